@@ -29,7 +29,7 @@ def is_noted(sites: Sequence[Values]) -> bool:
     owners = Owners(names, client, np.zeros(len(x), np.int8))
     y = np.zeros(len(x), np.int64)
     dataset = Dataset("drawn", "table", x, y, ("a", "b"), len(x), owners=owners, columns=("v",))
-    return bool(units.notes(Cells.of(dataset)))
+    return bool(units.notes(Cells.from_dataset(dataset)))
 
 
 def drawn(

@@ -148,7 +148,11 @@ def silo(tmp_path, text, task):
     path = tmp_path / "own.csv"
     path.write_text(text)
     return conformed(
-        read(tabular.read_as(data_settings(name="table", path=path, **OWN), task.preprocessing)),
+        read(
+            tabular.settings_as_agreed(
+                data_settings(name="table", path=path, **OWN), task.preprocessing
+            )
+        ),
         task,
     )
 

@@ -229,8 +229,8 @@ def test_predict_and_silos_read_bounds_as_training_did(tmp_path):
     asked, same = (inputs.read(tmp_path / name, about).x for name in ("a.csv", "numbers.csv"))
     assert np.array_equal(asked, same)
     by = about.preprocessing
-    found = tabular.agreed(read(tabular.read_as(plain, by)), by)
-    assert np.array_equal(found.x, tabular.agreed(data, by).x)
+    found = tabular.with_agreed_features(read(tabular.settings_as_agreed(plain, by)), by)
+    assert np.array_equal(found.x, tabular.with_agreed_features(data, by).x)
 
 
 def written_by_r(separator, quote='"'):

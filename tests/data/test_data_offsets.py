@@ -134,7 +134,7 @@ def test_every_silo_subtracts_what_was_agreed(tmp_path):
     (tmp_path / "b.csv").write_text(lines(np.full(80, 1e9 + 0.5)))
     np.savez(tmp_path / "b.npz", x=np.full((80, 2), 1e9 + 0.5), y=ALL % 2)
     b = data_settings(name="table", path=tmp_path / "b.csv", label_column="died")
-    same = tabular.agreed(read(tabular.read_as(b, by), keep_raw=True), by)
+    same = tabular.with_agreed_features(read(tabular.settings_as_agreed(b, by), keep_raw=True), by)
     np.testing.assert_allclose(same.x[:, 0], 0.5 - np.median(SMALL), atol=1e-6)
     array = by.model_copy(
         update={
@@ -144,8 +144,8 @@ def test_every_silo_subtracts_what_was_agreed(tmp_path):
         }
     )
     own = data_settings(name="arrays", path=tmp_path / "b.npz")
-    alone = read(tabular.read_as(own, array), keep_raw=True)
-    np.testing.assert_allclose(tabular.agreed(alone, array).x[:, 0], same.x[:, 0])
+    alone = read(tabular.settings_as_agreed(own, array), keep_raw=True)
+    np.testing.assert_allclose(tabular.with_agreed_features(alone, array).x[:, 0], same.x[:, 0])
     assert 1e9 + 0.5 in read_raw(own, 0, 0).numbers("0")
 
 

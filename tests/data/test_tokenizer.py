@@ -10,7 +10,7 @@ import pomona
 from pomona import Config
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
-from pomona.data.tokenizer import Tokenizer, named
+from pomona.data.tokenizer import Tokenizer, from_setting
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read as samples
 from pomona.privacy.settings import RELEASES
@@ -65,7 +65,7 @@ def test_tokens_are_those_of_the_package_with_padding_and_0_exchanged(tmp_path):
     theirs = made(tmp_path)
     told = theirs(TEXTS, padding="max_length", truncation=True, max_length=LENGTH)
     ids, mask = np.array(told["input_ids"]), np.array(told["attention_mask"], bool)
-    ours = named(str(tmp_path))
+    ours = from_setting(str(tmp_path))
     found = ours.encode(TEXTS, LENGTH, 0.5)
     assert (ours.padding, ours.vocabulary) == (1, len(WORDS))
     assert found.dtype == np.int32
@@ -75,7 +75,7 @@ def test_tokens_are_those_of_the_package_with_padding_and_0_exchanged(tmp_path):
 
 def test_a_text_cut_shorter_than_the_special_tokens_keeps_its_length(tmp_path):
     made(tmp_path)
-    assert named(str(tmp_path)).encode(TEXTS, 1, 0.5).shape == (len(TEXTS), 1)
+    assert from_setting(str(tmp_path)).encode(TEXTS, 1, 0.5).shape == (len(TEXTS), 1)
 
 
 @pytest.mark.parametrize("kind", ["roberta", "fasttext"])
@@ -131,11 +131,11 @@ def test_a_tokenizer_of_the_hub_is_found_in_its_cache_at_a_commit_only(tmp_path,
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     place = tmp_path / "models--mine--tokens/snapshots" / COMMIT
     made(place)
-    assert named(f"mine/tokens@{COMMIT}") == named(str(place))
+    assert from_setting(f"mine/tokens@{COMMIT}") == from_setting(str(place))
     with pytest.raises(ConfigError, match=f"a branch may move, .*here are: {COMMIT}"):
-        named("mine/tokens@main")
+        from_setting("mine/tokens@main")
     with pytest.raises(DataError, match=f"fetch it: hf download other/tokens --revision {COMMIT}"):
-        named(f"other/tokens@{COMMIT}")
+        from_setting(f"other/tokens@{COMMIT}")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_what_is_no_tokenizer_is_refused(file, beside, message, tmp_path):
         if text is not None:
             (tmp_path / path).write_text(text or (tmp_path / "good" / path).read_text())
     with pytest.raises(ConfigError, match=message):
-        named(str(tmp_path))
+        from_setting(str(tmp_path))
 
 
 @pytest.mark.parametrize("part", ["post_processor", "model"])
@@ -202,6 +202,6 @@ def test_replacements_that_lengthen_a_text_without_end_are_refused(times, refuse
     (tmp_path / "tokenizer.json").write_text(json.dumps(file))
     if refused:
         with pytest.raises(ConfigError, match="1000 times as long"):
-            named(str(tmp_path))
+            from_setting(str(tmp_path))
     else:
-        assert named(str(tmp_path)).encode(["a"], LENGTH, 0.25).shape == (1, LENGTH)
+        assert from_setting(str(tmp_path)).encode(["a"], LENGTH, 0.25).shape == (1, LENGTH)

@@ -14,7 +14,7 @@ from pomona.core.bounds import LONGEST, NAMED, Sha256, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree
-from pomona.data.dataset import FORMS, Dataset, Kind, SampleType
+from pomona.data.dataset import INPUT_FORMS, Dataset, InputKind, SampleType
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import Edge
 
@@ -27,12 +27,12 @@ Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=MOST)]
 class TaskSettings(Settings):
     """The form of one sample, the label map, and the preprocessing."""
 
-    kind: Kind = Field(description="kind of sample")
+    kind: InputKind = Field(description="kind of sample")
     input_shape: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
         max_length=8, description="one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)"
     )
     dtype: SampleType = Field(
-        default_factory=lambda known: FORMS[known["kind"]].dtypes[0],
+        default_factory=lambda known: INPUT_FORMS[known["kind"]].dtypes[0],
         description=(
             "of a sample as read: images uint8, uint16, int16 or float32; tables float32; "
             "texts int32"
@@ -101,7 +101,7 @@ class TaskSettings(Settings):
 
     def _require_form(self) -> None:
         """Require the form that samples of this kind have."""
-        form = FORMS[self.kind]
+        form = INPUT_FORMS[self.kind]
         if len(self.input_shape) not in form.ranks:
             ranks = " or ".join(map(str, form.ranks))
             raise ValueError(f"a sample of kind {self.kind} has {ranks} numbers in input_shape")

@@ -120,14 +120,14 @@ def _with_targets(dataset: Dataset, settings: TargetKind) -> Dataset:
 
     Raises ConfigError if they are classes already.
     """
-    kind, names = settings.targets, settings.classes
-    if kind == "segmentation":
-        return replace(dataset, target_kind=kind, classes=names or dataset.classes)
-    if kind == "classes":
+    targets, names = settings.targets, settings.classes
+    if targets == "segmentation":
+        return replace(dataset, target_kind=targets, classes=names or dataset.classes)
+    if targets == "classes":
         return dataset
     if dataset.classes:
-        raise ConfigError(f"{dataset.name} has classes; drop data.targets = {kind}")
-    return replace(dataset, labels=names or dataset.labels, target_kind=kind)
+        raise ConfigError(f"{dataset.name} has classes; drop data.targets = {targets}")
+    return replace(dataset, labels=names or dataset.labels, target_kind=targets)
 
 
 def _normalised(dataset: Dataset, normalisation: str | Normalisation = "default") -> Dataset:

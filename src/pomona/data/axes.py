@@ -119,12 +119,16 @@ def _by_name(*values: AxisValue) -> dict[str, AxisValue]:
 
 def _table_formats() -> dict[str, AxisValue]:
     """Return the formats of tables, as their registry has them."""
-    each = tuple(
-        AxisValue(form.name, f"in {form.title} files", (form.settings,) if form.settings else ())
-        for form in dict.fromkeys(formats().values())
+    values = tuple(
+        AxisValue(
+            table_format.name,
+            f"in {table_format.title} files",
+            (table_format.settings,) if table_format.settings else (),
+        )
+        for table_format in dict.fromkeys(formats().values())
     )
-    groups = tuple(dict.fromkeys(group for value in each for group in value.groups))
-    return _by_name(*each, AxisValue("mixed", "in files of several formats", groups))
+    groups = tuple(dict.fromkeys(group for value in values for group in value.groups))
+    return _by_name(*values, AxisValue("mixed", "in files of several formats", groups))
 
 
 CONTENTS = _by_name(
@@ -222,8 +226,8 @@ class OwnData(DataSettings):
 
 def _restored(source: Source, state: Any) -> DataSettings:
     """Return unpickled settings: their class is composed in the process that needs it."""
-    kind = settings_class(source)
-    settings = kind.__new__(kind)
+    composed = settings_class(source)
+    settings = composed.__new__(composed)
     settings.__setstate__(state)
     return settings
 

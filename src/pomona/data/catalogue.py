@@ -70,7 +70,7 @@ def _entry(name: str, fields: dict[str, Any]) -> CatalogueEntry:
 
 _TREE = read_file(Path(__file__).with_name("catalogue.toml"))
 CATALOGUE = {name: _entry(name, fields) for name, fields in _TREE.items()}
-OWN = {
+OWN_DATA = {
     "table": "own table (CSV, Parquet, Excel, SPSS, ...): set data.path, data.label_column",
     "text": "own texts in a table: set data.path, data.label_column, data.text_columns",
     "images": "own images or volumes: set data.path to class folders or a table of paths",
@@ -80,8 +80,8 @@ OWN = {
 
 def data_dir(setting: Path | None = None) -> Path | None:
     """Return the data folder: the setting, else the environment variable, else None."""
-    named = setting or os.environ.get("POMONA_DATA")
-    return expanded(named) if named else None
+    folder = setting or os.environ.get("POMONA_DATA")
+    return expanded(folder) if folder else None
 
 
 def locate(settings: PublicImages | PublicTexts) -> Path:
@@ -133,13 +133,15 @@ def describe(folder: Path | None = None) -> tuple[Listing, ...]:
     data folder.
     """
     base = data_dir(folder)
-    own = (Listing(name, name, "any", about, None, "own data") for name, about in OWN.items())
-    return (*(_listing(entry, base) for entry in CATALOGUE.values()), *own)
+    own_data = (
+        Listing(name, name, "any", text, None, "own data") for name, text in OWN_DATA.items()
+    )
+    return (*(_listing(entry, base) for entry in CATALOGUE.values()), *own_data)
 
 
 def _listing(entry: CatalogueEntry, base: Path | None) -> Listing:
-    present, where = True, "comes with scikit-learn"
+    present, location = True, "comes with scikit-learn"
     if entry.source:
         path = entry.located([base / folder for folder in entry.folders]) if base else None
-        present, where = path is not None, str(path or f"fetch {entry.source}")
-    return Listing(entry.name, entry.kind, entry.shape, entry.about, present, where)
+        present, location = path is not None, str(path or f"fetch {entry.source}")
+    return Listing(entry.name, entry.kind, entry.shape, entry.about, present, location)

@@ -10,10 +10,11 @@ from pomona.core.bounds import LARGEST
 
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}
 EPOCH = datetime(2000, 1, 1)
-WORDS = {"none", "unknown", "missing", "-", "."}  # gaps in numeric columns, but possibly categories
+# gaps in numeric columns, but possibly categories
+AMBIGUOUS_GAPS = {"none", "unknown", "missing", "-", "."}
 BOOLEANS = {"true": 1.0, "false": 0.0}
 _DECIMAL = re.compile(r"[-+]?\d+\.\d*")
-_WHOLE = re.compile(r"^([-+]?\d+)\.0*$")
+_WHOLE_NUMBER = re.compile(r"^([-+]?\d+)\.0*$")
 _BOUND = re.compile(r"(?:[<>]=?|[≤≥])\s*([-+\d.,].*)")
 # cells with marks of thousands, by the decimal mark
 _THOUSANDS = {
@@ -73,7 +74,7 @@ def is_missing(cell: str) -> bool:
     """Return whether a cell in a column of names marks a missing value: "none" and "-" may be
     names.
     """
-    return is_gap(cell) and cell.strip().lower() not in WORDS
+    return is_gap(cell) and cell.strip().lower() not in AMBIGUOUS_GAPS
 
 
 def plain(cell: str) -> str:
@@ -89,22 +90,22 @@ def name(cell: str) -> str:
     """Return the canonical form of the name of a client, patient or subgroup: NFC, and 3 for 3.0,
     as columns of numbers with gaps are often written; empty if it marks a missing value.
     """
-    return "" if is_missing(cell) else given(cell)
+    return "" if is_missing(cell) else normalized_name(cell)
 
 
-def given(name: str) -> str:
+def normalized_name(name: str) -> str:
     """Return the canonical form of a name that a person gave. No text marks a gap here: NA may be
     Namibia.
     """
-    return _WHOLE.sub(r"\1", normalize("NFC", name.strip()))
+    return _WHOLE_NUMBER.sub(r"\1", normalize("NFC", name.strip()))
 
 
 def alike(names: Iterable[str]) -> list[str]:
     """Return the names that differ from another one only in case, whitespace or Unicode form."""
-    forms: dict[str, list[str]] = {}
+    spellings: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
-        forms.setdefault("".join(normalize("NFKC", name).casefold().split()), []).append(name)
-    return sorted(name for same in forms.values() if len(same) > 1 for name in same)
+        spellings.setdefault("".join(normalize("NFKC", name).casefold().split()), []).append(name)
+    return sorted(name for group in spellings.values() if len(group) > 1 for name in group)
 
 
 def days(cell: str) -> float:
@@ -133,6 +134,6 @@ def has_zone(cell: str) -> bool:
         return False
 
 
-def short(cell: str) -> str:
+def quoted(cell: str) -> str:
     """Quote a cell for a message, truncated if long."""
     return repr(cell if len(cell) <= 30 else f"{cell[:27]}...")

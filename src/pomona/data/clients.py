@@ -43,7 +43,7 @@ def read(settings: FilesByClient) -> Dataset:
     paths = [path for _, _, path in files]
     refuse("data.clients", _shared(files, [client.name for client in settings.clients]))
     dataset, counts = _read_files(paths, len(settings.clients), settings)
-    names = tuple(cell_values.given(files.name) for files in settings.clients)
+    names = tuple(cell_values.normalized_name(files.name) for files in settings.clients)
     clients, roles = [client for client, _, _ in files], [role for _, role, _ in files]
     return replace(dataset, name="clients").with_owners(names, clients, roles, counts)
 

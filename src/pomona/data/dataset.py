@@ -13,7 +13,7 @@ from pomona.core.bounds import Targets
 from pomona.data.preprocessing import Preprocessing, RawTable
 from pomona.data.tokenizer import Tokenizer
 
-Kind = Literal["image", "table", "text"]
+InputKind = Literal["image", "table", "text"]
 
 
 class Learn(Protocol):
@@ -37,7 +37,7 @@ class Learn(Protocol):
 SampleType = Literal["uint8", "uint16", "int16", "float32", "int32"]
 
 
-class Form(NamedTuple):
+class InputForm(NamedTuple):
     """Allowed forms of inputs x: dtypes, the default first, and numbers of axes of a sample, with
     their names.
     """
@@ -47,16 +47,16 @@ class Form(NamedTuple):
     axes: str
 
 
-FORMS: dict[Kind, Form] = {
-    "image": Form(
+INPUT_FORMS: dict[InputKind, InputForm] = {
+    "image": InputForm(
         ("uint8", "uint16", "int16", "float32"), (3, 4), "(N, H, W, C) or (N, D, H, W, C)"
     ),
-    "table": Form(("float32",), (1,), "(N, F)"),
-    "text": Form(("int32",), (1,), "(N, T)"),
+    "table": InputForm(("float32",), (1,), "(N, F)"),
+    "text": InputForm(("int32",), (1,), "(N, T)"),
 }
 
 
-def network_shape(kind: Kind, sample: Sequence[int]) -> tuple[int, ...]:
+def network_shape(kind: InputKind, sample: Sequence[int]) -> tuple[int, ...]:
     """Return a sample's shape as a network receives it: channels first for images."""
     return (sample[-1], *sample[:-1]) if kind == "image" else tuple(sample)
 
@@ -102,11 +102,11 @@ class RowGroups(NamedTuple):
         """
         if owner is None:
             return self.number
-        pairs, first, joined = np.unique(
+        pairs, first, inverse = np.unique(
             np.stack([owner, self.number]), axis=1, return_index=True, return_inverse=True
         )
         rank: NDArray[np.int64] = np.argsort(np.lexsort((first, pairs[0])))
-        return rank[joined.ravel()]
+        return rank[inverse.ravel()]
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class Dataset:
     """
 
     name: str
-    kind: Kind
+    kind: InputKind
     x: NDArray[np.generic]
     y: NDArray[np.generic]
     classes: tuple[str, ...]

@@ -18,10 +18,10 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 def cache() -> Path:
     """Return the folder of the cache, as the Hub's tools find it."""
-    if named := os.environ.get("HF_HUB_CACHE"):
-        return expanded(named)
-    home = os.environ.get("HF_HOME")
-    base = expanded(home) if home else _caches() / "huggingface"
+    if folder := os.environ.get("HF_HUB_CACHE"):
+        return expanded(folder)
+    home_folder = os.environ.get("HF_HOME")
+    base = expanded(home_folder) if home_folder else _caches() / "huggingface"
     return base / "hub"
 
 
@@ -29,11 +29,11 @@ def _caches() -> Path:
     return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 
 
-def snapshot(kind: Literal["model", "dataset"], repository: str, revision: str) -> Path:
+def snapshot(repository_type: Literal["model", "dataset"], repository: str, revision: str) -> Path:
     """Return the folder with a repository's files at a commit.
 
     Args:
-        kind: of the repository.
+        repository_type: of the repository.
         repository: OWNER/NAME, or NAME.
         revision: the commit, 40 hexadecimal digits; a branch or a tag may move.
 
@@ -43,23 +43,23 @@ def snapshot(kind: Literal["model", "dataset"], repository: str, revision: str) 
     """
     if not REPOSITORY.fullmatch(repository):
         raise ConfigError(f"{repository!r} is no repository of the Hub; write OWNER/NAME")
-    folder = cache() / f"{kind}s--{repository.replace('/', '--')}"
+    folder = cache() / f"{repository_type}s--{repository.replace('/', '--')}"
     if not COMMIT.fullmatch(revision):
         raise ConfigError(
             f"{repository} at {revision or 'no revision'}: a branch may move, so name a commit of "
-            f"40 hexadecimal digits, as the page of its history has them{_known(folder)}"
+            f"40 hexadecimal digits, as the page of its history has them{_cached_commits(folder)}"
         )
-    found = folder / "snapshots" / revision
-    if not found.is_dir():
-        kinds = "" if kind == "model" else " --repo-type dataset"
+    files = folder / "snapshots" / revision
+    if not files.is_dir():
+        option = "" if repository_type == "model" else " --repo-type dataset"
         raise DataError(
             f"{repository} at {revision} is not in {cache()}; fetch it: "
-            f"hf download {repository}{kinds} --revision {revision}"
+            f"hf download {repository}{option} --revision {revision}"
         )
-    return found
+    return files
 
 
-def _known(folder: Path) -> str:
+def _cached_commits(folder: Path) -> str:
     """Return the commits on this machine, for a message."""
-    there = sorted(path.name for path in (folder / "snapshots").glob("*") if path.is_dir())
-    return f" (here are: {', '.join(there[:3])})" if there else ""
+    commits = sorted(path.name for path in (folder / "snapshots").glob("*") if path.is_dir())
+    return f" (here are: {', '.join(commits[:3])})" if commits else ""

@@ -143,7 +143,7 @@ def _unpacked(table: TableSurvey, column: int, folder: Path) -> list[str]:
         if pa.types.is_struct(cells.type):
             cells = pa.chunked_array([chunk.field("bytes") for chunk in cells.chunks])
         for row, picture in enumerate(cells):
-            number_in_file = row if source.kept is None else int(source.kept[row])
+            number_in_file = row if source.kept_rows is None else int(source.kept_rows[row])
             paths.append(str(folder / f"file-{number}-row-{number_in_file + 1}.png"))
             Path(paths[-1]).write_bytes(picture.as_py() or b"")
     return paths

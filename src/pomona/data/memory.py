@@ -156,7 +156,7 @@ def from_frame(frame: Any, test: Any = None, **settings: Any) -> Table:
             counted from 0.
     """
     named_frames = {"frame": frame} | ({} if test is None else {"test frame": test})
-    frames = tuple(Frame.of(values, name) for name, values in named_frames.items())
+    frames = tuple(Frame.from_table(values, name) for name, values in named_frames.items())
     table = _settings("table", Frames(frames), settings)
     assert isinstance(table, Table)
     return table
@@ -174,7 +174,9 @@ def _by_name(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return clients' data by name. Raises DataError for names that are missing or the same."""
     if not isinstance(split, Mapping):
         raise DataError(f"clients are a {type(split).__name__}; give a mapping from their names")
-    named_frames = {cell_values.given(str(name)): values for name, values in split.items()}
+    named_frames = {
+        cell_values.normalized_name(str(name)): values for name, values in split.items()
+    }
     if "" in named_frames or len(named_frames) < len(split):
         raise DataError(f"clients have no name, or the same: {list(split)}; give each its own")
     return named_frames

@@ -50,7 +50,7 @@ def require_all_frames(every_rows: Sequence[Rows]) -> bool:
     if all(framed) or not any(framed):
         return all(framed)
     framed_rows, nameless = every_rows[framed.index(True)], every_rows[framed.index(False)]
-    columns = Frame.of(framed_rows.x, framed_rows.location()).names
+    columns = Frame.from_table(framed_rows.x, framed_rows.location()).names
     raise DataError(
         f"{nameless.location()}: x is a {type(nameless.x).__name__} without names of columns, that "
         f"of {framed_rows.location()} has {listed(columns, 8)}; give "
@@ -72,7 +72,7 @@ def with_labels(
         ConfigError: a setting that names a label column, although labels are given apart.
         DataError: labels of another length, or with another index.
     """
-    frame = Frame.of(rows.x, rows.location() or "x")
+    frame = Frame.from_table(rows.x, rows.location() or "x")
     if rows.y is None:
         return frame, {}
     if with_names := [key for key in ("label_column", "label_columns") if settings.get(key)]:
@@ -97,7 +97,7 @@ def with_labels(
     for key, names_of_rows in (beside or {}).items():
         added[key] = _free(key.removesuffix("_column"), names_in_use)
         columns[added[key]] = [*names_of_rows]
-    return Frame.of(rows.x, rows.location() or "x", columns), added
+    return Frame.from_table(rows.x, rows.location() or "x", columns), added
 
 
 def require_aligned(x: Any, values: Any, location: str) -> None:
@@ -128,7 +128,7 @@ def _free(name: str, names_in_use: set[str]) -> str:
 def _labels(y: Any, location: str, settings: Mapping[str, Any]) -> Cells:
     """Return the cells of each label column by its name."""
     if is_frame(y):
-        frame = Frame.of(y, location)
+        frame = Frame.from_table(y, location)
         return {
             name: _class_names([*cells], settings)
             for name, cells in zip(frame.names, frame.cells(), strict=True)

@@ -160,7 +160,7 @@ def _keys(item: Mapping[Any, Any], source: str) -> tuple[tuple[Any, Any], list[s
     Raises DataError unless one key is an input and one a label.
     """
     every = listed([str(key) for key in item], 8)
-    chosen = [[key for key in item if str(key).lower() in words] for words in (INPUTS, LABELS)]
+    chosen = [[key for key in item if str(key).lower() in names] for names in (INPUTS, LABELS)]
     if [len(keys) for keys in chosen] != [1, 1]:
         raise DataError(
             f"{source}: dictionaries with the keys {every}, of which not one is the input and one "

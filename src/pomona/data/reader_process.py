@@ -233,14 +233,14 @@ def _mapped(
     return np.ndarray(shape, dtype, pages, offset=start - page)
 
 
-def _raised(kind: str, lines: Sequence[str], source: object) -> Exception:
+def _raised(class_name: str, lines: Sequence[str], source: object) -> Exception:
     """Return the error of a child."""
-    if kind == "OutOfMemoryError" and len(lines) < 2:
+    if class_name == "OutOfMemoryError" and len(lines) < 2:
         return OutOfMemoryError(
             f"{source}: reading it takes more memory than a reader process may have; check the "
             "file, store it in smaller files, or take a machine with more memory"
         )
-    error = getattr(errors, kind, None)
+    error = getattr(errors, class_name, None)
     if isinstance(error, type) and issubclass(error, PomonaError):
         return error(*lines)
     return RuntimeError("; ".join(lines))

@@ -315,7 +315,7 @@ class CsvFormat(CsvForm, DataSettings):
     """Format of CSV files."""
 
     @property
-    def form(self) -> CsvForm:
+    def csv_form(self) -> CsvForm:
         """The format alone."""
         return CsvForm(separator=self.separator, decimal=self.decimal, encoding=self.encoding)
 

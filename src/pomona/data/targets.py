@@ -14,7 +14,7 @@ from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError, near, refuse
 from pomona.data import validation
 from pomona.data.axes import ColumnData, ImageList
-from pomona.data.cell_values import is_gap, is_missing, name, number, plain, short
+from pomona.data.cell_values import is_gap, is_missing, name, number, plain, quoted
 from pomona.data.dataset import Dataset, Learn
 from pomona.data.preprocessing import offset
 from pomona.data.settings import DataSettings, EventTimes, Features
@@ -120,9 +120,9 @@ def _masks(arrays: Sequence[tuple[str, NDArray[Any]]], classes: tuple[str, ...])
         return masks, classes
     values = np.flatnonzero(np.bincount(masks.reshape(-1), minlength=1))
     if len(values) < 2 or values[-1] != len(values) - 1:
-        shown = ", ".join(map(str, values[:6])) or "nothing"
+        examples = ", ".join(map(str, values[:6])) or "nothing"
         raise DataError(
-            f"{arrays[0][0]}: pixels of the masks are {shown}, not 0 (background), 1, 2, ...; "
+            f"{arrays[0][0]}: pixels of the masks are {examples}, not 0 (background), 1, 2, ...; "
             "number the classes in this way, or name all of them in data.classes"
         )
     return masks, ("background", *(f"class {k}" for k in values[1:]))
@@ -172,7 +172,7 @@ class LabelColumn(NamedTuple):
         rows = [int(row) for row in np.flatnonzero(~good)]
         if not rows:
             return []
-        first = f"first {short(self.cells[rows[0]])} in {self.location(rows[0])}"
+        first = f"first {quoted(self.cells[rows[0]])} in {self.location(rows[0])}"
         hint = _hint(self.cells[row] for row in rows) or remedy
         return [
             f"label column {self.heading}: {len(rows)} of {len(self.cells)} are not {expected}, "
@@ -290,7 +290,7 @@ def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, lis
     for cell in invalid:
         first = column.location(cells.index(cell))
         problems.append(
-            f"label column {column.heading}: {counts[cell]} of {len(cells)} say {short(cell)}, "
+            f"label column {column.heading}: {counts[cell]} of {len(cells)} say {quoted(cell)}, "
             f"first in {first}; {_advice(cell, classes)}"
         )
     index = index or {name: i for i, name in enumerate(names)}

@@ -22,14 +22,14 @@ from pomona.data.tables.survey import TableSurvey, survey
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
-PADDING, UNKNOWN, FIRST = 0, 1, 2  # FIRST: id of the first word
+PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2  # FIRST_WORD: id of the first word
 BLOCK = 1 << 14  # texts processed at a time
-_WORD = re.compile(r"\w+")
+_WORD_PATTERN = re.compile(r"\w+")
 
 
 def tokens(text: str) -> list[str]:
     """Split a text into lower-case words: runs of letters, digits and underscores."""
-    return _WORD.findall(text.lower())
+    return _WORD_PATTERN.findall(text.lower())
 
 
 def encode(
@@ -98,7 +98,7 @@ def _dataset(
     settings: Texts,
 ) -> Dataset:
     if settings.tokenizer:
-        pretrained = tokenizer.named(settings.tokenizer)
+        pretrained = tokenizer.from_setting(settings.tokenizer)
         x = pretrained.encode(texts, settings.sequence_length, settings.memory_share)
         note = (
             f"tokens of {settings.tokenizer}: {pretrained.vocabulary}, SHA-256 {pretrained.sha256}"
@@ -115,7 +115,7 @@ def _dataset(
             notes=(note,),
         )
     vocabulary = tuple(sorted({token for text in texts for token in tokens(text)}))
-    index = {token: number for number, token in enumerate(vocabulary, start=FIRST)}
+    index = {token: number for number, token in enumerate(vocabulary, start=FIRST_WORD)}
     x = encode(texts, index, settings.sequence_length, settings.memory_share)
     learn = partial(spoken, size=settings.vocabulary_size, memory_share=settings.memory_share)
     return Dataset(
@@ -125,7 +125,7 @@ def _dataset(
         y,
         classes,
         n_train,
-        vocabulary=len(vocabulary) + FIRST,
+        vocabulary=len(vocabulary) + FIRST_WORD,
         words=vocabulary,
         learn=learn,
     )
@@ -151,18 +151,20 @@ def spoken(
     counts = np.zeros(dataset.vocabulary, np.int64)
     for _, block in blocks(rows, BLOCK):
         counts += np.bincount(dataset.x[block].ravel(), minlength=len(counts))
-    frequent = np.flatnonzero(counts[FIRST:]) + FIRST
-    ranked = sorted(frequent, key=lambda number: (-counts[number], dataset.words[number - FIRST]))[
-        : size - FIRST
-    ]
+    frequent = np.flatnonzero(counts[FIRST_WORD:]) + FIRST_WORD
+    ranked = sorted(
+        frequent, key=lambda number: (-counts[number], dataset.words[number - FIRST_WORD])
+    )[: size - FIRST_WORD]
     renumbered = np.full(dataset.vocabulary, UNKNOWN, np.int32)
     renumbered[PADDING] = PADDING
-    renumbered[ranked] = np.arange(FIRST, FIRST + len(ranked))
+    renumbered[ranked] = np.arange(FIRST_WORD, FIRST_WORD + len(ranked))
     x = allocate(dataset.x.shape, np.int32, memory_share)
     for start, block in blocks(dataset.x, BLOCK):
         x[start : start + len(block)] = renumbered[block]
-    vocabulary = tuple(dataset.words[number - FIRST] for number in ranked)
-    return replace(dataset, x=x, vocabulary=len(vocabulary) + FIRST, words=vocabulary, learn=None)
+    vocabulary = tuple(dataset.words[number - FIRST_WORD] for number in ranked)
+    return replace(
+        dataset, x=x, vocabulary=len(vocabulary) + FIRST_WORD, words=vocabulary, learn=None
+    )
 
 
 def ag_news(settings: PublicTexts) -> Dataset:

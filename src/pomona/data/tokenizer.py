@@ -114,7 +114,7 @@ def _replaces(node: Any) -> bool:
     return isinstance(node, dict) and node.get("type") == "Replace"
 
 
-def named(name: str) -> Tokenizer:
+def from_setting(name: str) -> Tokenizer:
     """Return the tokenizer of ``data.tokenizer``: a folder, or OWNER/NAME@COMMIT in the Hub's
     cache.
 

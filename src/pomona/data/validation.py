@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import LARGEST
 from pomona.core.errors import DataError
-from pomona.data.dataset import FORMS, Dataset, Kind, Owners
+from pomona.data.dataset import INPUT_FORMS, Dataset, InputKind, Owners
 from pomona.data.preprocessing import LONGEST_NAME
 
 MOST_CLASSES = 100_000
@@ -189,11 +189,11 @@ def _columns(dataset: Dataset) -> Iterator[str]:
             yield f"{name} are {numbers.dtype} {numbers.shape}; give each row one finite number"
 
 
-def inputs(x: NDArray[Any], data_kind: Kind, vocabulary: int, name: str) -> None:
+def inputs(x: NDArray[Any], data_kind: InputKind, vocabulary: int, name: str) -> None:
     """Raise DataError unless ``x`` has the form that ``Dataset`` defines for its kind: dtype, axes,
     values, tokens.
     """
-    allowed = FORMS[data_kind]
+    allowed = INPUT_FORMS[data_kind]
     if x.dtype not in allowed.dtypes or x.ndim - 1 not in allowed.ranks or 0 in x.shape[1:]:
         dtypes = " or ".join(filter(None, (", ".join(allowed.dtypes[:-1]), allowed.dtypes[-1])))
         raise DataError(

@@ -130,7 +130,7 @@ class Beside(NamedTuple):
 
 def _in_memory(values: Any, about: ModelMetadata, beside: Beside) -> Samples:
     if is_frame(values) and about.kind != "image":
-        return _records(Frame.of(values, "frame"), about, beside)
+        return _records(Frame.from_table(values, "frame"), about, beside)
     x = python_values.array(values, "x")
     if about.kind == "text" and x.ndim == 1 and x.dtype.kind in "UTO":
         return Samples(encoded([str(one) for one in x], about))
@@ -213,7 +213,7 @@ def _numbers(
     raw, unread = cells.read([table], [decimal], indices, columns, MEMORY_SHARE)
     refuse(
         table.path,
-        [column.problem(len(table), table.where) for column in unread],
+        [column.problem(len(table), table.location) for column in unread],
         ["use values like those in training; gaps are filled only if they were in training"],
     )
     if about.preprocessing is None:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from pomona.core.bounds import NAMED, Finite, Line, Sha256, Targets
 from pomona.core.settings import Settings
-from pomona.data.dataset import FORMS, Kind, SampleType
+from pomona.data.dataset import INPUT_FORMS, InputKind, SampleType
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import Edge, TableForm
 from pomona.data.tokenizer import Tokenizer
@@ -66,8 +66,8 @@ class ModelMetadata(Settings):
     client: Line
     model: Line
     network: ModelSettings
-    kind: Kind
-    dtype: SampleType = Field(default_factory=lambda known: FORMS[known["kind"]].dtypes[0])
+    kind: InputKind
+    dtype: SampleType = Field(default_factory=lambda known: INPUT_FORMS[known["kind"]].dtypes[0])
     input_shape: tuple[Side, ...] = Field(min_length=1, max_length=4)
     outputs: Outputs
     vocabulary: Tokens
@@ -128,7 +128,7 @@ class ModelMetadata(Settings):
     def _of_samples(self) -> Iterator[tuple[bool, str]]:
         """Yield what must hold for a sample, and what is wrong if it does not."""
         text, table = self.kind == "text", self.kind == "table"
-        last, form = self.sample_shape[-1], FORMS[self.kind]
+        last, form = self.sample_shape[-1], INPUT_FORMS[self.kind]
         yield len(self.input_shape) in form.ranks, "input_shape is not that of its kind"
         yield self.dtype in form.dtypes, "dtype is not that of its kind"
         yield prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"

@@ -201,7 +201,7 @@ def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
             f"the targets are {known}, the agreement says {task.targets}; set data.targets"
         )
     table = (
-        tabular.agreed(found, task.preprocessing)
+        tabular.with_agreed_features(found, task.preprocessing)
         if task.preprocessing and found.kind == "table"
         else found
     )
@@ -260,7 +260,7 @@ def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
     some.
     """
     by = task.preprocessing
-    own = tabular.read_as(settings, by) if by else settings
+    own = tabular.settings_as_agreed(settings, by) if by else settings
     if (
         task.classes
         and isinstance(own, ColumnData)

@@ -16,7 +16,7 @@ from pomona.core.table import Table, markdown
 from pomona.core.toml import Tree
 from pomona.data.preprocessing import Preprocessing, TableColumn
 from pomona.data.targets import in_order
-from pomona.data.text import FIRST
+from pomona.data.text import FIRST_WORD
 from pomona.results.web.page_writer import render, write_page
 from pomona_federation.survey.raw_data import channel
 from pomona_federation.survey.replies import ColumnForm, Numbers
@@ -63,7 +63,7 @@ def task_of(result: SurveyResult) -> Tree:
         return task | {
             "input_shape": list(one.shape),
             "words": words,
-            "vocabulary": len(words) + FIRST,
+            "vocabulary": len(words) + FIRST_WORD,
         }
     shift, scale = zip(*(_channel(result, k) for k in range(one.shape[-1])), strict=True)
     return task | {"input_shape": list(one.shape), "shift": list(shift), "scale": list(scale)}

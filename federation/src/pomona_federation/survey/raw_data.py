@@ -14,7 +14,7 @@ from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, RawTable, TableColumn
 from pomona.data.settings import DataSettings, Features
-from pomona.data.text import FIRST, PADDING
+from pomona.data.text import FIRST_WORD, PADDING
 from pomona.data.validation import blocks
 from pomona.partition import divide
 from pomona_federation.survey.replies import ColumnForm, ColumnsReply, Word, disclosable
@@ -124,10 +124,10 @@ class RawData:
     def words(self) -> dict[Word, int]:
         """The words of texts, and the number of texts with each."""
         found = self.dataset
-        counts = np.zeros(max(found.vocabulary, FIRST), np.int64)
+        counts = np.zeros(max(found.vocabulary, FIRST_WORD), np.int64)
         for row in self.rows if found.words else ():
             counts[np.unique(found.x[row])] += 1
-        return {word: int(n) for word, n in zip(found.words, counts[FIRST:], strict=True) if n}
+        return {word: int(n) for word, n in zip(found.words, counts[FIRST_WORD:], strict=True) if n}
 
 
 def read_raw(

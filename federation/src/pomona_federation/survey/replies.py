@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from pomona.core.bounds import Count, Finite, Line, Targets, plain
 from pomona.core.settings import Settings
-from pomona.data.dataset import Kind, SampleType
+from pomona.data.dataset import InputKind, SampleType
 
 MOST_COLUMNS = 2000  # most columns of a surveyed table
 MOST_CELLS = 1000  # of one column
@@ -137,7 +137,7 @@ class ColumnsReply(Settings):
     """
 
     rows: Count
-    kind: Kind
+    kind: InputKind
     shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field((), max_length=4)
     dtype: SampleType
     targets: Targets

@@ -40,7 +40,7 @@ class Columns:
             a gap.
         row_word: what a row is called in messages: "line" or "row".
         first_row: the number of the first row in messages.
-        named: whether the source, or the settings, name the columns.
+        has_names: whether the source, or the settings, name the columns.
         free_commas: whether a comma in a text may be a decimal mark, as in CSV files whose cells
             are divided by another character.
         notes: remarks of the adapter (dropped, guessed, converted), one line each.
@@ -50,7 +50,7 @@ class Columns:
     arrays: tuple[Any, ...]
     row_word: str = "row"
     first_row: int = 1
-    named: bool = True
+    has_names: bool = True
     free_commas: bool = False
     notes: tuple[str, ...] = ()
 
@@ -64,7 +64,7 @@ class Columns:
             names=tuple(self.first_cells()),
             arrays=tuple(array.slice(1) for array in self.arrays),
             first_row=self.first_row + 1,
-            named=True,
+            has_names=True,
         )
 
     def first_cells(self) -> list[str]:
@@ -76,7 +76,7 @@ class Columns:
         behind it, as programs write them that put one column into each form: ``Complete? (2)``.
         """
         names = [normalize("NFC", name.strip()) for name in self.names]
-        if not self.named or len(set(names)) == len(names):
+        if not self.has_names or len(set(names)) == len(names):
             return replace(self, names=tuple(names))
         counts, distinct = Counter[str](), list[str]()
         for name in names:
@@ -113,8 +113,8 @@ _SHEET = re.compile(r"(.+\.(?:ods|xls|xlsb|xlsm|xlsx))#(.+)", re.IGNORECASE)
 
 def workbook(path: Path) -> tuple[Path, str]:
     """Return the file and the sheet of ``book.xlsx#sheet``; of other paths the path, no sheet."""
-    parts = _SHEET.fullmatch(path.name)
-    return (path.with_name(parts[1]), parts[2]) if parts and not path.exists() else (path, "")
+    sheet = _SHEET.fullmatch(path.name)
+    return (path.with_name(sheet[1]), sheet[2]) if sheet and not path.exists() else (path, "")
 
 
 def cell_text(value: Any) -> str:

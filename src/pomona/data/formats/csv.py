@@ -97,7 +97,7 @@ def read(path: Path, settings: object) -> Columns:
         tuple(table.column_names),
         tuple(table.columns),
         "line",
-        named=False,
+        has_names=False,
         free_commas=start.separator != ",",
         notes=notes,
     )
@@ -251,7 +251,9 @@ def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Co
             "column repeat; name each column"
         )
     notes = (*columns.notes, f"{path}: {note}; it is left out")
-    return replace(columns, names=tuple(names), arrays=arrays, first_row=2, named=True, notes=notes)
+    return replace(
+        columns, names=tuple(names), arrays=arrays, first_row=2, has_names=True, notes=notes
+    )
 
 
 def misread(fault: Exception, codec: str) -> str:

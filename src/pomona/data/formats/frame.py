@@ -39,7 +39,9 @@ class Frame:
     parent: ClassVar[str] = "frames"
 
     @classmethod
-    def of(cls, table: Any, name: str, added: Mapping[str, Sequence[str]] | None = None) -> "Frame":
+    def from_table(
+        cls, table: Any, name: str, added: Mapping[str, Sequence[str]] | None = None
+    ) -> "Frame":
         """Return a frame. Raises DataError for anything else."""
         if not is_frame(table):
             raise DataError(

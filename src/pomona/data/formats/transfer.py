@@ -23,7 +23,7 @@ from pomona.data.reader_process import Reply, read_in_child
 
 MOST_BYTES = 1 << 36  # of all columns of a file as Arrow; a few kilobytes may unpack to any number
 GAP = "__HIVE_DEFAULT_PARTITION__"
-FACTS = ("names", "row_word", "first_row", "named", "free_commas", "notes")
+FACTS = ("names", "row_word", "first_row", "has_names", "free_commas", "notes")
 
 
 class Work(NamedTuple):
@@ -146,16 +146,16 @@ def _with_keys(path: Path, file: Path, columns: Columns) -> Columns:
     for name, value in _keys(path, file):
         if name not in names:
             cells = [None if value == GAP else value] * len(columns)
-            if not columns.named:
+            if not columns.has_names:
                 cells[:1] = [name]
-            names.append(name if columns.named else str(len(names)))
+            names.append(name if columns.has_names else str(len(names)))
             arrays.append(pa.chunked_array([text_array(cells)]))
     return replace(columns, names=tuple(names), arrays=tuple(arrays))
 
 
 def _below(first: Columns, table: Columns) -> Columns:
     """Return a further file without a first row that has the first file's names, in its order."""
-    if table.named or not len(table) or not len(first):
+    if table.has_names or not len(table) or not len(first):
         return table
     header, cells = first.first_cells(), table.first_cells()
     order = [*range(len(cells))]

@@ -13,7 +13,7 @@ from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import targets
 from pomona.data.array_file import NamedArray, concatenated
-from pomona.data.dataset import FORMS, Dataset
+from pomona.data.dataset import INPUT_FORMS, Dataset
 from pomona.data.validation import blocks
 from pomona.storage.mapped_array import allocate
 
@@ -21,7 +21,7 @@ Values = tuple[float, ...]
 
 # (x / 255 - 0.5) / 0.5, as in the published code of APPLE and of FedALA.
 SHIFT = SCALE = (127.5,)
-DTYPES = tuple(map(np.dtype, FORMS["image"].dtypes))
+DTYPES = tuple(map(np.dtype, INPUT_FORMS["image"].dtypes))
 WINDOW = (
     "convert all images of all clients by one window, in which values from low to high become 0 to "
     "255 (docs/guides/own-data.md)"

@@ -165,7 +165,7 @@ def _dataset(
 
 def _table(path: Path, settings: ImageList) -> Listing:
     """Read the table. Raises DataError or ConfigError if columns are missing or unknown."""
-    (table,) = source.opened([path], settings.form, header=True)
+    (table,) = source.opened([path], settings.csv_form, header=True)
     if settings.targets == "survival":
         raise ConfigError("data.targets = 'survival' is for tables; images have a label or a mask")
     if unknown := [name for name in table.names if name not in COLUMNS]:
@@ -179,7 +179,7 @@ def _table(path: Path, settings: ImageList) -> Listing:
             raise DataError(f"{path} has no column {name!r}; add it{remedy}")
     texts = [table_cells.texts(table.cells(i)) for i in range(len(table.names))]
     cells = {n: [_cell(n, c) for c in column] for n, column in zip(table.names, texts, strict=True)}
-    return Listing(path, cells, table.where)
+    return Listing(path, cells, table.location)
 
 
 def _cell(column: str, cell: str) -> str:

@@ -29,5 +29,5 @@ CHECKS = (
 
 def content_notes(dataset: Dataset) -> list[str]:
     """Return notes on a data set as read: the cells of a table before gaps are filled."""
-    cells = Cells.of(dataset)
+    cells = Cells.from_dataset(dataset)
     return [line for check in CHECKS for line in check(cells)]

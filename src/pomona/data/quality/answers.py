@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from pomona.core.errors import listed
-from pomona.data.cell_values import short
+from pomona.data.cell_values import quoted
 from pomona.data.dataset import Dataset
 from pomona.data.quality.cells import Cells, Rows, digits, without_gaps
 
@@ -30,12 +30,12 @@ def damaged_letters(cells: Cells) -> list[str]:
     if not damaged:
         return []
     phrases = "; ".join(
-        f"{key} {listed([*map(short, names)], 3)}" for key, names in damaged.items()
+        f"{key} {listed([*map(quoted, names)], 3)}" for key, names in damaged.items()
     )
     repaired = next(
         filter(None, (intended(name) for names in damaged.values() for name in names)), ""
     )
-    hint = f" (one is {short(repaired)}?)" if repaired else ""
+    hint = f" (one is {quoted(repaired)}?)" if repaired else ""
     return [
         f"letters damaged by an encoding: {phrases}{hint}; save the file as UTF-8, or set "
         "data.encoding to the encoding that it was written in"
@@ -133,8 +133,8 @@ def codes(cells: Cells) -> list[str]:
         pairs = {values: site for values, site in sites.items() if len(values) == 2}
         if len(pairs) < 2 or max(map(len, sites)) > 2:
             continue
-        ends = np.fmin.reduce(low[:, k]), np.fmax.reduce(high[:, k])
-        if ends == (min(map(min, pairs)), max(map(max, pairs))):
+        extremes = np.fmin.reduce(low[:, k]), np.fmax.reduce(high[:, k])
+        if extremes == (min(map(min, pairs)), max(map(max, pairs))):
             phrases = [f"{', '.join(map(digits, pair))} at {site}" for pair, site in pairs.items()]
             lines.append(
                 f"column {name}: two values at each client, but not the same: "
@@ -147,10 +147,10 @@ def _disjoint(subject: str, clients: Sequence[str], sets: Sequence[Sequence[str]
     """Warn if there are clients with several names each that share none, also by way of others."""
     groups: list[tuple[set[str], int]] = []  # names, and the client that has most of them
     for client, names in enumerate(sets):
-        joined = [group for group in groups if group[0] & {*names}]
-        largest = max([client, *(i for _, i in joined)], key=lambda i: len(sets[i]))
-        groups = [group for group in groups if group not in joined]
-        groups.append(({*names}.union(*(group for group, _ in joined)), largest))
+        overlapping = [group for group in groups if group[0] & {*names}]
+        largest = max([client, *(i for _, i in overlapping)], key=lambda i: len(sets[i]))
+        groups = [group for group in groups if group not in overlapping]
+        groups.append(({*names}.union(*(group for group, _ in overlapping)), largest))
     examples = sorted(i for _, i in groups if len(sets[i]) > 1)
     if len(examples) < 2:
         return []

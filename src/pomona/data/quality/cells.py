@@ -36,7 +36,7 @@ class Cells:
     client: Rows
 
     @classmethod
-    def of(cls, dataset: Dataset) -> "Cells":
+    def from_dataset(cls, dataset: Dataset) -> "Cells":
         """Return the cells of a table: as read if they are still there, else its features."""
         x = dataset.x if dataset.kind == "table" else np.zeros((len(dataset), 0))
         names = dataset.columns if dataset.kind == "table" else ()
@@ -98,8 +98,8 @@ def spread(rows: Rows, limit: int) -> Rows:
 
 def without_gaps(values: NDArray[Any]) -> Values:
     """Return the values without gaps."""
-    known: Values = np.asarray(values, np.float64)[~np.isnan(values)]
-    return known
+    present: Values = np.asarray(values, np.float64)[~np.isnan(values)]
+    return present
 
 
 def digits(value: float) -> str:

@@ -96,8 +96,8 @@ def empty(cells: Cells) -> list[str]:
         usual = np.median(share[share > MOSTLY_EMPTY]) if (share > MOSTLY_EMPTY).any() else 0.0
         sites = np.flatnonzero((usual * rows >= EXPECTED_VALUES) & (share <= MOSTLY_EMPTY))
         if len(sites):
-            at = [f"{cells.names[i]} ({counts[i, k]} of {rows[i]})" for i in sites]
-            described.append(f"{name} at {listed(at, 3)}")
+            counts_by_site = [f"{cells.names[i]} ({counts[i, k]} of {rows[i]})" for i in sites]
+            described.append(f"{name} at {listed(counts_by_site, 3)}")
     line = (
         f"columns with no value, or hardly any, at some clients: {listed(described, 5)}; gaps that "
         "are filled there say nothing: leave the columns out, or compare with a run without them"

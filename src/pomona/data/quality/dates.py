@@ -34,14 +34,15 @@ def _zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:
     """Warn if the dates (N,) of some clients, or some of a client, alone have a time zone."""
     names = cells.names or ("the data",)
     shares = [float(zoned[rows].mean()) if len(rows) else 0.0 for rows in cells.by_client]
-    with_zone, without = (
-        [name for name, share in zip(names, shares, strict=True) if share == wanted]
-        for wanted in (1, 0)
+    with_zone, without_zone = (
+        [name for name, share in zip(names, shares, strict=True) if share == expected]
+        for expected in (1, 0)
     )
-    if mixed := [name for name in names if name not in {*with_zone, *without}]:
+    if mixed := [name for name in names if name not in {*with_zone, *without_zone}]:
         text = f"some times of {listed(mixed, 3)} have a time zone, and some have none"
-    elif without:
-        text = f"times have a time zone at {listed(with_zone, 3)}, and none at {listed(without, 3)}"
+    elif without_zone:
+        without_any = listed(without_zone, 3)
+        text = f"times have a time zone at {listed(with_zone, 3)}, and none at {without_any}"
     else:
         return []
     return [f"{text}: those with one are turned to UTC, the others are not; write all in one way"]

@@ -32,22 +32,22 @@ def without_repeats(
     role = np.where(np.arange(n) < dataset.n_train, TRAIN, TEST) if owners is None else owners.role
     client, names = (np.zeros(n, int), ()) if owners is None else (owners.client, owners.names)
     order = np.argsort(role, kind="stable")
-    first = order[np.unique(Repeats.of(dataset).rows[order], return_index=True)[1]]
+    first = order[np.unique(Repeats.from_dataset(dataset).rows[order], return_index=True)[1]]
     dropped = np.setdiff1d(np.arange(n), first)
     if not len(dropped):
         return dataset
     counts = np.bincount(role[dropped], minlength=3)
     splits = listed([f"{counts[k]} {SPLITS[k]}" for k in (2, 1, 0) if counts[k]])
     at_client = by_size(names, np.bincount(client[dropped], minlength=len(names)))
-    where = f"{COMPARED[dataset.kind]} ({splits}{'; ' * bool(at_client)}{at_client})"
+    scope = f"{COMPARED[dataset.kind]} ({splits}{'; ' * bool(at_client)}{at_client})"
     noun = ROWS[dataset.kind]
     if duplicates == "error":
         raise DataError(
-            f"{dataset.name}: {len(dropped)} {noun} repeat others, {where}; leave them out, by "
+            f"{dataset.name}: {len(dropped)} {noun} repeat others, {scope}; leave them out, by "
             "hand or by data.duplicates=drop"
         )
     note = (
-        f"{len(dropped)} {noun} that repeat others, {where}, are left out: of equal ones the first "
+        f"{len(dropped)} {noun} that repeat others, {scope}, are left out: of equal ones the first "
         "stays, training before validation before test"
     )
     reduced = _selected(dataset, np.sort(first), memory_share)
@@ -61,11 +61,11 @@ def _emptied(
     """Note the clients whose test or validation rows all repeat others; new ones are drawn."""
     lines = []
     for split in (VALIDATION, TEST):
-        before, after = (
+        sizes_before, sizes_after = (
             np.bincount(client[rows[role[rows] == split]], minlength=len(names))
             for rows in (np.arange(len(role)), first)
         )
-        if emptied := [names[k] for k in np.flatnonzero((before > 0) & (after == 0))]:
+        if emptied := [names[k] for k in np.flatnonzero((sizes_before > 0) & (sizes_after == 0))]:
             lines.append(
                 f"all {SPLITS[split]} rows of {listed(emptied)} repeat others and are left out; "
                 f"others are drawn from the training rows: give {SPLITS[split]} rows that are new"

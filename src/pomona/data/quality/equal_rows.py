@@ -49,7 +49,7 @@ class Repeats:
     rows: Rows
 
     @classmethod
-    def of(cls, dataset: Dataset) -> "Repeats":
+    def from_dataset(cls, dataset: Dataset) -> "Repeats":
         """Compare the rows of a data set."""
         input_hashes = hashed(inputs(dataset))
         row_hashes = input_hashes ^ (hashed(np.asarray(dataset.y)) * 3)  # wraps around
@@ -92,13 +92,13 @@ def by_chance(x: NDArray[Any], numbers: Rows) -> bool:
     rows = spread(np.arange(len(x)), max(2, min(MAX_ROWS, MAX_VALUES // width)))
     flat = np.asarray(x[rows]).reshape(len(rows), width)
     distinct = np.unique(numbers[rows], return_index=True)[1]
-    any_two = max(1, len(distinct) * (len(distinct) - 1) // 2)
+    pair_count = max(1, len(distinct) * (len(distinct) - 1) // 2)
     expected = 0.0
     for k in spread(np.flatnonzero((flat != flat[:1]).any(axis=0)), COLUMNS_MASKED):
         masked = flat.copy()
         masked[:, k] = 0
         near_pairs = pairs(hashed(masked)) - pairs(numbers[rows])
-        share = pairs(hashed(flat[distinct, k, None])) / any_two
+        share = pairs(hashed(flat[distinct, k, None])) / pair_count
         if near_pairs > 0 and share < 1:
             expected = max(expected, near_pairs * share / (1 - share))
     expected *= (len(x) / len(rows)) ** 2

@@ -87,5 +87,5 @@ def _on_a_line(values: Values, target: Values, _chance: float) -> str:
     norm = np.sqrt((x**2).sum() * (y**2).sum())
     if not norm or abs((x * y).sum()) / norm < 1 - EXACT:
         return ""
-    same = np.array_equal(values.astype(np.float32), target.astype(np.float32))
-    return "it is the same" if same else "it is the same in another unit"
+    is_equal = np.array_equal(values.astype(np.float32), target.astype(np.float32))
+    return "it is the same" if is_equal else "it is the same in another unit"

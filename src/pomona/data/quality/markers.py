@@ -24,7 +24,7 @@ DATES = (
 DAYS = (np.array(DATES.split(), "datetime64[D]") - EPOCH).astype(float)
 MAX_MARKERS = 3  # markers at each end of a column
 REPEATED = 3  # rows of a value outside the others that is not listed
-MANY = 10  # rows of a client with one value, and distinct values of a measurement
+MIN_ROWS = 10  # rows of a client with one value, and distinct values of a measurement
 ISOLATION = 10.0  # times the others' range
 FREQUENT = 0.01  # share of the rows of a marker that is not far from the others
 
@@ -44,12 +44,14 @@ def in_features(cells: Cells) -> list[str]:
         if not markers:
             continue
         remaining = without_gaps(values[~np.isin(values, [marker.value for marker in markers])])
-        shown = _day if cells.raw.columns[k].kind == "date" else digits
-        others = "words" if texts else f"{shown(remaining.min())} to {shown(remaining.max())}"
-        quote = '"' if texts or shown is _day else ""
+        formatted = _day if cells.raw.columns[k].kind == "date" else digits
+        usual = (
+            "words" if texts else f"{formatted(remaining.min())} to {formatted(remaining.max())}"
+        )
+        quote = '"' if texts or formatted is _day else ""
         quoted = ", ".join(f"{quote}{marker.text}{quote}" for marker in markers)
         line = (
-            f"column {name}: {_counted(markers, values, cells)}, the others are {others}; if "
+            f"column {name}: {_counted(markers, values, cells)}, the others are {usual}; if "
             f"it marks a missing value, data.missing_values = {{{name} = [{quoted}]}}"
         )
         lines.append((name, line))
@@ -115,22 +117,22 @@ def _dates(values: Values) -> list[float]:
         return []
     low, high = usual[0], usual[-1]
     margin = (high - low) / 2
-    far = (days < low - margin) | (days > high + margin)
+    distant = (days < low - margin) | (days > high + margin)
     often = counts >= max(5, 10 * np.median(counts), FREQUENT * counts.sum())
-    marked: list[float] = days[np.isin(days, DAYS) & (counts > 1) & (far | often)].tolist()
+    marked: list[float] = days[np.isin(days, DAYS) & (counts > 1) & (distant | often)].tolist()
     return marked
 
 
 def _constant(cells: Cells, k: int) -> list[float]:
     """Return a value that a measurement has in all rows of a client, and many values elsewhere."""
     counts, low, high = (extreme[:, k] for extreme in cells.extremes)
-    alone = np.flatnonzero((low == high) & (counts >= MANY))
-    samples = [sample[:, k] for i, sample in enumerate(cells.samples) if i not in alone]
-    if not len(alone) or not samples:
+    constant_sites = np.flatnonzero((low == high) & (counts >= MIN_ROWS))
+    samples = [sample[:, k] for i, sample in enumerate(cells.samples) if i not in constant_sites]
+    if not len(constant_sites) or not samples:
         return []
     repeats = np.unique(without_gaps(np.concatenate(samples)), return_counts=True)[1]
-    varies = len(repeats) > MANY and 2 * repeats.max() <= repeats.sum()
-    return [float(low[alone[0]])] if varies else []
+    varies = len(repeats) > MIN_ROWS and 2 * repeats.max() <= repeats.sum()
+    return [float(low[constant_sites[0]])] if varies else []
 
 
 def _is_suspect(cells: Cells, k: int) -> bool:
@@ -171,21 +173,23 @@ def _is_marker(values: Values, counts: NDArray[np.int64], mirrored: bool = False
     is_listed = [(-v if mirrored else v) in LISTED for v in values[: MAX_MARKERS + 1].tolist()]
     # neighbours that are listed too do not count
     start = next((i for i in range(1, len(is_listed)) if not is_listed[i]), len(is_listed) - 1)
-    rest = values[min(start, MAX_MARKERS) :]
-    gap, size = rest[0] - value, rest[-1] - rest[0]
-    if count >= REPEATED and len(rest) >= 5 and gap >= ISOLATION * size:
+    following = values[min(start, MAX_MARKERS) :]
+    gap, size = following[0] - value, following[-1] - following[0]
+    if count >= REPEATED and len(following) >= 5 and gap >= ISOLATION * size:
         return True
     if value == 0 and not mirrored:
-        return bool(count >= 2 and len(rest) >= 10 and rest[0] > 0.3 * np.median(rest))
-    return is_listed[0] and _is_apart(value, counts, rest, mirrored)
+        return bool(
+            count >= 2 and len(following) >= 10 and following[0] > 0.3 * np.median(following)
+        )
+    return is_listed[0] and _is_apart(value, counts, following, mirrored)
 
 
-def _is_apart(value: float, counts: NDArray[np.int64], rest: Values, mirrored: bool) -> bool:
+def _is_apart(value: float, counts: NDArray[np.int64], following: Values, mirrored: bool) -> bool:
     """Return whether a listed value is far enough from the rest, or frequent enough."""
-    count, gap, size = counts[0], rest[0] - value, rest[-1] - rest[0]
-    if not mirrored and value < 0 <= rest[0]:
+    count, gap, size = counts[0], following[0] - value, following[-1] - following[0]
+    if not mirrored and value < 0 <= following[0]:
         single = value <= -99 and gap >= size > 0
         return bool(single if count < 2 else size >= 5 or gap > size)
     frequent = count >= max(5, FREQUENT * counts.sum(), 5 * counts[1:].max())
-    among = abs(value) >= 99 and len(rest) >= 20 and frequent and gap >= size / 10
+    among = abs(value) >= 99 and len(following) >= 20 and frequent and gap >= size / 10
     return bool(count >= 2 and (gap >= size > 0 or among))

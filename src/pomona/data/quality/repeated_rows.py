@@ -8,12 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import SPLITS
-from pomona.data.dataset import Dataset, Kind
+from pomona.data.dataset import Dataset, InputKind
 from pomona.data.quality.cells import Rows, by_size
 from pomona.data.quality.equal_rows import Repeats, by_chance, inputs
 
-ROWS: dict[Kind, str] = {"table": "rows", "image": "images", "text": "texts"}
-COMPARED: dict[Kind, str] = {
+ROWS: dict[InputKind, str] = {"table": "rows", "image": "images", "text": "texts"}
+COMPARED: dict[InputKind, str] = {
     "table": "features and label",
     "image": "pixels and label",
     "text": "words and label",
@@ -74,7 +74,7 @@ def notes(
         clients: rows of each client for training, validation and test.
         names: of the clients.
     """
-    repeats = Repeats.of(dataset)
+    repeats = Repeats.from_dataset(dataset)
     if not repeats.any or not clients:
         return []
     lists = [client[role] for role in range(3) for client in clients]
@@ -84,8 +84,8 @@ def notes(
     uses = RowUses(dataset, rows, repeats.rows[rows], repeats.inputs[rows], client, role, names)
     noun, compared = ROWS[dataset.kind], COMPARED[dataset.kind]
     if by_chance(inputs(dataset), repeats.inputs):
-        return held_out(uses, noun, compared) if _exceed_chance(uses) else []
-    checks = (held_out, across_clients, in_training, contrary)
+        return leaked_rows(uses, noun, compared) if _exceed_chance(uses) else []
+    checks = (leaked_rows, across_clients, in_training, contrary)
     return [line for check in checks for line in check(uses, noun, compared)]
 
 
@@ -100,7 +100,7 @@ def _exceed_chance(uses: RowUses) -> bool:
     return bool(count > share * n + 4 * np.sqrt(share * (1 - share) * n) + 2)
 
 
-def held_out(uses: RowUses, noun: str, compared: str) -> list[str]:
+def leaked_rows(uses: RowUses, noun: str, compared: str) -> list[str]:
     """Warn about held-out rows that the same client trains on."""
     trained, validated = uses.leaked
     leaked = trained | validated
@@ -162,8 +162,8 @@ def in_training(uses: RowUses, noun: str, compared: str) -> list[str]:
 
 def contrary(uses: RowUses, noun: str, _compared: str) -> list[str]:
     """Warn about equal inputs with different targets."""
-    each = np.unique(np.stack([uses.inputs, uses.number]), axis=1)[0]
-    several, counts = np.unique(each, return_counts=True)
+    distinct_inputs = np.unique(np.stack([uses.inputs, uses.number]), axis=1)[0]
+    several, counts = np.unique(distinct_inputs, return_counts=True)
     rows = np.flatnonzero(np.isin(uses.inputs, several[counts > 1]))
     if not len(rows):
         return []
@@ -171,8 +171,8 @@ def contrary(uses: RowUses, noun: str, _compared: str) -> list[str]:
     pair = equal[0], equal[uses.number[equal] != uses.number[equal[0]]][0]
     dataset, examples = uses.dataset, []
     for k in pair:
-        named = dataset.targets == "classes"
-        label = f"{dataset.classes[int(dataset.y[uses.row[k]])]} in " if named else ""
+        has_classes = dataset.targets == "classes"
+        label = f"{dataset.classes[int(dataset.y[uses.row[k]])]} in " if has_classes else ""
         examples.append(f"{label}{SPLITS[uses.role[k]]} of {uses.names[uses.client[k]]}")
     return [
         f"equal {noun} with different labels: {len(rows)} (one is {examples[0]}, its equal "

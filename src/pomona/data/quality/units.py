@@ -93,21 +93,21 @@ def _groups(logs: dict[int, Values], medians: dict[int, float]) -> tuple[list[in
 
 def _is_unit(factor: float, gap: float) -> bool:
     """Return whether a factor, by its log10, is of a unit, for a gap in deviations."""
-    usual = abs(factor) >= HUNDRED or (abs(factor) >= TEN and _known(factor) is not None)
+    usual = abs(factor) >= HUNDRED or (abs(factor) >= TEN and _unit_factor(factor) is not None)
     return abs(factor) >= MIN_FACTOR and gap >= (MIN_GAP_OF_FACTOR if usual else MIN_GAP)
 
 
 def _deviation(residuals: list[Values]) -> float:
     """Return the deviation of values from the median of their client; it is at least 0.005."""
-    joined = np.concatenate(residuals)
-    robust = 1.4826 * float(np.median(np.abs(joined)))
+    residual = np.concatenate(residuals)
+    robust = 1.4826 * float(np.median(np.abs(residual)))
     # medians of few values are close to them
-    return max(robust, float(joined.std()) / 4, 0.005) * (1 + 2 * len(residuals) / len(joined))
+    return max(robust, float(residual.std()) / 4, 0.005) * (1 + 2 * len(residuals) / len(residual))
 
 
-def _known(factor: float) -> float | None:
+def _unit_factor(factor: float) -> float | None:
     """Return the known factor near one given by its log10, if there is one."""
-    closest = min(FACTORS, key=lambda known: abs(np.log10(known) - abs(factor)))
+    closest = min(FACTORS, key=lambda unit: abs(np.log10(unit) - abs(factor)))
     return closest if abs(np.log10(closest) - abs(factor)) <= TOLERANCE else None
 
 
@@ -120,12 +120,12 @@ def _described(cells: Cells, k: int, split: Split) -> str:
     single = len(split.majority) == 1
     reference = cells.names[split.majority[0]] if single else "the other clients"
     ratio = float(f"{10 ** abs(split.factor):.1e}")  # two digits
-    known = _known(split.factor)
+    unit = _unit_factor(split.factor)
     return (
         "medians differ by a factor of units: "
         f"{listed([cells.names[i] for i in split.minority], 4)} has {digits(ratio)} times "
         f"{'more' if split.factor > 0 else 'less'} than {reference} ({digits(low)} and "
-        f"{digits(high)}){FACTORS[known] if known else ''}; give all the same unit"
+        f"{digits(high)}){FACTORS[unit] if unit else ''}; give all the same unit"
     )
 
 

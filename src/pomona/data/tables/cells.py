@@ -43,9 +43,9 @@ class Distinct(NamedTuple):
 
 def distinct(array: Any) -> Distinct:
     """Return the distinct cells of a ``pyarrow.ChunkedArray``; gaps are empty texts."""
-    whole = array.dictionary_encode("encode").combine_chunks()
-    cells = [cell_text(cell) for cell in whole.dictionary.to_pylist()]
-    return Distinct(cells, whole.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+    encoded = array.dictionary_encode("encode").combine_chunks()
+    cells = [cell_text(cell) for cell in encoded.dictionary.to_pylist()]
+    return Distinct(cells, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64))
 
 
 def texts(array: Any) -> list[str]:
@@ -118,11 +118,11 @@ class ColumnCells:
 
 
 def read_column(
-    arrays: Sequence[Any], decimals: Sequence[str], column: TableColumn, most: int = 2**24
+    arrays: Sequence[Any], decimals: Sequence[str], column: TableColumn, limit: int = 2**24
 ) -> ColumnCells:
     """Read a column whose cells come from several sources, each with its decimal mark.
 
-    ``most``: maximum number of categories; cells with further ones are strays.
+    ``limit``: maximum number of categories; cells with further ones are strays.
     """
     values, zoned = np.full(sum(map(len, arrays)), math.nan), list[NDArray[np.bool_]]()
     categories: dict[str, int] = {}
@@ -136,15 +136,15 @@ def read_column(
         unread = np.isnan(block)
         rows = start + np.flatnonzero(unread)
         unread_cells, codes = distinct(array.filter(pa.array(unread)))
-        read = [_meaning(cell, column, decimal, categories, most) for cell in unread_cells]
+        read = [_meaning(cell, column, decimal, categories, limit) for cell in unread_cells]
         block[unread] = np.array([value for value, _ in read], float)[codes]
         unread[unread] = np.array([reading == "zoned" for _, reading in read], bool)[codes]
         zoned.append(unread)
         _, first, counts = np.unique(codes, return_index=True, return_counts=True)
-        each = zip(unread_cells, read, counts.tolist(), rows[first].tolist(), strict=True)
+        described = zip(unread_cells, read, counts.tolist(), rows[first].tolist(), strict=True)
         cells += [
             CellCount(cell, reading, count, row)
-            for cell, (_, reading), count, row in each
+            for cell, (_, reading), count, row in described
             if reading
         ]
         start += len(array)
@@ -152,7 +152,7 @@ def read_column(
 
 
 def _meaning(
-    cell: str, column: TableColumn, decimal: str, categories: dict[str, int], most: int
+    cell: str, column: TableColumn, decimal: str, categories: dict[str, int], limit: int
 ) -> tuple[float, str]:
     """Return the value of a cell, and how it was read if it is not plainly a value: a gap, a stray,
     a bound, a number with marks of thousands, or a date with a zone.
@@ -165,7 +165,7 @@ def _meaning(
     elif column.kind == "date":
         value, reading = cell_values.days(cell), "zoned" * cell_values.has_zone(cell)
     else:
-        value, reading = _category(name, categories, most), ""
+        value, reading = _category(name, categories, limit), ""
     if math.isnan(value):
         return value, "gap" if column.is_gap(cell) else "stray"
     return value, reading
@@ -179,9 +179,9 @@ def _number(cell: str, decimal: str, censored: bool) -> tuple[float, str]:
     return value, "thousands" * cell_values.has_thousands(cell, decimal)
 
 
-def _category(name: str, categories: dict[str, int], most: int) -> float:
-    """Return the index of a category, which is added if there are fewer than ``most``; else NaN."""
-    if cell_values.is_missing(name) or (name not in categories and len(categories) >= most):
+def _category(name: str, categories: dict[str, int], limit: int) -> float:
+    """Return the index of a category, added if there are fewer than ``limit``; else NaN."""
+    if cell_values.is_missing(name) or (name not in categories and len(categories) >= limit):
         return math.nan
     return categories.setdefault(name, len(categories))
 
@@ -192,7 +192,7 @@ def read(
     indices: Sequence[int],
     columns: Sequence[TableColumn],
     memory_share: float,
-    most: int = 2**24,
+    limit: int = 2**24,
 ) -> tuple[RawTable, list[Strays]]:
     """Read columns as numbers, and report those with unreadable cells.
 
@@ -202,7 +202,7 @@ def read(
         indices: of the F columns to read, in this order.
         columns: how to read each.
         memory_share: see ``allocate``.
-        most: maximum number of categories of a column; cells with further ones are unreadable.
+        limit: maximum number of categories of a column; cells with further ones are unreadable.
 
     Returns:
         The table, with NaN for gaps and strays, and the columns with strays or refused gaps, in
@@ -211,7 +211,7 @@ def read(
     x = allocate((sum(map(len, sources)), len(indices)), np.float64, memory_share)
     values, bounds, thousands, zoned, unread = [], [], [], [], []
     for k, (index, column) in enumerate(zip(indices, columns, strict=True)):
-        read = read_column([source.cells(index) for source in sources], decimals, column, most)
+        read = read_column([source.cells(index) for source in sources], decimals, column, limit)
         x[:, k] = read.values
         values.append(read.categories)
         bounds.append(read.count("bound"))
@@ -245,7 +245,7 @@ def decimal_mark(
     columns = {source.names[i]: source.cells(i) for i in indices}
     columns = {name: array for name, array in columns.items() if is_text(array)}
     free = source.columns.free_commas
-    comma = _first(columns, ",", _COMMA) if free else None
+    comma = _first_match(columns, ",", _COMMA) if free else None
     if comma is None:
         points = {name: _maybe_thousands(array, free) for name, array in columns.items()}
         return "", [
@@ -255,18 +255,18 @@ def decimal_mark(
             if cell
         ]
     name, cell = comma
-    if point := _first(columns, ".", _POINT):
+    if point := _first_match(columns, ".", _POINT):
         raise DataError(
-            f"{source.path}: numbers have commas and points, such as {cell_values.short(cell)} in "
-            f"{name} and {cell_values.short(point[1])} in {point[0]}; set data.decimal to the mark "
-            "of decimals, comma or point, and the other parts thousands"
+            f"{source.path}: numbers have commas and points, such as {cell_values.quoted(cell)} in "
+            f"{name} and {cell_values.quoted(point[1])} in {point[0]}; set data.decimal to the "
+            "mark of decimals, comma or point, and the other parts thousands"
         )
     value = cell_values.number(cell, "comma")
     note = f"a comma in a number is its decimal mark: {cell} in {name} is read as {value}"
     return "comma", [f"{source.path}: {note}"]
 
 
-def _first(columns: dict[str, Any], mark: str, pattern: str) -> tuple[str, str] | None:
+def _first_match(columns: dict[str, Any], mark: str, pattern: str) -> tuple[str, str] | None:
     """Return the column and the first cell that has the mark and matches."""
     for name, array in columns.items():
         marked = array.filter(compute.match_substring(array, mark))

@@ -25,13 +25,13 @@ def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessin
         DataError: no features are left.
     """
     columns = [_fitted(raw, k, raw.x[rows, k], share) for k in range(len(raw.columns))]
-    by = Preprocessing(columns=tuple(columns), layout=raw.layout)
-    if not by.width:
+    preprocessing = Preprocessing(columns=tuple(columns), layout=raw.layout)
+    if not preprocessing.width:
         raise DataError(
-            f"no category of {listed(by.names)} is in {share:.2%} of the training rows, so that "
-            "no feature is left; lower data.category_share, or add features"
+            f"no category of {listed(preprocessing.names)} is in {share:.2%} of the training "
+            "rows, so that no feature is left; lower data.category_share, or add features"
         )
-    return by
+    return preprocessing
 
 
 def _fitted(raw: RawTable, k: int, cells: Floats, share: float) -> TableColumn:
@@ -68,40 +68,40 @@ def refilled(raw: RawTable, rows: NDArray[np.int64], shared: Preprocessing) -> P
     return shared.model_copy(update={"columns": tuple(columns)})
 
 
-def features(raw: RawTable, by: Preprocessing, memory_share: float) -> NDArray[Any]:
+def features(raw: RawTable, preprocessing: Preprocessing, memory_share: float) -> NDArray[Any]:
     """Return the features (N, F) float32 of a table.
 
     Args:
-        raw: has the columns of ``by``, in order, and no gaps if they are refused.
-        by: the learned preprocessing.
+        raw: has the columns of ``preprocessing``, in order, and no gaps if they are refused.
+        preprocessing: as learned.
         memory_share: see ``allocate``.
     """
-    out: NDArray[Any] = allocate((len(raw.x), by.width), np.float32, memory_share)
-    codes = [_codes(raw, k, column) for k, column in enumerate(by.columns)]
+    x: NDArray[Any] = allocate((len(raw.x), preprocessing.width), np.float32, memory_share)
+    codes = [_codes(raw, k, column) for k, column in enumerate(preprocessing.columns)]
     for start, block in blocks(raw.x):
-        rows, at = out[start : start + len(block)], 0
-        for column, code, cells in zip(by.columns, codes, block.T, strict=True):
-            end = at + len(column.features)
-            _write(rows[:, at:end], column, code, cells)
-            at = end
-        if by.shift:
-            rows -= np.array(by.shift, np.float32)
-            rows /= np.array(by.scale, np.float32)
-    return out
+        rows, lower = x[start : start + len(block)], 0
+        for column, code, cells in zip(preprocessing.columns, codes, block.T, strict=True):
+            upper = lower + len(column.features)
+            _write(rows[:, lower:upper], column, code, cells)
+            lower = upper
+        if preprocessing.shift:
+            rows -= np.array(preprocessing.shift, np.float32)
+            rows /= np.array(preprocessing.scale, np.float32)
+    return x
 
 
-def _write(out: NDArray[Any], column: TableColumn, codes: NDArray[np.int64], cells: Floats) -> None:
+def _write(x: NDArray[Any], column: TableColumn, codes: NDArray[np.int64], cells: Floats) -> None:
     """Write the features (n, F) of the cells (n,) of one column."""
     gaps = np.isnan(cells)
     if column.kind == "category":
         usual = column.values.index(column.fill) if column.fill in column.values else -1
         number = np.full(len(cells), usual)
         number[~gaps] = codes[cells[~gaps].astype(np.int64)]
-        out[:, : len(column.values)] = number[:, None] == np.arange(len(column.values))
+        x[:, : len(column.values)] = number[:, None] == np.arange(len(column.values))
     else:
-        out[:, 0] = np.where(gaps, column.fill or 0.0, cells) - column.offset
+        x[:, 0] = np.where(gaps, column.fill or 0.0, cells) - column.offset
     if column.flagged:
-        out[:, -1] = gaps
+        x[:, -1] = gaps
 
 
 def _codes(raw: RawTable, k: int, column: TableColumn) -> NDArray[np.int64]:
@@ -110,12 +110,12 @@ def _codes(raw: RawTable, k: int, column: TableColumn) -> NDArray[np.int64]:
     return np.array([index.get(value, -1) for value in raw.values[k]], np.int64)
 
 
-def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
+def strangers(raw: RawTable, preprocessing: Preprocessing) -> list[str]:
     """Warn for each column about cells unlike those in training: gaps in a column that had none,
     and categories without a feature: how many, and the first of them.
     """
     lines = []
-    for k, column in enumerate(by.columns):
+    for k, column in enumerate(preprocessing.columns):
         cells, n = raw.x[:, k], len(raw.x)
         filled = cells[~np.isnan(cells)]
         if len(filled) < n and not column.flagged:
@@ -127,7 +127,7 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
             filled = filled.astype(np.int64)
             unknown = filled[_codes(raw, k, column)[filled] < 0]
             if len(unknown):
-                first = cell_values.short(raw.values[k][unknown[0]])
+                first = cell_values.quoted(raw.values[k][unknown[0]])
                 lines.append(
                     f"column {column.name}: {len(unknown)} of {n} rows hold categories that the "
                     f"training rows have too seldom or not at all (first {first}); they are 0 in "
@@ -136,21 +136,24 @@ def strangers(raw: RawTable, by: Preprocessing) -> list[str]:
     return lines
 
 
-def summary(raw: RawTable, by: Preprocessing, rows: int) -> list[str]:
+def summary(raw: RawTable, preprocessing: Preprocessing, rows: int) -> list[str]:
     """Summarise the features made from a table; empty if the columns are used unchanged."""
-    shifted = [f"{column.name} ({column.offset!r})" for column in by.columns if column.offset]
+    shifted = [
+        f"{column.name} ({column.offset!r})" for column in preprocessing.columns if column.offset
+    ]
     text = "numbers too close to each other for float32, read less their median"
     lines = [f"{text}: {listed(shifted, 8)}"] if shifted else []
-    if by.features == by.names and not by.shift:
+    if preprocessing.features == preprocessing.names and not preprocessing.shift:
         return lines
-    filled = listed([column.name for column in by.columns if column.flagged], 8)
+    filled = listed([column.name for column in preprocessing.columns if column.flagged], 8)
     lines.insert(
         0,
-        f"{len(by.columns)} columns become {by.width} features, learnt from {rows} training rows"
+        f"{len(preprocessing.columns)} columns become {preprocessing.width} features, "
+        f"learnt from {rows} training rows"
         f"{f'; gaps in {filled} are filled and flagged' if filled else ''}",
     )
-    if empty := [c.name for c in by.columns if c.kind == "category" and not c.values]:
+    if empty := [c.name for c in preprocessing.columns if c.kind == "category" and not c.values]:
         lines.append(
             f"columns without a category that is frequent enough: {listed(empty)}; leave them out"
         )
-    return [*lines, *strangers(raw, by)]
+    return [*lines, *strangers(raw, preprocessing)]

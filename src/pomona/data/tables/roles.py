@@ -50,7 +50,7 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     unused = {*label, *dropped, purposes.get("client_column"), purposes.get("group_column")}
     unused |= {purposes.get("time_column")}.difference(dates)
     features = tuple(i for i in range(len(first.names)) if i not in unused)
-    names = first.names if first.columns.named else ()
+    names = first.names if first.columns.has_names else ()
     notes = [
         f"{column} is the column named {str(column)!r}, which has number {i}"
         for column in dict.fromkeys(settings.mentioned)
@@ -85,8 +85,8 @@ def _index(first: TableSource, column: str | int, key: str) -> int:
 def _has_row_names(first: TableSource) -> bool:
     """Return whether the first column has no name, and a different cell in every row."""
     array = first.columns.arrays[0]
-    named = not first.columns.named or first.names[0] or unreadable(array)
-    return not named and len(distinct(array).cells) == len(array)
+    is_nameless = first.columns.has_names and not first.names[0]
+    return is_nameless and not unreadable(array) and len(distinct(array).cells) == len(array)
 
 
 def _dropped(
@@ -96,12 +96,12 @@ def _dropped(
     dropped = first.indices(settings.drop_columns, "drop_columns")
     selected = first.indices(settings.keep_columns, "keep_columns")
     for indices, reason in ((needed, "the label or the client"), (selected, "in keep_columns too")):
-        if twice := [first.names[i] for i in dropped if i in indices]:
+        if repeated := [first.names[i] for i in dropped if i in indices]:
             raise ConfigError(
-                f"data.drop_columns: column {twice[0]} of {first.path} is {reason}; keep it"
+                f"data.drop_columns: column {repeated[0]} of {first.path} is {reason}; keep it"
             )
-    others = range(len(first.names)) if selected else ()
-    return tuple(dict.fromkeys((*dropped, *(i for i in others if i not in {*selected, *used}))))
+    unselected = range(len(first.names)) if selected else ()
+    return tuple(dict.fromkeys((*dropped, *(i for i in unselected if i not in {*selected, *used}))))
 
 
 def opened(paths: Sequence[Source], settings: ColumnData) -> list[TableSource]:
@@ -142,8 +142,8 @@ def require(path: Source, settings: ColumnData) -> None:
             f"{path} needs a label: set data.label_column to a column's name or number"
         )
     names = heading(settings)[1]
-    if twice := [name for name, times in Counter(names).items() if times > 1]:
-        raise ConfigError(f"data.columns names {twice[0]!r} twice; name each column once")
+    if repeated := [name for name, times in Counter(names).items() if times > 1]:
+        raise ConfigError(f"data.columns names {repeated[0]!r} twice; name each column once")
     if problem := _misnamed(names, range(len(names))):
         raise ConfigError(f"data.columns: {problem}")
 
@@ -178,9 +178,9 @@ def planned(
     encoded = () if isinstance(settings.categories, str) else settings.categories
     categories = _features(first, features, "categories", encoded)
     dates = _features(first, features, "dates", settings.dates)
-    if both := {*categories} & {*dates}:
+    if overlap := {*categories} & {*dates}:
         raise ConfigError(
-            f"column {first.names[min(both)]} is in data.categories and in data.dates; keep one"
+            f"column {first.names[min(overlap)]} is in data.categories and in data.dates; keep one"
         )
     by_column = {name: marks for name, marks in settings.missing_values.items() if name != "*"}
     indices = _features(first, features, "missing_values", [*by_column])
@@ -188,9 +188,9 @@ def planned(
     everywhere = settings.missing_values.get("*", ())
     plan = []
     for i in features:
-        kind = "category" if i in categories else "date" if i in dates else "number"
+        reading = "category" if i in categories else "date" if i in dates else "number"
         missing = tuple(dict.fromkeys(map(cell_values.plain, (*markers.get(i, ()), *everywhere))))
-        plan.append(read_as(first.names[i], kind, missing, settings))
+        plan.append(column_plan(first.names[i], reading, missing, settings))
     return plan
 
 
@@ -218,11 +218,19 @@ def require_cells(table: TableSource, indices: Iterable[int]) -> None:
     refuse(table.path, problems)
 
 
-def read_as(name: str, kind: str, missing: tuple[str, ...], settings: Features) -> TableColumn:
+def column_plan(
+    name: str, column_type: str, missing: tuple[str, ...], settings: Features
+) -> TableColumn:
     """Return a column before training rows are known; the fill only states that there will be
     one.
     """
-    fill = None if settings.missing == "refuse" else "" if kind == "category" else 0.0
-    censored = kind == "number" and settings.censored == "limit"
-    values = {"name": name, "kind": kind, "missing": missing, "censored": censored, "fill": fill}
+    fill = None if settings.missing == "refuse" else "" if column_type == "category" else 0.0
+    censored = column_type == "number" and settings.censored == "limit"
+    values = {
+        "name": name,
+        "kind": column_type,
+        "missing": missing,
+        "censored": censored,
+        "fill": fill,
+    }
     return TableColumn.model_validate(values)

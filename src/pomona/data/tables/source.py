@@ -29,17 +29,17 @@ class TableSource:
         columns: as read.
         settings: with which they were read.
         header: whether the source names its columns.
-        kept: numbers of the rows that are kept, ascending; None for all.
+        kept_rows: numbers of the rows that are kept, ascending; None for all.
     """
 
     path: Source
     columns: Columns
     settings: object
     header: bool
-    kept: NDArray[np.int64] | None = None
+    kept_rows: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
-        return len(self.columns) if self.kept is None else len(self.kept)
+        return len(self.columns) if self.kept_rows is None else len(self.kept_rows)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -49,20 +49,22 @@ class TableSource:
     def cells(self, index: int) -> Any:
         """Return the cells of kept rows of a column, as ``pyarrow.ChunkedArray``."""
         array = self.columns.arrays[index]
-        return array if self.kept is None else array.filter(pa.array(self._mask))
+        return array if self.kept_rows is None else array.filter(pa.array(self._mask))
 
     @cached_property
     def _mask(self) -> NDArray[np.bool_]:
         """Whether each row is kept."""
         mask = np.zeros(len(self.columns), bool)
-        mask[self.kept] = True
+        mask[self.kept_rows] = True
         return mask
 
-    def where(self, row: int, several: bool = False) -> str:
+    def location(self, row: int, several: bool = False) -> str:
         """Return the location of a kept row for messages: its line or row, and its file if there
         are several.
         """
-        number = self.columns.first_row + (row if self.kept is None else int(self.kept[row]))
+        number = self.columns.first_row + (
+            row if self.kept_rows is None else int(self.kept_rows[row])
+        )
         if self.columns.row_word == "line":
             number = int(self._lines[number - 1])
         return f"{self.columns.row_word} {number}" + (f" of {self.path}" if several else "")
@@ -73,7 +75,7 @@ class TableSource:
         assert isinstance(self.path, Path)
         return csv.lines(self.path, self.settings)
 
-    def like(self, first: "TableSource") -> "TableSource":
+    def reordered(self, first: "TableSource") -> "TableSource":
         """Return the source with its columns in the order of another one's.
 
         Raises DataError unless both have the same columns.
@@ -81,7 +83,7 @@ class TableSource:
         if sorted(self.names) == sorted(first.names):
             arrays = tuple(self.columns.arrays[self.names.index(name)] for name in first.names)
             return replace(self, columns=replace(self.columns, names=first.names, arrays=arrays))
-        alone = [
+        exclusive = [
             f"only {path} has {listed(names, 4)}"
             for path, names in (
                 (self.path, sorted({*self.names} - {*first.names})),
@@ -90,8 +92,8 @@ class TableSource:
             if names
         ]
         raise DataError(
-            f"{self.path} and {first.path} have different columns ({'; '.join(alone)}); give both "
-            "the same"
+            f"{self.path} and {first.path} have different columns ({'; '.join(exclusive)}); "
+            "give both the same"
         )
 
     def with_names(self, names: tuple[str, ...]) -> "TableSource":
@@ -99,7 +101,7 @@ class TableSource:
 
         Raises ConfigError if the file has a header, or another number of columns.
         """
-        if self.columns.named:
+        if self.columns.has_names:
             raise ConfigError(
                 f"data.columns names columns that {self.path} names itself; drop data.columns"
             )
@@ -108,14 +110,14 @@ class TableSource:
                 f"data.columns has {len(names)} names, {self.path} {len(self.names)} columns; "
                 "name each once"
             )
-        return replace(self, columns=replace(self.columns, named=True, names=names))
+        return replace(self, columns=replace(self.columns, has_names=True, names=names))
 
     def index(self, column: str | int, key: str) -> int:
         """Return the index of a column given by name or number; a number that is a name is one.
 
         Raises ConfigError with the setting ``key``.
         """
-        if self.columns.named and str(column) in self.names:
+        if self.columns.has_names and str(column) in self.names:
             return self.names.index(str(column))
         if isinstance(column, str):
             hint = "; ".join(filter(None, (near(column, self.names), csv.divided(self.names))))
@@ -153,7 +155,7 @@ def opened(
     for path in paths:
         columns = path.columns if isinstance(path, Frame) else next(read)
         has_names = header(columns.first_cells()) if callable(header) else header
-        if has_names and not columns.named:
+        if has_names and not columns.has_names:
             columns = columns.headed()
-        sources.append(TableSource(path, columns.named_once(path), settings, columns.named))
+        sources.append(TableSource(path, columns.named_once(path), settings, columns.has_names))
     return sources

@@ -10,10 +10,14 @@ from typing import NamedTuple
 
 from pomona.core.bounds import LARGEST
 from pomona.core.errors import listed
-from pomona.data.cell_values import bound, days, real, short
+from pomona.data.cell_values import bound, days, quoted, real
 
 FEW = 20  # maximum number of distinct values of a category
-WANTED = {"number": "finite numbers", "date": "dates such as 2024-03-01", "category": "categories"}
+EXPECTED = {
+    "number": "finite numbers",
+    "date": "dates such as 2024-03-01",
+    "category": "categories",
+}
 _BLANKS = " \u00a0\u2009\u202f"  # between digits: a space, and those that do not break a line
 # gaps: of SAS and Stata (.a, ._), of REDCap and HL7 (UNK), of a spreadsheet (#DIV/0!)
 _MARKERS = (
@@ -44,7 +48,7 @@ class CellCount(NamedTuple):
     first: int
 
 
-class Look(NamedTuple):
+class Appearance(NamedTuple):
     """What cells that are not numbers look like.
 
     Attributes:
@@ -68,67 +72,67 @@ def _is_large(cell: str) -> bool:
 
 
 # in order of precedence
-LOOKS = {
-    "gaps": Look(
+APPEARANCES = {
+    "gaps": Appearance(
         lambda _: False, "", "gaps: fill them with medians and flag them, data.missing=median"
     ),
-    "large": Look(
+    "large": Appearance(
         _is_large,
         f"beyond {LARGEST:.3g}",
         "numbers that cannot be measurements: correct them, give them in another unit, or, if they "
         "mark gaps, 'data.missing_values={{{markers}}}'",
     ),
-    "commas": Look(
+    "commas": Appearance(
         re.compile(r"[-+]?\d*[\d,]*,\d+(\.\d+)?([eE][-+]?\d+)?").fullmatch,
         "decimal commas?",
         "commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
         "thousands, data.decimal=point, or take them out",
     ),
-    "points": Look(
+    "points": Appearance(
         re.compile(r"[-+]?\d*\.\d*([eE][-+]?\d+)?").fullmatch,
         "points, and data.decimal is comma",
         "points in numbers: if they are decimal marks, data.decimal=point; a point that parts "
         "thousands has three digits behind it",
     ),
-    "dates": Look(
+    "dates": Appearance(
         lambda cell: "-" in cell and not math.isnan(days(cell)),
         "dates",
         "dates: read them as days, 'data.dates=[{names}]'",
     ),
-    "foreign dates": Look(
+    "foreign dates": Appearance(
         re.compile(_DATES).fullmatch,
         "dates in another form",
         "dates in another form: write them as 2024-03-01 (year, month, day)",
     ),
-    "bounds": Look(
+    "bounds": Appearance(
         lambda cell: not math.isnan(bound(cell)),
         "bounds?",
         "bounds such as <5: read them as the number behind the sign, data.censored=limit",
     ),
-    "signs": Look(
+    "signs": Appearance(
         re.compile(
             rf"[-+]?([\d.,]+\s*%|\d{{1,3}}(['`\u2019{_BLANKS}]\d{{3}})+([.,]\d+)?)"
         ).fullmatch,
         "percent signs or marks of thousands?",
         "signs, apostrophes or blanks in numbers: take them out, so that a cell is a number",
     ),
-    "markers": Look(
+    "markers": Appearance(
         re.compile(_MARKERS).fullmatch,
         "markers of gaps?",
         "markers of gaps: say so, 'data.missing_values={{{markers}}}'",
     ),
-    "strays": Look(
+    "strays": Appearance(
         lambda _: False,
         "",
         "single cells: correct them, take out their rows, or, if they mark gaps, "
         "'data.missing_values={{{markers}}}'",
     ),
-    "category": Look(
+    "category": Appearance(
         lambda _: False,
         "a category?",
         "categories: one column of 0 and 1 for each value, 'data.categories=[{names}]'",
     ),
-    "texts": Look(lambda _: False, "an identifier, or texts?", ""),
+    "texts": Appearance(lambda _: False, "an identifier, or texts?", ""),
 }
 
 
@@ -174,46 +178,50 @@ class Strays:
         return sum(cell.rows for cell in self.strays or self.gaps)
 
     @cached_property
-    def looks(self) -> list[str]:
-        """The keys of ``LOOKS`` that all strays match."""
-        return [key for key, look in LOOKS.items() if all(map(look.matches, self.values))]
+    def matching(self) -> list[str]:
+        """The keys of ``APPEARANCES`` that all strays match."""
+        return [
+            key
+            for key, appearance in APPEARANCES.items()
+            if all(map(appearance.matches, self.values))
+        ]
 
-    def look(self, rows: int) -> str:
-        """Return what the cells look like, a key of ``LOOKS``."""
+    def appearance(self, rows: int) -> str:
+        """Return what the cells look like, a key of ``APPEARANCES``."""
         if not self.strays:
             return "gaps"
         if self.kind != "number":
-            foreign = self.kind == "date" and "foreign dates" in self.looks
+            foreign = self.kind == "date" and "foreign dates" in self.matching
             return "foreign dates" if foreign else "strays"
         filled = rows - sum(cell.rows for cell in self.cells if cell.reading == "gap")
-        looks = [key for key in self.looks if key != "markers" or self.count < filled]
-        if looks:
-            return looks[0]
+        matching = [key for key in self.matching if key != "markers" or self.count < filled]
+        if matching:
+            return matching[0]
         if 2 * self.count < filled:
             return "strays"
         return "category" if len(self.values) <= min(FEW, self.count - 1) else "texts"
 
-    def problem(self, rows: int, where: Callable[[int], str]) -> str:
+    def problem(self, rows: int, location: Callable[[int], str]) -> str:
         """Describe the problem in one line: number of bad cells, the first one, and their apparent
-        type; ``where`` gives the location of a row.
+        type; ``location`` gives the location of a row.
         """
         first = min(self.strays or self.gaps, key=lambda cell: cell.first)
-        at = f"first {short(first.text)} in {where(first.first)}"
+        example = f"first {quoted(first.text)} in {location(first.first)}"
         if not self.strays:
-            return f"column {self.name}: {self.count} of {rows} cells are gaps, {at}"
+            return f"column {self.name}: {self.count} of {rows} cells are gaps, {example}"
         if self.kind == "category":
             return (
                 f"column {self.name}: a category with too many values (one too many is "
-                f"{short(first.text)} in {where(first.first)}); leave it out, group its values, or "
-                "raise data.category_limit"
+                f"{quoted(first.text)} in {location(first.first)}); leave it out, group its "
+                "values, or raise data.category_limit"
             )
-        look = self.look(rows)
-        guess = f": {LOOKS[look].guess}" if LOOKS[look].guess else ""
-        values = f" ({listed(self.values, 4)})" if look in {"category", "markers"} else ""
+        appearance = self.appearance(rows)
+        guess = f": {APPEARANCES[appearance].guess}" if APPEARANCES[appearance].guess else ""
+        values = f" ({listed(self.values, 4)})" if appearance in {"category", "markers"} else ""
         also = f"; and {sum(cell.rows for cell in self.gaps)} gaps" if self.gaps else ""
         return (
-            f"column {self.name}: {self.count} of {rows} are not {WANTED[self.kind]}, {at}{guess}"
-            f"{values}{also}"
+            f"column {self.name}: {self.count} of {rows} are not {EXPECTED[self.kind]}, {example}"
+            f"{guess}{values}{also}"
         )
 
     @property
@@ -229,11 +237,19 @@ def remedies(columns: Sequence[Strays], rows: int) -> list[str]:
     them.
     """
     lines = []
-    for key, look in LOOKS.items():
-        alike = [one for one in columns if one.look(rows) == key or (key == "gaps" and one.gaps)]
-        names = ", ".join(f'"{one.name}"' for one in alike)
-        markers = ", ".join(one.marker for one in alike)
-        if alike and look.remedy:
-            lines.append(look.remedy.format(names=names, markers=markers))
-    out = ", ".join(f'"{one.name}"' for one in columns if one.look(rows) != "strays")
-    return [*lines, f"to leave columns out: 'data.drop_columns=[{out}]'"] if out else lines
+    for key, appearance in APPEARANCES.items():
+        alike = [
+            column
+            for column in columns
+            if column.appearance(rows) == key or (key == "gaps" and column.gaps)
+        ]
+        names = ", ".join(f'"{column.name}"' for column in alike)
+        markers = ", ".join(column.marker for column in alike)
+        if alike and appearance.remedy:
+            lines.append(appearance.remedy.format(names=names, markers=markers))
+    droppable = ", ".join(
+        f'"{column.name}"' for column in columns if column.appearance(rows) != "strays"
+    )
+    return (
+        [*lines, f"to leave columns out: 'data.drop_columns=[{droppable}]'"] if droppable else lines
+    )

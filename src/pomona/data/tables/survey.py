@@ -80,12 +80,12 @@ class TableSurvey:
         path = self.sources[0].path
         return str(path if len(self.sources) == 1 else path.parent)
 
-    def where(self, row: int) -> str:
+    def location(self, row: int) -> str:
         """Return the line number of a row, with its file if there are several."""
-        ends = np.cumsum(self.counts)
-        number = int(np.searchsorted(ends, row, side="right"))
-        start = int(ends[number]) - len(self.sources[number])
-        return self.sources[number].where(row - start, len(self.sources) > 1)
+        row_ends = np.cumsum(self.counts)
+        number = int(np.searchsorted(row_ends, row, side="right"))
+        start = int(row_ends[number]) - len(self.sources[number])
+        return self.sources[number].location(row - start, len(self.sources) > 1)
 
     def texts(self, index: int) -> list[str]:
         """Return the cells of a column as texts, numbers among them with a decimal point."""
@@ -96,9 +96,9 @@ class TableSurvey:
             texts += [pointed[code] for code in codes.tolist()]
         return texts
 
-    def read(self, index: int, kind: str = "number") -> ColumnCells:
+    def read(self, index: int, column_type: str = "number") -> ColumnCells:
         """Return the cells of a column as numbers or dates."""
-        column = TableColumn.model_validate({"name": f"column {index}", "kind": kind})
+        column = TableColumn.model_validate({"name": f"column {index}", "kind": column_type})
         return read_column([source.cells(index) for source in self.sources], self.decimals, column)
 
     def targets(
@@ -124,11 +124,11 @@ class TableSurvey:
     ) -> tuple[Answer, list[str]]:
         """Return the targets, and all problems of the table."""
         columns = [
-            targets.LabelColumn(self.columns[i], self.texts(i), self.where, self.read(i).values)
+            targets.LabelColumn(self.columns[i], self.texts(i), self.location, self.read(i).values)
             for i in self.roles.label
         ]
         answer, problems = targets.from_cells(columns, settings)
-        unread = [column.problem(len(self), self.where) for column in read(self)]
+        unread = [column.problem(len(self), self.location) for column in read(self)]
         return answer, [*problems, *self._problems(), *unread]
 
     def _purpose(self, key: str) -> tuple[str, list[str]] | None:
@@ -157,9 +157,13 @@ class TableSurvey:
         """
         if (index := self.roles.purposes.get("time_column")) is None:
             return None
-        columns = {kind: self.read(index, kind) for kind in ("date", "number")}
-        kind = min(columns, key=lambda kind: np.isnan(columns[kind].values).sum())
-        return columns[kind].values, Strays(self.columns[index], columns[kind].cells, kind)
+        columns = {column_type: self.read(index, column_type) for column_type in ("date", "number")}
+        column_type = min(
+            columns, key=lambda column_type: np.isnan(columns[column_type].values).sum()
+        )
+        return columns[column_type].values, Strays(
+            self.columns[index], columns[column_type].cells, column_type
+        )
 
     def subgroups(self) -> Subgroups | None:
         """Return the values of the subgroup column, sorted by name.
@@ -185,12 +189,12 @@ class TableSurvey:
             if rows:
                 lines.append(
                     f"client column {owners[0]}: {len(rows)} of {len(self)} rows name no client, "
-                    f"first {self.where(rows[0])}"
+                    f"first {self.location(rows[0])}"
                 )
         if (times := self.times()) and times[1].are_problem:
             lines.append(
-                f"time {times[1].problem(len(self), self.where)}; write dates as 2024-03-01 (year, "
-                "month, day), times as 2024-03-01T08:30, or numbers"
+                f"time {times[1].problem(len(self), self.location)}; write dates as 2024-03-01 "
+                "(year, month, day), times as 2024-03-01T08:30, or numbers"
             )
         return lines
 
@@ -202,10 +206,10 @@ class TableSurvey:
             return []
         repeated = []
         for i, name in enumerate(self.columns):
-            named = bool(_IDENTIFIER.search(name))
-            if named or i in self.roles.dropped:
-                count = self._identifiers(i, named)
-                often = 2 * count <= len(self) or (named and count < len(self))
+            like_identifier = bool(_IDENTIFIER.search(name))
+            if like_identifier or i in self.roles.dropped:
+                count = self._identifiers(i, like_identifier)
+                often = 2 * count <= len(self) or (like_identifier and count < len(self))
                 if count > MOST_SUBGROUPS // 2 and often:
                     repeated.append(f"{name} ({count} values in {len(self)} rows)")
         line = (
@@ -214,17 +218,17 @@ class TableSurvey:
         )
         return [line] if repeated else []
 
-    def _identifiers(self, index: int, named: bool) -> int:
+    def _identifiers(self, index: int, like_identifier: bool) -> int:
         """Return the number of different cells of a column; 0 if they are numbers or dates, unless
-        it is ``named`` like an identifier, or neither text nor numbers.
+        its name is ``like_identifier``, or neither text nor numbers.
         """
         arrays = [source.columns.arrays[index] for source in self.sources]
-        if any(map(unreadable, arrays)) or not (named or is_text(arrays[0])):
+        if any(map(unreadable, arrays)) or not (like_identifier or is_text(arrays[0])):
             return 0
         cells = {
             cell.strip() for source in self.sources for cell in distinct(source.cells(index))[0]
         }
-        return len(cells) if named or all(map(_is_name, cells)) else 0
+        return len(cells) if like_identifier or all(map(_is_name, cells)) else 0
 
     def headless(self) -> list[str]:
         """Report that the first lines are rows, unless the settings say so, and that records of
@@ -241,7 +245,7 @@ class TableSurvey:
         """Add what columns other than ``inputs`` say; the first ``training`` files are for
         training.
         """
-        if self.sources[0].columns.named:
+        if self.sources[0].columns.has_names:
             dataset = replace(
                 dataset,
                 columns=tuple(self.columns[i] for i in inputs),
@@ -270,15 +274,15 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
     require(paths[0], settings)
     read = opened(paths, settings)
     first, assigned = read[0], roles(read[0], settings)
-    sources = [source.like(first) for source in read]
+    sources = [source.reordered(first) for source in read]
     for source in sources:
         require_cells(source, (*assigned.label, *assigned.purposes.values()))
     if not any(map(len, sources)):
         raise DataError(f"{paths[0]} names its columns but has no rows; add some")
     if settings.unlabelled == "drop":
         sources = [_labelled(source, assigned.label, settings) for source in sources]
-    total, kept = sum(map(len, read)), sum(map(len, sources))
-    if not kept:
+    total, labelled = sum(map(len, read)), sum(map(len, sources))
+    if not labelled:
         raise DataError(
             f"{paths[0]}: none of {total} rows has a label; is data.label_column the right one?"
         )
@@ -289,9 +293,9 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
         *_located(sources, [notes for _, notes in marks]),
         *assigned.notes,
     ]
-    if kept < total:
-        notes.append(f"{total - kept} of {total} rows have no label and are left out")
-    guessed = heading(settings)[0] is None and not first.columns.named
+    if labelled < total:
+        notes.append(f"{total - labelled} of {total} rows have no label and are left out")
+    guessed = heading(settings)[0] is None and not first.columns.has_names
     decimals = tuple(mark for mark, _ in marks)
     return TableSurvey(tuple(sources), decimals, assigned, guessed, tuple(notes))
 
@@ -313,11 +317,11 @@ def _numeric(first: TableSource, assigned: Roles, settings: ColumnData) -> list[
 def _labelled(source: TableSource, label: Sequence[int], settings: ColumnData) -> TableSource:
     """Return a source without the rows that have no label."""
     is_blank = targets.unlabelled(settings)
-    without = np.zeros(len(source), bool)
+    unlabelled = np.zeros(len(source), bool)
     for index in label:
         cells, codes = distinct(source.cells(index))
-        without |= np.array([is_blank(cell) for cell in cells], bool)[codes]
-    return replace(source, kept=np.flatnonzero(~without)) if without.any() else source
+        unlabelled |= np.array([is_blank(cell) for cell in cells], bool)[codes]
+    return replace(source, kept_rows=np.flatnonzero(~unlabelled)) if unlabelled.any() else source
 
 
 def _located(sources: Sequence[TableSource], notes: Sequence[Sequence[str]]) -> list[str]:
@@ -325,8 +329,8 @@ def _located(sources: Sequence[TableSource], notes: Sequence[Sequence[str]]) -> 
     shared = set(notes[0]).intersection(*notes)
     lines = [
         line if line in shared or line.startswith(f"{source.path}") else f"{source.path}: {line}"
-        for source, each in zip(sources, notes, strict=True)
-        for line in each
+        for source, source_notes in zip(sources, notes, strict=True)
+        for line in source_notes
     ]
     return [*dict.fromkeys(lines)]
 

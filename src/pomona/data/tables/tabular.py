@@ -109,26 +109,28 @@ def _cells(table: TableSurvey, settings: Table) -> tuple[RawTable, list[Strays]]
     indices = table.roles.features
     plan = roles.planned(table.sources, indices, settings)
 
-    def read(which: Sequence[int]) -> tuple[RawTable, list[Strays]]:
+    def read(numbers: Sequence[int]) -> tuple[RawTable, list[Strays]]:
         return cells.read(
             table.sources,
             table.decimals,
-            [indices[k] for k in which],
-            [plan[k] for k in which],
+            [indices[k] for k in numbers],
+            [plan[k] for k in numbers],
             settings.memory_share,
             settings.category_limit,
         )
 
     raw, unread = read(range(len(plan)))
-    texts = {one.name for one in unread if one.look(len(table)) in {"category", "texts"}}
+    texts = {
+        column.name for column in unread if column.appearance(len(table)) in {"category", "texts"}
+    }
     if settings.categories != "encode" or not texts:
         return raw, unread
     again = [k for k, column in enumerate(plan) if column.name in texts]
     for k in again:
-        plan[k] = roles.read_as(plan[k].name, "category", plan[k].missing, settings)
+        plan[k] = roles.column_plan(plan[k].name, "category", plan[k].missing, settings)
     table_again, unread_again = read(again)
     names = [column.name for column in plan]
-    unread = [*(one for one in unread if one.name not in texts), *unread_again]
+    unread = [*(column for column in unread if column.name not in texts), *unread_again]
     return raw.with_columns(again, table_again), sorted(unread, key=lambda x: names.index(x.name))
 
 
@@ -147,8 +149,8 @@ def _notes(raw: RawTable) -> list[str]:
         (raw.thousands, "marks of thousands, which count for nothing: 1.145 or 1,145 is 1145"),
     ):
         if any(counts):
-            at = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n]
-            notes.append(f"{reading}: {listed(at, 8)}")
+            counted = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n]
+            notes.append(f"{reading}: {listed(counted, 8)}")
     return notes
 
 
@@ -232,14 +234,14 @@ def learnt(
 
 
 def _with_features(
-    dataset: Dataset, x: NDArray[Any], by: Preprocessing, notes: Sequence[str]
+    dataset: Dataset, x: NDArray[Any], preprocessing: Preprocessing, notes: Sequence[str]
 ) -> Dataset:
     """Return the data with the features x in place of the raw table."""
     return replace(
         dataset,
         x=x,
-        preprocessing=(by,),
-        columns=by.features,
+        preprocessing=(preprocessing,),
+        columns=preprocessing.features,
         notes=(*dataset.notes, *notes),
         raw=None,
         learn=None,
@@ -260,35 +262,39 @@ def _by_owner(
     by_owner = []
     for k in range(len(owners.names)):
         client, training = np.flatnonzero(owners.client == k), rows[owners.client[rows] == k]
-        by = features.refilled(raw, training, shared)
-        x[client] = features.features(raw.rows(client), by, memory_share)
+        preprocessing = features.refilled(raw, training, shared)
+        x[client] = features.features(raw.rows(client), preprocessing, memory_share)
         shift, scale = moments(x, training)
-        by_owner.append(by.model_copy(update={"shift": shift, "scale": scale}))
+        by_owner.append(preprocessing.model_copy(update={"shift": shift, "scale": scale}))
         x[client] = features.features(raw.rows(client), by_owner[-1], memory_share)
     return tuple(by_owner)
 
 
-def needs_raw(by: Preprocessing) -> bool:
+def needs_raw(preprocessing: Preprocessing) -> bool:
     """Return whether agreed features are made from cells in double precision, or from gaps."""
-    return any(column.fill is not None for column in by.columns) or any(by.offsets)
+    return any(column.fill is not None for column in preprocessing.columns) or any(
+        preprocessing.offsets
+    )
 
 
-def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
+def settings_as_agreed(settings: DataSettings, preprocessing: Preprocessing) -> DataSettings:
     """Return the settings for reading a table whose columns become features as agreed, if its
     columns have settings.
     """
     if not isinstance(settings, Features):
         return settings
     categories, dates = (
-        tuple(as_column(column.name) for column in by.columns if column.kind == kind)
-        for kind in ("category", "date")
+        tuple(
+            as_column(column.name) for column in preprocessing.columns if column.kind == column_type
+        )
+        for column_type in ("category", "date")
     )
-    censored = any(column.censored for column in by.columns)
+    censored = any(column.censored for column in preprocessing.columns)
     update = {
         "categories": categories,
         "dates": dates,
-        "missing": "median" if needs_raw(by) else "refuse",
-        "missing_values": {c.name: c.missing for c in by.columns if c.missing},
+        "missing": "median" if needs_raw(preprocessing) else "refuse",
+        "missing_values": {c.name: c.missing for c in preprocessing.columns if c.missing},
         "censored": "limit" if censored else settings.censored,
         "category_share": 0.0,
         "category_limit": MOST_CATEGORIES,
@@ -297,24 +303,28 @@ def read_as(settings: DataSettings, by: Preprocessing) -> DataSettings:
     return settings.model_copy(update=update)
 
 
-def agreed(dataset: Dataset, by: Preprocessing, memory_share: float = 0.25) -> Dataset:
+def with_agreed_features(
+    dataset: Dataset, preprocessing: Preprocessing, memory_share: float = 0.25
+) -> Dataset:
     """Return a table with the agreed features; its columns may be in another order.
 
     Raises DataError for different columns, or for gaps where the agreement has none.
     """
     raw = dataset.raw or RawTable.plain(dataset.columns, dataset.x)
     names = [column.name for column in raw.columns]
-    if sorted(names) != sorted(by.names):
+    if sorted(names) != sorted(preprocessing.names):
         raise DataError(
             f"{dataset.name} has the columns {listed(names, 12)}, the agreement says "
-            f"{listed(by.names, 12)}; give the table these columns, and leave out others by "
-            "data.drop_columns"
+            f"{listed(preprocessing.names, 12)}; give the table these columns, and leave out "
+            "others by data.drop_columns"
         )
-    raw = raw.select([names.index(name) for name in by.names])
+    raw = raw.select([names.index(name) for name in preprocessing.names])
     gaps = np.isnan(raw.x).any(axis=0)
-    if empty := [c.name for c, gap in zip(by.columns, gaps, strict=True) if gap and c.fill is None]:
+    if empty := [
+        c.name for c, gap in zip(preprocessing.columns, gaps, strict=True) if gap and c.fill is None
+    ]:
         raise DataError(
             f"{dataset.name} has gaps in {listed(empty)}, where the agreement has none; fill them"
         )
-    x = features.features(raw, by, memory_share)
-    return _with_features(dataset, x, by, features.strangers(raw, by))
+    x = features.features(raw, preprocessing, memory_share)
+    return _with_features(dataset, x, preprocessing, features.strangers(raw, preprocessing))
