@@ -396,6 +396,9 @@ def test_code_rules_and_decisions_in_a_backup_need_a_word(kit, tmp_path):
     with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
         restore(tmp_path / "it.tar", tmp_path / "new", "silo", said)
     assert not (tmp_path / "new").exists()
+    with pytest.raises(ConfigError) as at_once:
+        restore(tmp_path / "it.tar", tmp_path / "new", "silo", Restoring())
+    assert all(option in at_once.value.text() for option in ("--spent", "--trust", "evil.py"))
     assert [line.strip() for line in refused.value.text().splitlines()[1:]] == [
         "code in evil.py",
         "start.sh, which is not that of a kit",

@@ -233,6 +233,7 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
                 mark(made / name, Restored(token=token, until=said.trained_until))
         (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
         if whose == "silo":
+            (made / "data").mkdir(mode=0o700, exist_ok=True)
             _seal(made)
         about = {"made": told.made, "token": token, "trained_until": said.trained_until}
         write_line(made / STATE[whose], "restored", **about)
@@ -251,24 +252,25 @@ def _seal(kit: Path) -> None:
 
 
 def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
-    """Raise ConfigError for statements about a backup that its administrator must make and has
+    """Raise ConfigError for all statements about a backup that its administrator must make and has
     not.
     """
+    lines: list[str] = []
     if told.role == "silo" and said.spent is None:
-        raise ConfigError(
+        lines += [
             f"{file} cannot know how much privacy this silo spent after {told.made}: give --spent, "
             "the sum of epsilon over all runs since that are not listed here (0 if none was "
             "private, inf if unknown)",
             *(privacy_known(kit) or ["it knows of no private run"]),
-        )
-    if (found := deciding(kit, told.role)) and not said.trusted:
-        raise ConfigError(
-            (
-                f"{file} holds what runs or decides in a kit, and no signature: check it, and give "
-                "--trust if it is yours"
-            ),
-            *found,
-        )
+        ]
+    if (deciding_files := deciding(kit, told.role)) and not said.trusted:
+        lines += [
+            f"{file} holds what runs or decides in a kit, and no signature: check it, and give "
+            "--trust if it is yours",
+            *deciding_files,
+        ]
+    if lines:
+        raise ConfigError(*lines)
 
 
 def needs_key(folder: Path, told: Backup) -> bool:
