@@ -141,6 +141,15 @@ def test_a_partition_of_a_number_keeps_its_text(tmp_path):
     assert (data.owners.names, len(data)) == (("01", "1", "02"), N)
 
 
+@pytest.mark.parametrize("kind", [pa.decimal128(30, 3), pa.float16()], ids=str)
+def test_a_column_without_gaps_of_a_type_that_arrow_cannot_join_empty(tmp_path, kind):
+    values = pa.array(np.arange(N) % 5.0)
+    columns = {"v": values.cast(kind), "y": PATIENTS["y"]}
+    parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
+    data = table(tmp_path / "a.parquet", classes=["0", "1"])
+    assert np.array_equal(data.x[:, 0], np.arange(N) % 5)
+
+
 def test_texts_that_a_writer_stored_as_bytes_are_texts(tmp_path, expected):
     stored = pa.Table.from_pandas(PATIENTS)
     for name in ("site", "sex"):

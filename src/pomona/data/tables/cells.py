@@ -43,6 +43,8 @@ class Distinct(NamedTuple):
 
 def distinct(array: Any) -> Distinct:
     """Return the distinct cells of a ``pyarrow.ChunkedArray``; gaps are empty texts."""
+    if not len(array):  # Arrow cannot join no chunks of decimals, nor of half precision
+        return Distinct([], np.zeros(0, np.int64))
     encoded = array.dictionary_encode("encode").combine_chunks()
     cells = [cell_text(cell) for cell in encoded.dictionary.to_pylist()]
     return Distinct(cells, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64))
