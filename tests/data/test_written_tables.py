@@ -120,6 +120,34 @@ def test_parts_with_a_header_each_meet_by_name(tmp_path):
     assert data.y.tolist() == [0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"header": False}, {"columns": ("age", "crp", "y"), "label_column": "y"}],
+    ids=str,
+)
+def test_equal_first_rows_of_parts_without_a_header_are_rows(tmp_path, header):
+    for name, last in (("p0", "30,2.5,1"), ("p1", "40,3.5,0")):
+        (tmp_path / f"{name}.csv").write_text(f"20,1.5,0\n{last}\n")
+    data = table(tmp_path, **{"label_column": 2, **header})
+    assert data.x.tolist() == [[20, 1.5], [30, 2.5], [20, 1.5], [40, 3.5]]
+    assert data.y.tolist() == [0, 1, 0, 0]
+
+
+def test_a_first_row_without_a_header_keeps_the_value_of_its_folder(tmp_path):
+    for site in ("Nord", "Ost"):
+        (tmp_path / f"site={site}").mkdir()
+        (tmp_path / f"site={site}" / "p.csv").write_text("20,1.5,0\n30,2.5,1\n")
+    data = table(tmp_path, label_column=2, client_column=3, header=False)
+    assert data.owners.names == ("Nord", "Ost")
+    assert data.owners.client.tolist() == [0, 0, 1, 1]
+
+
+def test_a_header_with_numbers_is_left_out_of_further_parts(tmp_path):
+    for name in ("p0", "p1"):
+        (tmp_path / f"{name}.csv").write_text("2019,y\n20,0\n30,1\n")
+    assert table(tmp_path).x.tolist() == [[20], [30]] * 2
+
+
 def test_a_folder_has_files_of_one_format_and_its_settings(tmp_path):
     (tmp_path / "a.csv").write_text("age;y\n20;0\n30;1\n")
     PATIENTS[["age", "y"]].to_excel(tmp_path / "b.xlsx", index=False)

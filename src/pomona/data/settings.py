@@ -425,6 +425,11 @@ class Columns(DataSettings):
         """All columns that any setting mentions."""
         return (*self.labels, *self.purposes.values())
 
+    @property
+    def gives_names(self) -> bool:
+        """Whether any setting gives a column by name."""
+        return any(isinstance(column, str) for column in self.mentioned)
+
 
 class OwnerColumn(Columns):
     """Column of clients.

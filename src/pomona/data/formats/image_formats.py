@@ -22,7 +22,7 @@ from pomona.core.errors import DataError
 from pomona.core.registry import load
 from pomona.data.formats.dicom_header import is_dicom
 from pomona.data.formats.unread import BY_SUFFIX
-from pomona.data.images.image_file import ImageFile
+from pomona.data.images.image_file import ImageFile, decoding
 
 ENTRY_POINTS = "pomona.image_readers"
 
@@ -42,11 +42,15 @@ class ImageFormat:
 
     def opened(self, path: Path) -> ImageFile:
         """Open a file. Raises DataError, and ConfigError for a missing package."""
-        return cast(ImageFile, load(self.opener)(path))
+        with decoding(path):
+            return cast(ImageFile, load(self.opener)(path))
 
     def stored_labels(self, path: Path) -> NDArray[Any] | None:
         """Return a mask as stored, or None if it is as an image of this format."""
-        return cast(NDArray[Any], load(self.labels)(path)) if self.labels else None
+        if not self.labels:
+            return None
+        with decoding(path):
+            return cast(NDArray[Any], load(self.labels)(path))
 
 
 PICTURE, TIFF = (

@@ -19,7 +19,7 @@ from pomona.core import files
 from pomona.core.errors import DataError
 from pomona.data.formats import unread
 from pomona.data.images.image_arrays import WINDOW
-from pomona.data.images.image_file import ImageFile, decoding
+from pomona.data.images.image_file import ImageFile
 
 # By default, Pillow selects the decoder by content, and some start other programs (EPS:
 # Ghostscript).
@@ -142,9 +142,9 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _opened(path: Path, use: Callable[[Image.Image], T]) -> T:
-    """Apply ``use`` to an opened image. Raises DataError for any problem with the file."""
+    """Apply ``use`` to an opened image; within ``decoding``, as all callers have it."""
     files.regular(path, DataError)
-    with decoding(path), files.opened(path) as raw, _any_size():
+    with files.opened(path) as raw, _any_size():
         try:
             with Image.open(raw, formats=FORMATS) as image:
                 return use(image)

@@ -20,6 +20,8 @@ from pomona.core.errors import DataError, listed
 from pomona.core.table import reads_as_number
 from pomona.data.formats.columns import MOST_ROWS, Columns, Reader, text_array, workbook
 from pomona.data.reader_process import Reply, read_in_child
+from pomona.data.settings import Columns as ColumnSettings
+from pomona.data.settings import CsvHeading
 
 MOST_BYTES = 1 << 36  # of all columns of a file as Arrow; a few kilobytes may unpack to any number
 GAP = "__HIVE_DEFAULT_PARTITION__"
@@ -111,9 +113,10 @@ def _table(work: Work, settings: object) -> Columns:
     path, files = work.path, work.files
     if not path.is_dir():
         return work.reader(path, settings)
-    tables = [_with_keys(path, file, work.reader(file, settings)) for file in files]
+    tables = [_with_keys(path, file, work.reader(file, settings), settings) for file in files]
     first = tables[0]
-    tables[1:] = [_below(first, table) for table in tables[1:]]
+    if not first.has_names and _has_header(first, settings):
+        tables[1:] = [_below(first, table) for table in tables[1:]]
     for file, table in zip(files, tables, strict=True):
         if different := {*first.names} ^ {*table.names}:
             raise DataError(
@@ -140,13 +143,27 @@ def _keys(path: Path, file: Path) -> list[tuple[str, str]]:
     return [(unquote(name), unquote(value)) for name, _, value in pairs]
 
 
-def _with_keys(path: Path, file: Path, columns: Columns) -> Columns:
-    """Return the columns of a file with those of its folders; unnamed ones get a first row too."""
+def _has_header(columns: Columns, settings: object) -> bool:
+    """Return whether the first row of columns without names has their names: as set; else if a
+    column is given by name, or no cell of the row is a number.
+    """
+    if isinstance(settings, CsvHeading) and (settings.header is not None or settings.columns):
+        return bool(settings.header)
+    if isinstance(settings, ColumnSettings) and settings.gives_names:
+        return True
+    return len(columns) > 0 and not any(map(reads_as_number, columns.first_cells()))
+
+
+def _with_keys(path: Path, file: Path, columns: Columns, settings: object) -> Columns:
+    """Return the columns of a file with those of its folders, whose names go into a first row of
+    names too.
+    """
     names, arrays = list(columns.names), list(columns.arrays)
+    has_header = not columns.has_names and _has_header(columns, settings)
     for name, value in _keys(path, file):
         if name not in names:
             cells = [None if value == GAP else value] * len(columns)
-            if not columns.has_names:
+            if has_header:
                 cells[:1] = [name]
             names.append(name if columns.has_names else str(len(names)))
             arrays.append(pa.chunked_array([text_array(cells)]))
@@ -155,7 +172,7 @@ def _with_keys(path: Path, file: Path, columns: Columns) -> Columns:
 
 def _below(first: Columns, table: Columns) -> Columns:
     """Return a further file without a first row that has the first file's names, in its order."""
-    if table.has_names or not len(table) or not len(first):
+    if not len(table) or not len(first):
         return table
     header, cells = first.first_cells(), table.first_cells()
     order = [*range(len(cells))]

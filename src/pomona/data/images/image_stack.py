@@ -19,7 +19,7 @@ from pomona.data.formats.image_formats import opened
 from pomona.data.images import file_notes, mask
 from pomona.data.images.file_notes import Spacing
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, NoPixelsError, Size, Window, decoding
+from pomona.data.images.image_file import ImageFile, NoPixelsError, Size, Window
 from pomona.data.reader_process import CrashError, LateArray, Reply, read_in_child, shared_number
 from pomona.data.settings import Images
 
@@ -78,8 +78,7 @@ class _Reader:
         self.index[0] = k
         if k in self.crashes:
             raise DataError(self.crashes[k])
-        with decoding(self.paths[k]):
-            return opened(self.paths[k])
+        return opened(self.paths[k])
 
     def decoded(
         self, k: int, file: ImageFile, channels: int

@@ -112,7 +112,7 @@ def opened(paths: Sequence[Source], settings: ColumnData) -> list[TableSource]:
     """
     header, names = heading(settings)
     if header is None and not names:
-        header = any(isinstance(column, str) for column in settings.mentioned)
+        header = settings.gives_names
     sources = source.opened(paths, settings, bool(header))
     return [table.with_names(names) for table in sources] if names else sources
 
