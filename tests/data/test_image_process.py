@@ -9,6 +9,7 @@ from PIL import Image
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read, reader_process
+from pomona.data.formats import pictures
 from pomona.data.images import image_stack
 
 
@@ -24,12 +25,12 @@ def folder(tmp_path):
 
 def ends_on(monkeypatch, *names, end=lambda: os.kill(os.getpid(), signal.SIGSEGV)):
     """The library that reads these files does this instead."""
-    opened = image_stack.opened
+    opened = pictures.opened
 
     def crashing(path):
         return end() if path.name in names else opened(path)
 
-    monkeypatch.setattr(image_stack, "opened", crashing)
+    monkeypatch.setattr(pictures, "opened", crashing)
 
 
 def numbers(folder, **settings):

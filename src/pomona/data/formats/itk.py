@@ -12,7 +12,7 @@ from pomona.core import bounds, files
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
 from pomona.data.images.grid import LPS_TO_RAS, Grid
-from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type, volume
+from pomona.data.images.image_file import ImageFile, scaled, stored_type, volume
 from pomona.data.images.packages import package
 
 MOST_HEADER = 1 << 20  # bytes
@@ -34,22 +34,21 @@ def opened(path: Path) -> ImageFile:
     """
     header = _header(path)
     reader = _reader(path)
-    with decoding(path):
-        size, channels = tuple(map(int, reader.GetSize())), int(reader.GetNumberOfComponents())
-        dtype = _dtype(path, reader)
-        if len(size) == 2:
-            return ImageFile(path, (*size[::-1], channels), dtype, partial(_values, path, dtype))
-        if len(size) != 3:
-            raise DataError(
-                f"{path} has {len(size)} axes of {' x '.join(map(str, size))}; a volume has three: "
-                "save each time point, or each layer of segments, in its own file"
-            )
-        affine = np.eye(4)
-        affine[:3, :3] = np.reshape(reader.GetDirection(), (3, 3)) * reader.GetSpacing()
-        affine[:3, 3] = reader.GetOrigin()
-        oriented = ORIENTED.search(header) is not None
-        grid = Grid.from_affine(path, size, LPS_TO_RAS @ affine if oriented else affine, oriented)
-        return volume(grid, channels, dtype, lambda: _values(path, dtype).transpose(2, 1, 0, 3))
+    size, channels = tuple(map(int, reader.GetSize())), int(reader.GetNumberOfComponents())
+    dtype = _dtype(path, reader)
+    if len(size) == 2:
+        return ImageFile(path, (*size[::-1], channels), dtype, partial(_values, path, dtype))
+    if len(size) != 3:
+        raise DataError(
+            f"{path} has {len(size)} axes of {' x '.join(map(str, size))}; a volume has three: "
+            "save each time point, or each layer of segments, in its own file"
+        )
+    affine = np.eye(4)
+    affine[:3, :3] = np.reshape(reader.GetDirection(), (3, 3)) * reader.GetSpacing()
+    affine[:3, 3] = reader.GetOrigin()
+    oriented = ORIENTED.search(header) is not None
+    grid = Grid.from_affine(path, size, LPS_TO_RAS @ affine if oriented else affine, oriented)
+    return volume(grid, channels, dtype, lambda: _values(path, dtype).transpose(2, 1, 0, 3))
 
 
 def _header(path: Path) -> bytes:

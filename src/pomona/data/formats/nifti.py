@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
 from pomona.data.images.grid import Grid
-from pomona.data.images.image_file import ImageFile, decoding, scaled, stored_type, volume
+from pomona.data.images.image_file import ImageFile, scaled, stored_type, volume
 from pomona.data.images.packages import package
 
 PACKED = (".gz", ".bz2")
@@ -55,20 +55,19 @@ def _image(path: Path) -> Any:
     nibabel = package("nibabel", path)
     nibabel.imageglobals.logger.setLevel(logging.CRITICAL + 1)  # it would print warnings
     file(path)
-    with decoding(path):
-        image = nibabel.load(path)
-        # and their subclasses
-        if not isinstance(image, nibabel.Nifti1Pair | nibabel.AnalyzeImage | nibabel.MGHImage):
-            raise ValueError("it is not a NIfTI, Analyze or MGH file")
-        for holder in image.file_map.values():  # two files of a pair
-            if holder.filename and Path(holder.filename).suffix != ".mat":
-                file(Path(holder.filename))
-        values = Path(image.file_map["image"].filename)
-        size = prod(map(int, image.shape)) * image.get_data_dtype().itemsize
-        needed, stored = int(image.dataobj.offset) + size, values.stat().st_size
-        if not values.name.lower().endswith((*PACKED, ".mgz")) and stored < needed:
-            raise DataError(f"{path} promises {needed} bytes but has {stored}; fetch it again")
-        return image
+    image = nibabel.load(path)
+    # and their subclasses
+    if not isinstance(image, nibabel.Nifti1Pair | nibabel.AnalyzeImage | nibabel.MGHImage):
+        raise ValueError("it is not a NIfTI, Analyze or MGH file")
+    for holder in image.file_map.values():  # two files of a pair
+        if holder.filename and Path(holder.filename).suffix != ".mat":
+            file(Path(holder.filename))
+    values = Path(image.file_map["image"].filename)
+    size = prod(map(int, image.shape)) * image.get_data_dtype().itemsize
+    needed, stored = int(image.dataobj.offset) + size, values.stat().st_size
+    if not values.name.lower().endswith((*PACKED, ".mgz")) and stored < needed:
+        raise DataError(f"{path} promises {needed} bytes but has {stored}; fetch it again")
+    return image
 
 
 def _affine(image: Any) -> tuple[NDArray[np.float64], bool, list[str]]:

@@ -22,7 +22,7 @@ from pomona.data.array_file import file
 from pomona.data.formats import pictures
 from pomona.data.images.grid import UNORIENTED, Grid
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, decoding, scaled, volume
+from pomona.data.images.image_file import ImageFile, scaled, volume
 from pomona.data.images.packages import package
 
 ALPHA = {1, 2}  # of the tag ExtraSamples
@@ -152,20 +152,19 @@ def _image(path: Path, layout: Layout) -> NDArray[Any]:
 def _file(path: Path) -> Iterator[Any]:
     """Open a file. Raises as ``opened`` for whatever is done with it."""
     tifffile = package("tifffile", path)
-    with decoding(path):
-        if not file(path).stat().st_size:
-            raise ValueError("it is empty")
-        try:
-            with tifffile.TiffFile(path, _multifile=False) as tiff:
-                yield tiff
-        except ValueError as fault:
-            if "imagecodecs" not in str(fault):
-                raise
-            match = re.search(r"COMPRESSION\.(\w+)", str(fault))
-            raise ConfigError(
-                f"{path}: TIFF of compression {match[1] if match else 'of this kind'} needs "
-                f"imagecodecs; {with_extra('decoders')}"
-            ) from fault
+    if not file(path).stat().st_size:
+        raise ValueError("it is empty")
+    try:
+        with tifffile.TiffFile(path, _multifile=False) as tiff:
+            yield tiff
+    except ValueError as fault:
+        if "imagecodecs" not in str(fault):
+            raise
+        match = re.search(r"COMPRESSION\.(\w+)", str(fault))
+        raise ConfigError(
+            f"{path}: TIFF of compression {match[1] if match else 'of this kind'} needs "
+            f"imagecodecs; {with_extra('decoders')}"
+        ) from fault
 
 
 def _array(tiff: Any, layout: Layout) -> NDArray[Any]:
