@@ -353,10 +353,13 @@ def _row_names(folder):
 def _hidden(folder):
     def change(book):
         book.active.row_dimensions[3].hidden = True
+        book.active.column_dimensions["B"].hidden = True
+        book.active.column_dimensions["D"].hidden = True  # has no cells
 
     cells, notes = read(xlsx(folder, [["a", "b"], [1, 2], [3, 4]], change=change))
     assert cells == {"a": ["1", "3"], "b": ["2", "4"]}
     note(notes, "1 hidden rows", ": 3")
+    note(notes, "1 hidden columns", ": B")
 
 
 @CASES.line("X21")

@@ -60,8 +60,9 @@ def read(path: Path, settings: object) -> Columns:
     with opened(book) as file:
         sheet = _sheet(path, file, sheet_name or options.sheet)
         top, problems = _header_row(path, sheet, options.header_row)
-        marks = read_marks(file, sheet.name, top + 2)
-    names = _header(sheet, top)[0]
+        names = _header(sheet, top)[0]
+        letters = {k + 1: _letters(k) for k, name in enumerate(names) if name}
+        marks = read_marks(file, sheet.name, top + 2, letters)
     notes = [f"sheet {sheet.name} is read, without {listed(sheet.unread)}"] * bool(sheet.unread)
     notes += _repeat_merged(sheet, top, problems)
     notes += marks.notes(problems) if marks else _lost(path, sheet)

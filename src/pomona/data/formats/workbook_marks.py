@@ -1,9 +1,10 @@
 """What the library for spreadsheets does not return of a workbook of Excel (.xlsx): cells with an
-error and formulas without a result, which it reads as empty cells, and hidden rows.
+error and formulas without a result, which it reads as empty cells, and hidden rows and columns.
 """
 
 import re
 import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO
 from xml.etree import ElementTree
@@ -23,12 +24,14 @@ class Marks:
         uncomputed: formulas without a result, or with the 0 that a library writes in its place.
         unsure: results of formulas that no spreadsheet has computed.
         hidden_rows: rows that are not shown.
+        hidden_columns: columns that are read and not shown.
     """
 
     errors: list[str] = field(default_factory=list)
     uncomputed: list[str] = field(default_factory=list)
     unsure: list[str] = field(default_factory=list)
     hidden_rows: list[str] = field(default_factory=list)
+    hidden_columns: list[str] = field(default_factory=list)
 
     def notes(self, problems: list[str]) -> list[str]:
         """Return notes about the marks; adds a problem if formulas have no result."""
@@ -41,12 +44,19 @@ class Marks:
             f"{len(self.errors)} cells with an error are gaps": self.errors,
             "results of formulas that no spreadsheet has computed": self.unsure,
             f"{len(self.hidden_rows)} hidden rows are read": self.hidden_rows,
+            f"{len(self.hidden_columns)} hidden columns are read": self.hidden_columns,
         }
         return [f"{remark}: {listed(cells)}" for remark, cells in remarks.items() if cells]
 
 
-def read_marks(file: IO[bytes], sheet: str, first_row: int) -> Marks | None:
-    """Return the marks of a sheet from a row on, counted from 1; None if it is not .xlsx."""
+def read_marks(
+    file: IO[bytes], sheet: str, first_row: int, columns: Mapping[int, str]
+) -> Marks | None:
+    """Return the marks of a sheet; None if it is not .xlsx.
+
+    ``first_row``: the first row of the table. ``columns``: its columns that are read, by their
+    number; both counted from 1.
+    """
     file.seek(0)
     if not zipfile.is_zipfile(file):
         return None
@@ -59,7 +69,12 @@ def read_marks(file: IO[bytes], sheet: str, first_row: int) -> Marks | None:
     pending = setup is not None and setup.get("fullCalcOnLoad") in _TRUE
     marks = Marks()
     if _WORTH_PARSING.search(content):
-        for number, row in enumerate(_parsed(content).iterfind("{*}sheetData/{*}row"), start=1):
+        root = _parsed(content)
+        for span in root.iterfind("{*}cols/{*}col"):
+            hidden = range(int(span.get("min", 1)), int(span.get("max", 1)) + 1)
+            if span.get("hidden") in _TRUE:
+                marks.hidden_columns.extend(name for k, name in columns.items() if k in hidden)
+        for number, row in enumerate(root.iterfind("{*}sheetData/{*}row"), start=1):
             if int(row.get("r", number)) >= first_row:
                 _add_row(marks, row, pending)
     return marks
