@@ -59,16 +59,7 @@ def _split_files(name: str, root: Path, settings: HubFiles) -> tuple[list[Path],
 
     Raises as ``read``.
     """
-    every = sorted(path.relative_to(root) for path in root.rglob(f"*{SUFFIX}"))
-    inside = [path for path in every if path.is_relative_to(settings.subset)]
-    if not inside:
-        summary = f"it has {listed(sorted({*_tops(every)}), 8)}" if every else "it has none"
-        raise DataError(
-            f"{name} has no Parquet files{f' in {settings.subset}' if settings.subset else ''} "
-            f"({summary}); those of every data set are in its revision refs/convert/parquet"
-        )
-    if not settings.subset and len(tops := sorted({*_tops(inside)})) > 1:
-        raise ConfigError(f"{name} has the subsets {listed(tops, 8)}; set data.subset to one")
+    inside = _subset_files(name, root, settings.subset)
     train, test = (
         _containing(split, inside) for split in (settings.train_part, settings.test_part)
     )
@@ -82,6 +73,21 @@ def _split_files(name: str, root: Path, settings: HubFiles) -> tuple[list[Path],
     if not test and settings.test_part not in ("", usual):
         raise ConfigError(f"{name} has no files of data.test_part = {settings.test_part}")
     return [root / path for path in train], [root / path for path in test]
+
+
+def _subset_files(name: str, root: Path, subset: str) -> list[Path]:
+    """Return the files of a subset below ``root``, sorted. Raises as ``read``."""
+    every = sorted(path.relative_to(root) for path in root.rglob(f"*{SUFFIX}"))
+    inside = [path for path in every if path.is_relative_to(subset)]
+    if not inside:
+        summary = f"it has {listed(sorted({*_tops(every)}), 8)}" if every else "it has none"
+        raise DataError(
+            f"{name} has no Parquet files{f' in {subset}' if subset else ''} ({summary}); those of "
+            "every data set are in its revision refs/convert/parquet"
+        )
+    if not subset and len(tops := sorted({*_tops(inside)})) > 1:
+        raise ConfigError(f"{name} has the subsets {listed(tops, 8)}; set data.subset to one")
+    return inside
 
 
 def _tops(paths: Sequence[Path]) -> list[str]:

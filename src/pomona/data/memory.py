@@ -66,36 +66,45 @@ def from_arrays(
     groups = None if group is None else names_of(group, "group")
     for name, values in (("client", client), ("group", group)):
         require_aligned(x, values, name)
-    framed, notes = is_frame(x), list[str]()
-    if framed and isinstance(y, str):
-        raise DataError(f"y is the text {y!r}; if it names a column: from_frame(x, label_column=y)")
-    if not framed:
-        y = array(y, "y")
-        x = array(x, "x")
-        refuse_files(x, y, "x")
-        x, notes = channels_last(x, "x")
+    if is_frame(x):
+        if isinstance(y, str):
+            raise DataError(
+                f"y is the text {y!r}; if it names a column: from_frame(x, label_column=y)"
+            )
+        _require_lengths(x, y, owners, groups)
+        columns = {"client_column": owners, "group_column": groups}
+        added = {key: names for key, names in columns.items() if names is not None}
+        frame, roles = with_labels(Rows("", 0, x, y), settings, added)
+        return _settings("table", Frames((frame,)), settings | roles)
+    y = array(y, "y")
+    x = array(x, "x")
+    refuse_files(x, y, "x")
+    x, notes = channels_last(x, "x")
+    _require_lengths(x, y, owners, groups)
+    rows = Rows("", 0, x, y, groups)
+    by_client = {"": rows} if owners is None else _by_client(rows, owners)
+    names = () if owners is None else tuple(by_client)
+    return _settings("arrays", _Arrays(tuple(by_client.values()), names, tuple(notes)), settings)
+
+
+def _require_lengths(x: Any, y: Any, owners: list[str] | None, groups: list[str] | None) -> None:
+    """Raise DataError unless each row has a label, and a named owner and a group if any has."""
     for name, values in (("y", y), ("client", owners), ("group", groups)):
         if values is not None and len(values) != len(x):
             raise DataError(f"x has {len(x)} rows but {name} has {len(values)}; give each row one")
     if owners is not None and "" in owners:
         raise DataError(f"client: row {owners.index('')} names no client; name it")
-    if framed:
-        named_frames = {"client_column": owners, "group_column": groups}
-        beside = {key: names for key, names in named_frames.items() if names is not None}
-        frame, columns = with_labels(Rows("", 0, x, y), settings, beside)
-        return _settings("table", Frames((frame,)), settings | columns)
-    rows = [Rows("", 0, x, y, groups)]
-    names: tuple[str, ...] = ()
-    if owners is not None:
-        names, number = targets.numbered(owners)
-        rows_by_client = [np.flatnonzero(number == k) for k in range(len(names))]
-        rows = [
-            Rows(
-                name, 0, x[client_rows], y[client_rows], groups and [groups[i] for i in client_rows]
-            )
-            for name, client_rows in zip(names, rows_by_client, strict=True)
-        ]
-    return _settings("arrays", _Arrays(tuple(rows), names, tuple(notes)), settings)
+
+
+def _by_client(rows: Rows, owners: list[str]) -> dict[str, Rows]:
+    """Return the rows of each owner, sorted by its name."""
+    names, number = targets.numbered(owners)
+    indices = {name: np.flatnonzero(number == i) for i, name in enumerate(names)}
+    groups = rows.groups
+    return {
+        name: Rows(name, 0, rows.x[k], rows.y[k], groups and [groups[i] for i in k])
+        for name, k in indices.items()
+    }
 
 
 def from_clients(
@@ -127,17 +136,22 @@ def from_clients(
     labelled = any(settings.get(key) for key in ("label_column", "label_columns"))
     rows, notes = list[Rows](), list[str]()
     for role, split in enumerate(splits):
-        for name in (name for name in names if name in split):
-            if labelled and is_frame(split[name]):
-                rows.append(Rows(name, role, split[name]))
-                continue
-            x, y, remarks = pair(split[name], f"client {name}, {SPLITS[role]}")
-            rows.append(Rows(name, role, x, y))
+        for name in filter(split.__contains__, names):
+            client_rows, remarks = _rows_of(name, role, split[name], labelled)
+            rows.append(client_rows)
             notes += remarks
     if require_all_frames(rows):
         content, columns = of_clients(rows, names, settings)
         return _settings("table", content, settings | columns)
     return _settings("arrays", _Arrays(tuple(rows), names, tuple(notes)), settings)
+
+
+def _rows_of(name: str, role: int, values: Any, labelled: bool) -> tuple[Rows, Sequence[str]]:
+    """Return a client's rows of a split, and remarks; frames have their labels if ``labelled``."""
+    if labelled and is_frame(values):
+        return Rows(name, role, values), ()
+    x, y, remarks = pair(values, f"client {name}, {SPLITS[role]}")
+    return Rows(name, role, x, y), remarks
 
 
 def from_frame(frame: Any, test: Any = None, **settings: Any) -> Table:

@@ -82,18 +82,25 @@ def _read(path: Path, names: Collection[str]) -> Reply:
             f"cannot read {source} ({worded(fault)}); write it with numpy.savez, numbers or texts, "
             "since pickle is never read"
         ) from fault
-    if len({*every}) < len(every):
-        twice = next(name for name in every if every.count(name) > 1)
-        raise DataError(f"{path} has two arrays named {twice!r}; write it again")
+    _require_readable(path, every, arrays)
+    texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
+    numeric = [name for name in arrays if name not in texts]
+    return Reply((every, numeric, texts), [arrays[name] for name in numeric])
+
+
+def _require_readable(
+    path: Path, names: Sequence[str], arrays: Mapping[str, NDArray[np.generic]]
+) -> None:
+    """Raise DataError for two arrays of one name, and for one of anything but numbers or texts."""
+    if len({*names}) < len(names):
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"{path} has two arrays named {repeated!r}; write it again")
     for name, values in arrays.items():
         if values.dtype.kind not in "biufU" or not values.ndim:
             raise DataError(
                 f"{path}, array {name} is {values.dtype} {values.shape}; store numbers or texts, "
                 "with one entry per row"
             )
-    texts = {name: values.tolist() for name, values in arrays.items() if values.dtype.kind == "U"}
-    numeric = [name for name in arrays if name not in texts]
-    return Reply((every, numeric, texts), [arrays[name] for name in numeric])
 
 
 ROLES = ("x", "y", "client", "group")

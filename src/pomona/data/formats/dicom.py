@@ -133,16 +133,21 @@ def _frames(path: Path, dataset: Any) -> Frames:
         padding=scales[0].padding(dataset),
         notes=tuple(dict.fromkeys(note for entry in scales for note in entry.notes)),
     )
-    slices = [
-        frame_slice(path.name if count == 1 else f"{path.name} frame {frame + 1}", flat, frame)
-        for frame, flat in enumerate(headers)
-    ]
     is_dose = dataset.get("SOPClassUID") == dicom_header.DOSE
+    return Frames(image, _slices(path, headers, is_dose))
+
+
+def _slices(path: Path, headers: Sequence[Any], is_dose: bool) -> list[Slice]:
+    """Return where a file's frames lie. Raises DataError for several without positions."""
+    count = len(headers)
     if count > 1 and not is_dose and any("PlanePositionSequence" not in flat for flat in headers):
         raise DataError(
             f"{path} holds {count} frames without positions (a film, or views); save each as PNG"
         )
-    return Frames(image, slices)
+    return [
+        frame_slice(path.name if count == 1 else f"{path.name} frame {frame + 1}", flat, frame)
+        for frame, flat in enumerate(headers)
+    ]
 
 
 def frame_slice(name: str, flat: Any, frame: int) -> Slice:

@@ -135,10 +135,7 @@ def _linear(header: Any) -> tuple[float, float, str]:
 
 def _unit(header: Any) -> str:
     """Return the unit of a frame's values, as far as the header names it."""
-    table = header.get("ModalityLUTSequence")
-    scale_type = table[0].get("ModalityLUTType") if table else header.get("RescaleType")
-    units = (header.get("Units"), header.get("DoseUnits"), scale_type)
-    unit = next((str(u) for u in units if u and str(u) != "US"), "")
+    unit, table = _stated_unit(header), header.get("ModalityLUTSequence")
     modality = header.get("Modality")
     if modality == "PT" and header.get("DecayCorrection"):
         unit = f"{unit}, decay corrected to {header.DecayCorrection}"
@@ -148,6 +145,14 @@ def _unit(header: Any) -> str:
         falling = int(header.get("PixelIntensityRelationshipSign") or 1) < 0
         unit = f"{header.PixelIntensityRelationship}{', falling with the dose' if falling else ''}"
     return bounds.plain(unit, 60)
+
+
+def _stated_unit(header: Any) -> str:
+    """Return the unit that an element for units has, or empty."""
+    table = header.get("ModalityLUTSequence")
+    scale_type = table[0].get("ModalityLUTType") if table else header.get("RescaleType")
+    units = (header.get("Units"), header.get("DoseUnits"), scale_type)
+    return next((str(unit) for unit in units if unit and str(unit) != "US"), "")
 
 
 def _code(mapping: Any) -> str:
@@ -175,14 +180,18 @@ def _notes(header: Any) -> Iterator[str]:
         yield "text is burned into the pixels (BurnedInAnnotation); a model may read it"
     if header.get("Modality") == "PT" and header.get("Units") in {"BQML", "CNTS"}:
         yield f"PET in {header.Units} depends on dose and weight; it is not converted to SUV"
-    applied = _linear(header)[:2]
-    unused = [
-        _code(mapping) or "a unit without a name"
-        for mapping in header.get("RealWorldValueMappingSequence") or ()
-        if (mapping.get("RealWorldValueSlope"), mapping.get("RealWorldValueIntercept")) != applied
-    ]
-    if unused:
+    if unused := _unused_mappings(header):
         yield (
             f"the header maps the numbers to real-world values too ({' and '.join(unused)}), not "
             "applied: they are as the modality scales them"
         )
+
+
+def _unused_mappings(header: Any) -> list[str]:
+    """Return the units of the real-world mappings that are not applied."""
+    applied = _linear(header)[:2]
+    return [
+        _code(mapping) or "a unit without a name"
+        for mapping in header.get("RealWorldValueMappingSequence") or ()
+        if (mapping.get("RealWorldValueSlope"), mapping.get("RealWorldValueIntercept")) != applied
+    ]
