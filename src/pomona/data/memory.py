@@ -102,7 +102,7 @@ def _by_client(rows: Rows, owners: list[str]) -> dict[str, Rows]:
     indices = {name: np.flatnonzero(number == i) for i, name in enumerate(names)}
     groups = rows.groups
     return {
-        name: Rows(name, 0, rows.x[k], rows.y[k], groups and [groups[i] for i in k])
+        name: Rows(name, 0, rows.x[k], rows.y[k], groups and [groups[i] for i in k.tolist()])
         for name, k in indices.items()
     }
 

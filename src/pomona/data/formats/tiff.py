@@ -175,8 +175,29 @@ def _array(tiff: Any, layout: Layout) -> NDArray[Any]:
 
 def _layout(path: Path, tiff: Any) -> Layout:
     """Return the layout of the one image in a file. Raises DataError for others."""
+    page = tiff.series[0].keyframe
+    sizes = _sizes(path, tiff)
+    dtype = np.dtype(tiff.series[0].dtype)
+    if dtype.kind not in "biuf":
+        raise DataError(f"{path} holds complex numbers, which are not read; save their magnitude")
+    colours = _colours(path, page)
+    page.decode  # noqa: B018 - raises for a missing decoder
+    first_extra = page.samplesperpixel - len(page.extrasamples)
+    alpha = [first_extra + k for k, use in enumerate(page.extrasamples) if use in ALPHA]
+    return Layout(
+        "".join(sizes),
+        tuple(sizes.values()),
+        dtype,
+        int(np.max(page.bitspersample)),
+        colours,
+        tuple(alpha) if "S" in sizes else (),
+        int(page.tags.valueof("Orientation", 1)),
+    )
+
+
+def _sizes(path: Path, tiff: Any) -> dict[str, int]:
+    """Return the axes of the one image in a file, with their lengths. Raises DataError."""
     series = tiff.series[0]
-    page = series.keyframe
     # of axes of length 1, rows and columns alone
     sizes = [(a, n) for a, n in zip(series.axes, series.shape, strict=True) if n > 1 or a in "YX"]
     axes = "".join(axis for axis, _ in sizes)
@@ -192,9 +213,12 @@ def _layout(path: Path, tiff: Any) -> Layout:
             f"{path} holds axes {axes} or only some pages of an image; an image has rows, columns "
             "and channels in one file, a volume slices (Z)"
         )
-    dtype, colours = np.dtype(series.dtype), page.photometric.name
-    if dtype.kind not in "biuf":
-        raise DataError(f"{path} holds complex numbers, which are not read; save their magnitude")
+    return dict(sizes)
+
+
+def _colours(path: Path, page: Any) -> str:
+    """Return a page's photometric interpretation. Raises DataError if it is not read."""
+    colours = str(page.photometric.name)
     if colours == "YCBCR" and "JPEG" in page.compression.name:
         colours = "RGB"  # by the decoder
     inks = page.samplesperpixel != 4 or page.tags.valueof("InkSet", 1) != 1
@@ -202,18 +226,7 @@ def _layout(path: Path, tiff: Any) -> Layout:
         raise DataError(
             f"{path} has colours of kind {colours}, which are not read; convert it to gray or RGB"
         )
-    page.decode  # noqa: B018 - raises for a missing decoder
-    first_extra = page.samplesperpixel - len(page.extrasamples)
-    alpha = [first_extra + k for k, use in enumerate(page.extrasamples) if use in ALPHA]
-    return Layout(
-        axes,
-        tuple(n for _, n in sizes),
-        dtype,
-        int(np.max(page.bitspersample)),
-        colours,
-        tuple(alpha) if "S" in axes else (),
-        int(page.tags.valueof("Orientation", 1)),
-    )
+    return colours
 
 
 def _copies(tiff: Any) -> int:
@@ -224,18 +237,28 @@ def _copies(tiff: Any) -> int:
 def _spacing(tiff: Any) -> tuple[float, ...]:
     """Return mm between voxels (z, y, x) by the metadata of ImageJ or OME; none if unknown."""
     sizes: list[tuple[Any, str]] = []
-    page = tiff.series[0].keyframe
-    if tiff.is_imagej and "XResolution" in page.tags:
-        metadata = tiff.imagej_metadata or {}
-        steps = [metadata.get("spacing"), *(n and 1 / n for n in page.resolution[::-1])]
-        sizes = [(step, str(metadata.get("unit", ""))) for step in steps]
+    if tiff.is_imagej and "XResolution" in tiff.series[0].keyframe.tags:
+        sizes = _imagej_sizes(tiff)
     elif tiff.is_ome:
-        images = package("tifffile", Path()).xml2dict(tiff.ome_metadata)["OME"]["Image"]
-        pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
-        names = [f"PhysicalSize{axis}" for axis in "ZYX"]
-        sizes = [(pixels.get(name), str(pixels.get(f"{name}Unit", "µm"))) for name in names]
+        sizes = _ome_sizes(tiff)
     spacing = [float(size) * MM[unit] for size, unit in sizes if size and unit in MM]
     return tuple(spacing) if len(spacing) == 3 and min(spacing) > 0 else ()
+
+
+def _imagej_sizes(tiff: Any) -> list[tuple[Any, str]]:
+    """Return a voxel's size along z, y and x with its unit, as ImageJ writes them."""
+    metadata = tiff.imagej_metadata or {}
+    resolution = tiff.series[0].keyframe.resolution
+    steps = [metadata.get("spacing"), *(n and 1 / n for n in resolution[::-1])]
+    return [(step, str(metadata.get("unit", ""))) for step in steps]
+
+
+def _ome_sizes(tiff: Any) -> list[tuple[Any, str]]:
+    """Return a voxel's size along z, y and x with its unit, as OME writes them."""
+    images = package("tifffile", Path()).xml2dict(tiff.ome_metadata)["OME"]["Image"]
+    pixels = (images[0] if isinstance(images, list) else images)["Pixels"]
+    names = [f"PhysicalSize{axis}" for axis in "ZYX"]
+    return [(pixels.get(name), str(pixels.get(f"{name}Unit", "µm"))) for name in names]
 
 
 def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:

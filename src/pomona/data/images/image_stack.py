@@ -166,10 +166,7 @@ def _stack(
         for _ in _results(files, lambda k: reader.decoded(k, files[k], files[k].shape[-1]), faults):
             pass
         refuse(name, faults)
-    first = next(iter(files.values()))
-    flat = reader.side and len(first.shape) == 3
-    spatial = (reader.side, reader.side) if flat else first.shape[:-1]
-    shape = (len(files), *spatial, max(file.shape[-1] for file in files.values()))
+    shape = _shape(list(files.values()), reader.side)
     x = memory[0].allocate(shape, sample_type(f.dtype_in(reader.window) for f in files.values()))
     y = memory[1].allocate(shape[:-1], np.uint8) if reader.masks else None
     decoded, remarks = list[int](), list[tuple[str, Sequence[str]]]()
@@ -198,6 +195,13 @@ def _stack(
         "patients": [files[k].patient for k in decoded],
     }
     return Reply(facts, [np.array(decoded, np.int64)])
+
+
+def _shape(files: Sequence[ImageFile], side: int | None) -> tuple[int, ...]:
+    """Return the shape of all files' values as one array; images have this side, if any."""
+    first = files[0].shape
+    spatial = (side, side) if side and len(first) == 3 else first[:-1]
+    return (len(files), *spatial, max(file.shape[-1] for file in files))
 
 
 def _opened(reader: _Reader) -> tuple[dict[int, ImageFile], list[str], list[str]]:

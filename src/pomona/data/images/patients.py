@@ -51,11 +51,20 @@ def grouped(
     if len({*rows}) == len(rows):
         return None, tuple(notes)
     unnamed = names.count("")
-    notes.append(
+    grouping = (
         f"{len(rows)} files are of {len({*rows})} patients by {source}"
         f"{f' ({unnamed} without)' if unnamed else ''}: the rows of a patient are kept together in "
         f"{'its owner and part' if owners else 'one part'}"
     )
+    notes += [grouping, *_overlaps(rows, n_train)]
+    return RowGroups("patient", targets.grouped([name for _, name in rows])), tuple(notes)
+
+
+def _overlaps(rows: Sequence[tuple[int, str]], n_train: int) -> list[str]:
+    """Remark on patients of several clients, and on those with rows for training and for testing;
+    ``rows``: the client and the patient of each.
+    """
+    notes = []
     of_clients = Counter(name for _, name in {*rows})
     if shared := sorted(name for name, count in of_clients.items() if count > 1):
         notes.append(
@@ -67,7 +76,7 @@ def grouped(
             f"{len(repeated)} patients ({listed(repeated, 3)}) have rows for training and for "
             "testing, as the files say: results are too good; put each patient into one part"
         )
-    return RowGroups("patient", targets.grouped([name for _, name in rows])), tuple(notes)
+    return notes
 
 
 def _varying(
