@@ -63,7 +63,7 @@ def restored(federation, file, name=SILO, **options):
         shutil.copytree(kit / "data", data, dirs_exist_ok=True)
     shutil.rmtree(kit)
     told = restore(file, kit, "silo", replace(SAID, **options))
-    shutil.copytree(data, kit / "data")
+    shutil.copytree(data, kit / "data", dirs_exist_ok=True)  # the guide: cp, into its folder
     return told
 
 
