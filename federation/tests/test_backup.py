@@ -722,7 +722,7 @@ def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
         copy = tmp_path / "copy"
         backup(local.silo(SILO), "silo", tmp_path / "it.tar")
         restore(tmp_path / "it.tar", copy, "silo", SAID)
-        shutil.copytree(local.silo(SILO) / "data", copy / "data")
+        shutil.copytree(local.silo(SILO) / "data", copy / "data", dirs_exist_ok=True)
         words = [sys.executable, "-m", "pomona", "silo", "start", "--folder", str(copy)]
         env = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}
         with (tmp_path / "copy.log").open("wb") as log:
