@@ -69,6 +69,14 @@ def test_a_group_is_whole_however_its_part_is_written(six):
     )
 
 
+def test_validation_rows_are_for_training_without_clients(six):
+    data = own(listed(six, "path,label,split", "in/0.png,a,val", "in/1.png,b,val"))
+    assert (len(data), data.n_train) == (2, 2)
+    assert "validation images are used for training" in " ".join(data.notes)
+    with pytest.raises(DataError, match="0 of 2 rows are for training"):
+        own(listed(six, "path,label,split", "in/0.png,a,test", "in/1.png,b,test"))
+
+
 def test_a_path_and_a_label_suffice(six):
     data = own(listed(six, "path,label", "in/1.png,2.5", "in/0.png,-1"), targets="regression")
     assert (data.x[:, 0, 0, 0].tolist(), data.y.tolist(), data.owners, data.n_train) == (

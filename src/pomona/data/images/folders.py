@@ -107,7 +107,8 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         levels: the meaning of the levels of folders; by themselves if empty.
 
     Raises:
-        DataError: the folder cannot be read, or its levels have no clear meaning.
+        DataError: the folder cannot be read, has no training images, or its levels have no clear
+            meaning.
     """
     folders, every = _files(root)
     images = [item for item in every if item.is_image]
@@ -133,6 +134,10 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         f"{folder}: no such class among the training images; {near(name, classes)}"
         for name, folder in unknown.items()
     ]
+    if not problems and all(item.role != TRAIN for item in inside):
+        raise DataError(
+            f"{root} has no training images; make a folder for each class and put its images there"
+        )
     clients = _level(inside, depth.get("site"))
     y = [numbers.get(name, 0) for name in labels]
     meaning = _meaning(levels, clients, classes) if automatic else []

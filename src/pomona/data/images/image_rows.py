@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
 from pomona.data import targets
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.images import image_arrays, image_stack, patients
@@ -57,11 +56,6 @@ def dataset(rows: ImageRows, settings: Images, problems: Sequence[str] = ()) -> 
         DataError: the problems, and those of the files, reported together.
         ConfigError: a package is missing.
     """
-    if not problems and TRAIN not in rows.roles:
-        raise DataError(
-            f"{rows.name} has no training images; make a folder for each class and put its images "
-            "there"
-        )
     roles = np.array(rows.roles, np.int8)
     order = np.argsort(roles == TEST, kind="stable")
     stack = image_stack.stacked(
