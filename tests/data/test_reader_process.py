@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from pomona.core.errors import ConfigError, DataError, OutOfMemoryError
 from pomona.data import reader_process
+from pomona.data.images.image_file import NoPixelsError
 from pomona.data.reader_process import Reply, read_in_child, shared_number
 
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
@@ -53,6 +54,14 @@ def test_an_error_keeps_its_kind_and_all_its_lines(kind):
     with pytest.raises(kind) as raised:
         read_in_child(work, "x")
     assert raised.value.args == ("summary", "first", "second")
+
+
+def test_an_error_of_a_module_arrives_as_the_error_that_it_is_one_of():
+    def work():
+        raise NoPixelsError("no image")
+
+    with pytest.raises(DataError, match="no image"):
+        read_in_child(work, "scan.dcm")
 
 
 def test_an_unexpected_exception_names_its_type():
