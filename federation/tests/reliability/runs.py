@@ -48,10 +48,11 @@ def words(case, folder):
 
 
 def outcome(folder):
-    """The content of a finished run without times: a hash of its tensors, and its events."""
-    return digest_of_models(folder), [
-        timeless(json.loads(line)) for line in (folder / "events.jsonl").read_text().splitlines()
-    ]
+    """The content of a finished run without times: a hash of its tensors, and its events but notes,
+    which say what disturbed it.
+    """
+    events = map(json.loads, (folder / "events.jsonl").read_text().splitlines())
+    return digest_of_models(folder), [timeless(e) for e in events if e["event"] != "note"]
 
 
 def timeless(value):
