@@ -121,19 +121,11 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
     problems, notes = _unused_files(root, every, levels, required)
     labels = [normalize("NFC", item.folders[depth["class"]]) for item in inside]
     if levels[0] == "class" and not classes:
-        filled = {_outer(root, item) for item in inside}
-        problems += [
-            f"{root / name}: no image in it, so no class; remove it, or put its images there"
-            for name in sorted(folders - filled)
-        ]
+        problems += _empty_classes(root, folders, inside)
     trained = {name for name, item in zip(labels, inside, strict=True) if item.role != TEST}
     classes = classes or tuple(sorted(trained))
     numbers = {normalize("NFC", name): k for k, name in enumerate(classes)}
-    unknown = {n: i.path.parent for n, i in zip(labels, inside, strict=True) if n not in numbers}
-    problems += [
-        f"{folder}: no such class among the training images; {near(name, classes)}"
-        for name, folder in unknown.items()
-    ]
+    problems += _unknown_classes(labels, inside, classes)
     if not problems and all(item.role != TRAIN for item in inside):
         raise DataError(
             f"{root} has no training images; make a folder for each class and put its images there"
@@ -153,6 +145,27 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         notes=(*meaning, *_missing_classes(clients, y, classes), *notes),
     )
     return rows, problems
+
+
+def _empty_classes(root: Path, folders: set[Path], images: Sequence[FolderFile]) -> list[str]:
+    """Report folders of classes without an image."""
+    filled = {_outer(root, item) for item in images}
+    return [
+        f"{root / name}: no image in it, so no class; remove it, or put its images there"
+        for name in sorted(folders - filled)
+    ]
+
+
+def _unknown_classes(
+    labels: Sequence[str], images: Sequence[FolderFile], classes: Names
+) -> list[str]:
+    """Report folders whose name is no class of the training images."""
+    names = {normalize("NFC", name) for name in classes}
+    unknown = {n: i.path.parent for n, i in zip(labels, images, strict=True) if n not in names}
+    return [
+        f"{folder}: no such class among the training images; {near(name, classes)}"
+        for name, folder in unknown.items()
+    ]
 
 
 def _outer(root: Path, item: FolderFile) -> Path:
