@@ -76,6 +76,20 @@ def test_sites_with_parts(tmp_path, pattern):
     assert data.n_train == 20
 
 
+@pytest.mark.parametrize(
+    ("train", "test"), [("Training", "Testing"), ("Train", "Test"), ("TRAIN", "test")]
+)
+@pytest.mark.parametrize("pattern", ["{part}/a+b", "A+B/{part}/a+b"])
+def test_other_usual_names_of_training_and_test_folders(tmp_path, train, test, pattern):
+    tree(tmp_path, pattern.format(part=train), n=3)
+    tree(tmp_path, pattern.format(part=test), n=1)
+    tree(tmp_path, pattern.format(part="valid"), n=2)
+    data = dataset(tmp_path)
+    assert data.classes == ("a", "b")
+    sites = 2 if "A+B" in pattern else 1
+    assert (len(data.x), len(data.x) - data.n_train) == (12 * sites, 2 * sites)
+
+
 def test_parts_inside_classes(tmp_path):
     tree(tmp_path, "a+b/train", n=3)
     tree(tmp_path, "a+b/test", n=1)

@@ -25,6 +25,11 @@ from pomona.data.images.folder_levels import Levels
 from pomona.data.images.image_rows import TEST, TRAIN, VALIDATION, ImageRows
 
 ROLES = {"train": TRAIN, "val": VALIDATION, "test": TEST}
+ROLE_NAMES = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
 OUTSIDE = -1  # of train/, val/ and test/
 # From file managers and storage servers, as are all names that start with a dot.
 TIDY = {"thumbs.db", "desktop.ini", "@eadir"}
@@ -188,21 +193,29 @@ def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
     """
     tree = dict(_walk(root))
     outer = {names[0] for names, paths in tree.items() if names and paths}
-    level = 0 if ("train",) in tree else None
-    if level is None and outer and all((name, "train") in tree for name in outer):
+    inner_roles = {(*names[:-1], _role(names[-1])) for names in tree if names}
+    level = 0 if ("train",) in inner_roles else None
+    if level is None and outer and all((name, "train") in inner_roles for name in outer):
         level = 1
-    tested = level is not None and any(names[level : level + 1] == ("test",) for names in tree)
+    tested = level is not None and any(
+        len(names) > level and _role(names[level]) == "test" for names in tree
+    )
     roles = ROLES if tested else {**ROLES, "val": TEST}
     folders, every = set(), []
     for names, paths in tree.items():
         role, inner = TRAIN, names
         if level is not None:
-            role = roles.get(names[level], OUTSIDE) if len(names) > level else OUTSIDE
+            role = roles.get(_role(names[level]), OUTSIDE) if len(names) > level else OUTSIDE
             inner = (*names[:level], *names[level + 1 :])
         if len(inner) == 1 and role in {TRAIN, VALIDATION}:
             folders.add(Path(*names))
         every += [FolderFile(path, inner, role, image_formats.is_image(path)) for path in paths]
     return folders, sorted(every)
+
+
+def _role(name: str) -> str:
+    """Return train, val or test for a folder that is called so, or in another usual form."""
+    return ROLE_NAMES.get(name.lower(), "")
 
 
 def _walk(root: Path) -> Iterator[tuple[Names, list[Path]]]:
