@@ -23,14 +23,13 @@ QUICK, FULL = (200, 1), (20_000, 5)  # files, turns
 READ = """
 import resource, sys
 from pomona.data import DATASETS, data_settings, read
-from pomona.data.images import image_stack
 
 def spent():
     used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(one.ru_utime + one.ru_stime for one in used)
 
 before = spent()
-name = "images" if "folder" in DATASETS else "images"  # as builds of before call it
+name = "folder" if "folder" in DATASETS else "images"  # as builds of before call it
 dataset = read(data_settings(name=name, path=sys.argv[1]))
 assert len(dataset) == int(sys.argv[2])
 print(spent() - before)
