@@ -378,7 +378,6 @@ PRIVACY = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "epsilo
     [
         ({"privacy": PRIVACY}, r"not covered by privacy: sample-counts .*; metrics"),
         ({"method": "pfedfda", "privacy": PRIVACY}, "without noise; take fedrep"),
-        ({"model": {"name": "unet"}}, "unet"),
     ],
 )
 def test_what_every_silo_would_refuse_is_refused_when_it_is_submitted(federation, run, reason):

@@ -45,7 +45,7 @@ from pomona.objective.dataset import (
 from pomona.objective.native import NativeObjective
 from pomona.objective.native_network import NativeNetwork
 from pomona.objective.objective import Criterion, Objective
-from pomona.objective.private import PrivateObjective
+from pomona.objective.private import PrivateObjective, refuse_statistics
 from pomona.objective.pytorch import TorchObjective
 from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide, usual
@@ -58,8 +58,8 @@ from pomona.partition.recipe import class_numbers
 from pomona.partition.split_notes import Clients, split_notes
 from pomona.privacy.accounting import epsilon, of_groups, projected
 from pomona.scenario_checks import (
+    require_covered,
     require_patches,
-    require_private,
     require_samples,
     require_task,
     require_unit,
@@ -179,13 +179,6 @@ class Scenario:
 
         ``agreed``: whether the clients have agreed on class names before.
         """
-        self.check_settings(agreed)
-        if self.config.privacy:
-            require_unit(self.config.privacy, self.dataset)
-        require_samples(self.config, self.partition, self.names, self.module())
-
-    def check_settings(self, agreed: bool = False) -> None:
-        """Check all that does not depend on samples, of which there may be none; as ``check``."""
         _ = self.choice
         require_task(self.config, self.targets)
         loss = criterion(self.config.model, self.task)
@@ -206,7 +199,10 @@ class Scenario:
                 "natural"
             )
         if self.config.privacy:
-            require_private(self.config, self.dataset, self.partition, module, agreed)
+            require_covered(self.config, self.dataset, self.partition, agreed)
+            require_unit(self.config.privacy, self.dataset)
+            refuse_statistics(module)
+        require_samples(self.config, self.partition, self.names, module)
         if self.config.engine == "native" and (why := self.not_native()):
             raise _not_possible(why)
 

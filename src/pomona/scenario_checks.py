@@ -16,15 +16,12 @@ from pomona.partition.partition import Partition
 from pomona.privacy.settings import Privacy
 
 
-def require_private(
-    config: Config, dataset: Dataset, partition: Partition, module: nn.Module, agreed: bool
-) -> None:
-    """Raise ConfigError for a run that cannot train privately, or whose releases are not
+def require_covered(config: Config, dataset: Dataset, partition: Partition, agreed: bool) -> None:
+    """Raise ConfigError for a method that cannot train privately, or releases that are not
     acknowledged.
 
     ``agreed``: whether the clients have agreed on class names before.
     """
-    from pomona.objective.private import refuse_statistics
     from pomona.privacy.settings import require_releases
 
     assert config.privacy
@@ -41,7 +38,6 @@ def require_private(
     public = dataset.tokenizer or (agreed and dataset.kind == "text" and not dataset.words)
     kind = "tokens" if public else dataset.kind
     require_releases(config.privacy, sizes, card.privacy.releases, kind, found, learnt)
-    refuse_statistics(module)
 
 
 def require_unit(privacy: Privacy, dataset: Dataset) -> None:

@@ -294,11 +294,11 @@ def test_what_would_be_passed_over_is_refused_or_noted_by_name(tmp_path):
 
 
 def test_folders_beside_the_parts_are_no_secret(tmp_path):
-    for part in ("train", "validation"):
+    for part in ("train", "held_back"):
         pictures(tmp_path / part)
     fault = refused(name="images", path=tmp_path)
-    assert "outside of train/, val/ and test/ (validation/" in str(fault)
-    (tmp_path / "validation").rename(tmp_path / "val")
+    assert "outside of train/, val/ and test/ (held_back/" in str(fault)
+    (tmp_path / "held_back").rename(tmp_path / "validation")
     assert read(data_settings(name="images", path=tmp_path)).n_train == 8
 
 

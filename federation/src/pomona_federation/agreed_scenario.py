@@ -1,5 +1,5 @@
-"""What can be known of a study before any silo's data: its scenario without samples, and the checks
-of task, network, method and privacy that every silo would fail.
+"""What can be known of a study before any silo's data: its scenario without samples, and checks
+that every silo would fail.
 """
 
 from typing import Any
@@ -9,17 +9,21 @@ import numpy as np
 from pomona.data.dataset import Dataset, network_shape
 from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
+from pomona.scenario_checks import require_covered
 from pomona.tasks import TASKS
 from pomona_federation.agreement import StudyAgreement
-from pomona_federation.study import SearchStudy, TrainingStudy
+from pomona_federation.study import TrainingStudy
 
 
 def require_possible(agreed: StudyAgreement) -> None:
-    """Raise ConfigError for a study that no silo could run, whatever its data."""
+    """Raise ConfigError for a study that no silo could run, whatever its data.
+
+    No network is built: its size is for each silo's rules to judge.
+    """
     agreed.require_computable()
-    if isinstance(agreed.study, TrainingStudy | SearchStudy):
-        for trial in agreed.trials or (agreed,):
-            without_data(trial).check_settings(agreed=True)
+    if isinstance(agreed.study, TrainingStudy) and agreed.config.privacy:
+        scenario = without_data(agreed)
+        require_covered(scenario.config, scenario.dataset, scenario.partition, agreed=True)
 
 
 def without_data(agreed: StudyAgreement) -> Scenario:
