@@ -458,10 +458,29 @@ def test_a_study_that_the_silo_has_not_heard_of_is_asked_for_before_it_is_accept
         "pomona_federation.silo.study_proposals.over_the_network",
         lambda kit: asking(federation, kit.name),
     )
+    with pytest.raises(SystemExit):
+        main(accept)  # by a name alone nobody accepts what has not been seen
+    digits = queue.named("second").known.agreement[:9]
+    assert digits in "".join(capsys.readouterr())
+    assert not Consents(queue.named("second").folder).decisions
     with suppress(SystemExit):
-        main(accept)
+        main([digits if word == "second" else word for word in accept])
     assert "is accepted" in capsys.readouterr().out
     assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+
+
+def test_a_study_that_has_not_been_heard_of_is_accepted_by_its_hash(
+    federation, monkeypatch, capsys
+):
+    queue = StudyQueue(federation.server)
+    digits = queue.submit(study_file(federation, "second")).agreement[:9]
+    monkeypatch.setattr(
+        "pomona_federation.silo.study_proposals.over_the_network",
+        lambda kit: asking(federation, kit.name),
+    )
+    with suppress(SystemExit):
+        main(["silo", "accept", digits, "--folder", str(federation.kits / "silo-0")])
+    assert "is accepted" in capsys.readouterr().out
 
 
 def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federation):

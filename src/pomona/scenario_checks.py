@@ -13,7 +13,7 @@ from pomona.data.settings import ClassNames, EventTimes
 from pomona.models import segmentation
 from pomona.models.layers import active
 from pomona.partition.partition import Partition
-from pomona.privacy.settings import Privacy
+from pomona.privacy.settings import WITHOUT_GROUPS, Privacy, require_releases
 
 
 def require_covered(config: Config, dataset: Dataset, partition: Partition, agreed: bool) -> None:
@@ -22,8 +22,6 @@ def require_covered(config: Config, dataset: Dataset, partition: Partition, agre
 
     ``agreed``: whether the clients have agreed on class names before.
     """
-    from pomona.privacy.settings import require_releases
-
     assert config.privacy
     card = config.method.method().card
     if card.privacy.not_private:
@@ -42,8 +40,6 @@ def require_covered(config: Config, dataset: Dataset, partition: Partition, agre
 
 def require_unit(privacy: Privacy, dataset: Dataset) -> None:
     """Raise ConfigError for groups as the unit of privacy where the data have none."""
-    from pomona.objective.private import WITHOUT_GROUPS
-
     if privacy.unit == "group" and dataset.groups is None:
         raise ConfigError(WITHOUT_GROUPS)
 

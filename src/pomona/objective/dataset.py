@@ -125,7 +125,7 @@ class DeviceDataset:
             held,
             units,
             dataset.edges,
-            clustered=clustered(dataset, partition),
+            clustered=clustered(groups, partition),
             groups=None if groups is None else torch.from_numpy(groups).to(device),
         )
 
@@ -252,9 +252,8 @@ def largest_groups(groups: NDArray[np.int64] | None, partition: Partition) -> li
     return [int(count.max(initial=1)) for count in counts]
 
 
-def clustered(dataset: Dataset, partition: Partition) -> frozenset[tuple[str, int]]:
+def clustered(groups: NDArray[np.int64] | None, partition: Partition) -> frozenset[tuple[str, int]]:
     """Return the (split, client) pairs in which several samples are of one group."""
-    groups = groups_of(dataset)
     if groups is None:
         return frozenset()
     return frozenset(

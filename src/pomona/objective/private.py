@@ -29,14 +29,10 @@ from pomona.objective.objective import ConstantFeatures, Criterion, Objective, R
 from pomona.privacy.accounting import steps
 from pomona.privacy.ledger import Draw, Position
 from pomona.privacy.noise import KeyStore, clipped
-from pomona.privacy.settings import SECOND_ORDER, Privacy, require_acknowledged
+from pomona.privacy.settings import SECOND_ORDER, WITHOUT_GROUPS, Privacy, require_acknowledged
 
 CHUNK_NUMBERS = 2**24  # of per-sample gradients held at a time
 CHUNK_SAMPLES = 64
-WITHOUT_GROUPS = (
-    'privacy.unit = "group" needs groups, and the data have none: set data.group_column, or '
-    "privacy.unit = row"
-)
 
 
 class PrivateObjective(Objective):

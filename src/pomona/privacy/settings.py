@@ -101,6 +101,12 @@ def in_sums(honest: int, least: int) -> str:
     )
 
 
+WITHOUT_GROUPS = (
+    "privacy.unit = group needs groups, and the data have none: set data.group_column, or "
+    "privacy.unit = row"
+)
+
+
 def groups_note(rows: Sequence[int], epsilons: Sequence[float | None]) -> str:
     """Say how little epsilon of a row protects a group.
 

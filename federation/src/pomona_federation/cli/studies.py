@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, print_table, say
-from pomona.core.errors import PomonaError
+from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.registry import importable
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
@@ -200,9 +200,14 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
     from pomona_federation.silo.known_studies import KnownStudies
 
     known = KnownStudies(folder)
-    if not known.named_so(study):
+    if unheard := not known.matching(study):
         _hear(folder)
     named = known.named(study)
+    if unheard and accepted and study == named.study.name:
+        raise ConfigError(
+            f"study {study} has only now come from the server: see what it would do with `pomona "
+            f"silo check --study {named.agreement[:9]}`, then accept it by this hash"
+        )
     if accepted:
         from pomona_federation.silo.silo_in_study import Silo
 

@@ -20,7 +20,7 @@ from pomona.federation.kept_models import ModelChoice
 from pomona.federation.round_plan import round_of
 from pomona.federation.scoring import IntervalOf, Scoring, no_interval
 from pomona.methods.base import Downlink
-from pomona.objective.dataset import clustered
+from pomona.objective.dataset import clustered, groups_of
 from pomona.objective.private import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
@@ -272,7 +272,8 @@ class ClientApp:
         round.
         """
         own = self.silo.own
-        if not self.silo.agreed.evaluate or ("test", 0) in clustered(own.dataset, own.partition):
+        groups = groups_of(own.dataset)
+        if not self.silo.agreed.evaluate or ("test", 0) in clustered(groups, own.partition):
             return no_interval
         metric, kind, seed = own.choice.metric.name, own.task, own.config.seed
         return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)

@@ -162,7 +162,7 @@ class KnownStudies:
 
         Raises ConfigError unless unique.
         """
-        studies = self.named_so(which)
+        studies = self.matching(which)
         if len(studies) != 1:
             count = f"{len(studies)} studies" if studies else "no study"
             raise ConfigError(
@@ -171,7 +171,7 @@ class KnownStudies:
             )
         return studies[0]
 
-    def named_so(self, which: str) -> list[KnownStudy]:
+    def matching(self, which: str) -> list[KnownStudy]:
         """The known studies with this name, or these first digits of their hash (8 or more)."""
         digits = which.replace(" ", "")
         by_hash = len(digits) >= LEAST
