@@ -1,0 +1,308 @@
+"""What happened in a federation, by all audit logs, silos' histories and privacy ledgers; and the
+rules that every such history must keep, whatever was killed, paused, cut or repeated.
+"""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+
+from pomona_federation.audit_log import verify, whole
+from pomona_federation.study import KIT
+
+Line = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class SiloHistory:
+    """A silo's lines: of its audit log; of ``rounds.jsonl``, and of privacy ledgers (without their
+    heads), by study.
+    """
+
+    audit: Sequence[Line] = ()
+    visits: Mapping[str, Sequence[Line]] = field(default_factory=dict)
+    ledgers: Mapping[str, Sequence[Line]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class History:
+    """A federation's history; ``minimum``: silos of a sum, by study with secure aggregation;
+    ``private``: studies with noise; ``broken``: audit logs whose chain does not hold.
+    """
+
+    server: Sequence[Line]
+    silos: Mapping[str, SiloHistory]
+    minimum: Mapping[str, int] = field(default_factory=dict)
+    private: frozenset[str] = frozenset()
+    broken: Sequence[str] = ()
+
+
+def read_history(
+    kits: Path, silos: Sequence[str], minimum: Mapping[str, int], private: frozenset[str]
+) -> History:
+    """The history in the kits of a federation whose processes have ended."""
+    logs = {"server": kits / "server/run/audit.jsonl"}
+    logs |= {name: kits / name / "state/audit.jsonl" for name in silos}
+    broken = [f"{who}: line {bad}" for who, path in logs.items() if (bad := verify(path))]
+    return History(
+        list(whole(logs["server"])),
+        {name: _silo(kits / name / "state", logs[name]) for name in silos},
+        minimum,
+        private,
+        broken,
+    )
+
+
+def _silo(state: Path, log: Path) -> SiloHistory:
+    folders = {KIT: state} | {
+        path.name.rpartition("-")[0]: path for path in (state / "studies").glob("*-*")
+    }
+    ledger = "private/dp/*/ledger.jsonl"
+    return SiloHistory(
+        list(whole(log)),
+        {name: list(_json_lines(path / "rounds.jsonl")) for name, path in folders.items()},
+        {
+            name: [line for found in path.glob(ledger) for line in list(_json_lines(found))[1:]]
+            for name, path in folders.items()
+        },
+    )
+
+
+def _json_lines(path: Path) -> Iterator[Line]:
+    """The lines of a file, without those that a kill has cut short."""
+    for text in path.read_text().splitlines() if path.exists() else ():
+        try:
+            yield json.loads(text)
+        except ValueError:
+            continue
+
+
+def violations(history: History) -> list[str]:
+    """Every rule that the history breaks, with study, round and silo."""
+    broken = [f"an audit log's chain is broken: {log}" for log in history.broken]
+    runs = by_run(history.server)
+    for study, lines in runs.items():
+        found = [
+            *_rounds_follow(lines),
+            *_members_are_whole(lines, set(history.silos)),
+            *_counted_once(lines),
+            *_answered_once(lines),
+            *_sums(lines, history.minimum.get(study)),
+            *_reasons(lines),
+        ]
+        broken += [f"{study}: {line}" for line in found]
+    for name, silo in history.silos.items():
+        found = [
+            *_trained_once(silo.visits),
+            *_summed_once(silo.audit, history.minimum, name),
+            *_refusals_have_reasons(silo.audit),
+            *_consented(silo.audit),
+            *_in_ledgers(silo, {s: received(lines, name) for s, lines in runs.items()}, history),
+        ]
+        broken += [f"{name}: {line}" for line in found]
+    return broken + _same_sums(history, runs)
+
+
+def by_run(server: Sequence[Line]) -> dict[str, list[Line]]:
+    """The server's lines of each study, from its first start on; studies run one at a time."""
+    runs, study = defaultdict[str, list[Line]](list), ""
+    for line in server:
+        if line["event"] == "start":
+            study = str(line.get("study", KIT))
+        if study:
+            runs[study].append(line)
+    return dict(runs)
+
+
+def received(lines: Sequence[Line], silo: str) -> set[int]:
+    """The rounds of a run in which the server has got a trained model, or its part in a sum."""
+    return {
+        int(line["round"])  # type: ignore[call-overload]
+        for line in lines
+        if line["event"] == "received" and line["silo"] == silo and line.get("uplink")
+    }
+
+
+def _rounds_follow(lines: Sequence[Line]) -> Iterator[str]:
+    """Committed rounds are contiguous. A kill may take the line of a round whose checkpoint is
+    durable: the next start then has its number.
+    """
+    at = 0
+    for line in lines:
+        number = line.get("round")
+        if line["event"] == "start":
+            if number not in {at, at + 1}:
+                yield f"started after round {number}, committed was round {at}"
+            at = number
+        elif line["event"] == "round":
+            if number != at + 1:
+                yield f"round {number} was committed after round {at}"
+            at = number
+        elif line["event"] in {"sent", "received"} and number not in {at, at + 1}:
+            yield f"{line['event']} {line['silo']} a message of round {number} after round {at}"
+
+
+def _members_are_whole(lines: Sequence[Line], members: set[str]) -> Iterator[str]:
+    """Each member is present or absent in a committed round, and not twice."""
+    for line in lines:
+        if line["event"] == "round":
+            named = Counter([*line["present"], *line["absent"]])
+            if named != Counter(members):
+                yield f"round {line['round']} has the members {sorted(named.elements())}"
+
+
+def _attempts(lines: Sequence[Line]) -> Iterator[tuple[int, list[Line]]]:
+    """The lines of each try of each round; a task that is sent after admission begins another."""
+    attempt, judged = 0, False
+    numbered = []
+    for line in lines:
+        if line["event"] == "start" or (judged and line["event"] == "sent"):
+            attempt, judged = attempt + 1, False
+        judged |= line["event"] == "admission"
+        numbered.append((attempt, line))
+    for _, group in groupby(numbered, key=lambda pair: pair[0]):
+        yield attempt, [line for _, line in group]
+
+
+def _counted_once(lines: Sequence[Line]) -> Iterator[str]:
+    """A round uses each answer once, and only of silos that have answered in it."""
+    answered = defaultdict[object, set[object]](set)
+    for _, tried in _attempts(lines):
+        admitted = Counter[tuple[object, object]]()
+        for line in tried:
+            about = line.get("round"), line.get("silo")
+            if line["event"] == "received":
+                answered[line["round"]].add(line["silo"])
+            elif line["event"] == "admission":
+                admitted[about] += 1
+                if admitted[about] > 1:
+                    yield f"round {about[0]}: two decisions on one answer of {about[1]}"
+                if line["admitted"] and about[1] not in answered[about[0]]:
+                    yield f"round {about[0]}: admitted {about[1]}, which has not answered"
+            elif line["event"] == "round":
+                used = {name for (number, name) in admitted if number == about[0]}
+                if strangers := set(line["present"]) - used:
+                    yield f"round {about[0]}: {sorted(strangers)} present without admission"
+
+
+def _answered_once(lines: Sequence[Line]) -> Iterator[str]:
+    """No round has two different models, or parts in a sum, of one silo: it trains once."""
+    models = defaultdict[tuple[object, object], set[object]](set)
+    for line in lines:
+        if line["event"] == "received" and line.get("uplink"):
+            models[line["round"], line["silo"]].add(line["uplink"])
+    for (number, silo), uplinks in models.items():
+        if len(uplinks) > 1:
+            yield f"round {number}: {len(uplinks)} different answers of {silo}"
+
+
+def _sums(lines: Sequence[Line], minimum: int | None) -> Iterator[str]:
+    """A sum is over the agreed least number of silos, the same ones each time, and only agreed."""
+    summed = defaultdict[object, set[tuple[str, ...]]](set)
+    for line in lines:
+        if line["event"] == "sum":
+            summed[line["round"]].add(tuple(line["silos"]))
+            if minimum is None or len(set(line["silos"])) < minimum:
+                yield f"round {line['round']}: a sum over {line['silos']}, agreed were {minimum}"
+    for number, sets in summed.items():
+        if len(sets) > 1:
+            yield f"round {number}: sums over {sorted(sets)}"
+
+
+def _reasons(lines: Sequence[Line]) -> Iterator[str]:
+    """Whoever is absent from a committed round, refused or not admitted has a reason."""
+    named = set[object]()
+    for line in lines:
+        event, silo = line["event"], line.get("silo")
+        failed = event in {"absent", "refused"} or (event == "admission" and not line["admitted"])
+        if failed and not line.get("reason"):
+            yield f"round {line.get('round')}: {silo} is {event} without a reason"
+        if failed:
+            named.add(silo)
+        elif event == "round":
+            for missing in (
+                set(line["absent"]) - named - ({*line["absent"]} if "all" in named else set())
+            ):
+                yield f"round {line['round']}: nothing says why {missing} is absent"
+            named.clear()
+
+
+def _trained_once(visits: Mapping[str, Sequence[Line]]) -> Iterator[str]:
+    """A silo trains a round of a study once."""
+    for study, lines in visits.items():
+        rounds = Counter(v["round"] for v in lines if v["trained"] and not v.get("fault"))
+        for number, times in rounds.items():
+            if times > 1:
+                yield f"{study}: trained round {number} {times} times"
+
+
+def _summed_once(audit: Sequence[Line], minimum: Mapping[str, int], name: str) -> Iterator[str]:
+    """A silo masks in one sum a round, which it is in, of the agreed least number of silos."""
+    summed = defaultdict[tuple[str, object], set[tuple[str, ...]]](set)
+    parts = defaultdict[tuple[str, object], set[object]](set)
+    for line in audit:
+        about = str(line.get("study", KIT)), line.get("round")
+        if line["event"] == "sum":
+            summed[about].add(tuple(line["silos"]))
+            if name not in line["silos"] or len(set(line["silos"])) < minimum.get(about[0], 2**31):
+                yield f"{about[0]}, round {about[1]}: masked for {line['silos']}"
+        elif line["event"] == "answered" and about[0] in minimum and line["bytes"]:
+            parts[about].add(line["task"])
+    for used in (summed, parts):
+        for (study, number), sums in used.items():
+            if len(sums) > 1:
+                yield f"{study}, round {number}: its key is in {len(sums)} sums"
+
+
+def _same_sums(history: History, runs: Mapping[str, Sequence[Line]]) -> list[str]:
+    """The server has summed over exactly the silos that each of them has masked for."""
+    masked = {
+        (name, str(line.get("study", KIT)), line["round"]): set(line["silos"])
+        for name, silo in history.silos.items()
+        for line in silo.audit
+        if line["event"] == "sum"
+    }
+    return [
+        f"{study}, round {line['round']}: {name} has not masked for the sum over {line['silos']}"
+        for study, lines in runs.items()
+        for line in lines
+        if line["event"] == "sum"
+        for name in line["silos"]
+        if masked.get((name, study, line["round"])) != set(line["silos"])
+    ]
+
+
+def _refusals_have_reasons(audit: Sequence[Line]) -> Iterator[str]:
+    for line in audit:
+        if line["event"] == "refused" and not line.get("reason"):
+            yield "a refusal without a reason"
+
+
+def _consented(audit: Sequence[Line]) -> Iterator[str]:
+    """A silo answers only tasks of studies that it has accepted; a kit's own by starting."""
+    accepted = {KIT}
+    for line in audit:
+        study = str(line.get("study", KIT))
+        if line["event"] in {"accepted", "declined"}:
+            (accepted.add if line["event"] == "accepted" else accepted.discard)(study)
+        elif line["event"] in {"answered", "sum"} and study not in accepted:
+            yield f"{study}: {line['event']} before it was accepted"
+
+
+def _in_ledgers(
+    silo: SiloHistory, counted: Mapping[str, set[int]], history: History
+) -> Iterator[str]:
+    """A private study's ledger has each release once, of every round that left the silo; and of no
+    round that the silo was not asked to train.
+    """
+    for study in history.private:
+        entries = silo.ledgers.get(study, ())
+        draws = Counter((e["round"], e["purpose"], e["step"]) for e in entries)
+        if twice := [draw for draw, times in draws.items() if times > 1]:
+            yield f"{study}: {len(twice)} draws were released twice, first {twice[0]}"
+        rounds = {e["round"] for e in entries}
+        trained = {v["round"] for v in silo.visits.get(study, ()) if v["trained"]}
+        if missing := sorted((counted.get(study, set()) | trained) - rounds):
+            yield f"{study}: rounds {missing} were released and are not in its ledger"
