@@ -81,6 +81,14 @@ def expected(local, monkeypatch):
     without it.
     """
     cohorts = {r.round: r.cohort for r in load(local.server / "run").rounds}
+    out = local.folder / "simulation"
+    return simulated(local.simulation, cohorts, out, monkeypatch), cohorts
+
+
+def simulated(scenario, cohorts, out, monkeypatch):
+    """The models of a simulation whose clients are absent where they are not in a round's
+    cohort.
+    """
     visit = Inline.visit
 
     def visits(transport, asked, down):
@@ -89,12 +97,10 @@ def expected(local, monkeypatch):
             r for r in replies if not asked.trains or r.reply.client in cohorts[asked.round.number]
         ]
 
-    monkeypatch.setattr(Inline, "visit", visits)
-    out = local.folder / "simulation"
-    simulate(local.simulation, out)
-    return [
-        load_file(out / "models" / f"client-{i:02d}.safetensors") for i in range(len(local.names))
-    ], cohorts
+    with monkeypatch.context() as patch:
+        patch.setattr(Inline, "visit", visits)
+        simulate(scenario, out)
+    return [load_file(path) for path in sorted((out / "models").glob("client-*.safetensors"))]
 
 
 def check(local, monkeypatch, whole=True):

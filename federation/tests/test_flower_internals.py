@@ -6,6 +6,7 @@ import logging
 import subprocess
 import sys
 from dataclasses import fields
+from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 
@@ -125,3 +126,29 @@ def test_superlinks_database_is_waited_for_as_long_as_we_say(tmp_path):
     done = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[{'timeout': 7000}] [{'journal_mode': 'wal'}]"] * 2
+
+
+def test_an_app_has_ten_minutes_to_start_and_one_to_show_that_it_lives(monkeypatch):
+    """On a machine with a load of 17 on two cores it took over 30 s, and never began."""
+    from flwr.supercore.corestate import sql_corestate
+    from flwr.supercore.object_store import ObjectStoreFactory
+
+    for name in ("HEARTBEAT_DEFAULT_INTERVAL", "HEARTBEAT_PATIENCE"):
+        monkeypatch.setattr(sql_corestate, name, getattr(sql_corestate, name))
+    flower_internals.patient_starts()
+    unused = dict.fromkeys(sql_corestate.SqlCoreState.__abstractmethods__)
+    state = type("State", (sql_corestate.SqlCoreState,), unused)(
+        ":memory:", ObjectStoreFactory().store()
+    )
+    state.initialize()
+    task, clock = state.create_task("flwr-serverapp", 1), sql_corestate.now()
+    monkeypatch.setattr(sql_corestate, "now", lambda: clock)
+    assert state.claim_task(task)
+    for seconds, count in ((590, 1), (20, 0)):
+        clock += timedelta(seconds=seconds)
+        assert bool(state.get_tasks(statuses=["starting"])) == bool(count)
+    assert state.claim_task(task)
+    assert state.activate_task(task)
+    for seconds, count in ((50, 1), (20, 0)):
+        clock += timedelta(seconds=seconds)
+        assert bool(state.get_tasks(statuses=["running"])) == bool(count)

@@ -1,8 +1,8 @@
 """Everything of Flower that Pomona replaces, or calls beyond its documented interface; any release
 may change it.
 
-Three things are replaced: the HTTP client of a silo's connection (``connection``), SuperLink's list
-of middleware and the server that runs it (``run_superlink``). Tested with Flower 1.42;
+Replaced are the HTTP client of a silo's connection (``connection``), SuperLink's list of
+middleware, the server that runs it, and how long it waits for an app's start (``run_superlink``). Tested with Flower 1.42;
 ``federation/tests/test_flower_internals.py`` fails with the name of whatever is gone or has
 changed.
 """
@@ -213,6 +213,20 @@ def deflated(message: Any) -> list[bytes]:
 
 # SuperLink.
 
+START = 600  # seconds that a ServerApp may take to start
+ALIVE = 60  # seconds without a sign of life after which it counts as gone, as in Flower
+
+
+def patient_starts() -> None:
+    """Let an app start on a busy machine.
+
+    SuperLink launches an app a second time beside the first one if that takes 30 s to start, then a
+    third, and hears none of the earlier ones: where each slows the others down, none ever begins.
+    """
+    from flwr.supercore.corestate import sql_corestate
+
+    vars(sql_corestate).update(HEARTBEAT_DEFAULT_INTERVAL=START, HEARTBEAT_PATIENCE=ALIVE / START)
+
 
 def run_superlink(
     middleware: Sequence[Any], server: Mapping[str, Any], database: int, quiet: Sequence[str]
@@ -241,6 +255,7 @@ def run_superlink(
     others = extensions.get_middleware
     extensions.get_middleware = lambda: (*middleware, *others())
     uvicorn.run = partial(uvicorn.run, **server)
+    patient_starts()
     flower_superlink()
 
 

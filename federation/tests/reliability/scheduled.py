@@ -1,0 +1,363 @@
+"""Small federations in this process, one a seed, whose messages a seeded scheduler delays,
+reorders, repeats and loses, and whose server and silos it kills between any two steps on the disk.
+
+    export PYTHONPATH=tests:federation/tests
+    python federation/tests/reliability/scheduled.py --minutes 60 --seed 1     seeds from 1 on
+    python federation/tests/reliability/scheduled.py --seed 17 --only          one seed again
+
+The real round loop, kits, silos and files; only Flower and the clock are the scheduler's. A killed
+process does nothing more to its files. Each federation ends healed; then the history checker judges
+it, and its models are those of the simulation in which the same silos are absent.
+"""
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import pytest
+from history import read_history, violations
+
+from federation_in_process import Federation, loaded, settings
+from pomona.core.errors import QuorumError
+from pomona.core.rng import stream
+from pomona.record.run_folder import load
+from pomona.scenario import Scenario
+from pomona.storage.run_status import read_status
+from pomona_federation.flower_apps import handled
+from pomona_federation.messages.message_bodies import SumRequest
+from pomona_federation.messages.message_bus import Undelivered
+from pomona_federation.server import handshake, message_exchange
+from pomona_federation.server.server_app import coordinate
+from pomona_federation.study import KIT
+from real_federation import simulated
+
+ROUNDS = 3
+PRIVATE = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "delta": 1e-3,
+    "seed": 1,
+    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
+}
+SUMS = {"secure_aggregation": {"max_norm": 20.0, "minimum": 2}}
+CASES = {
+    "fedavg": {"method": "fedavg"},
+    "apple": {"method": {"name": "apple", "budget": 1}},
+    "sums": {"method": "fedavg", **SUMS},
+    "private": {"method": "fedavg", "privacy": PRIVATE, "insecure": True},
+    "scaffold": {"method": "scaffold"},
+    "private sums": {
+        "method": "fedavg",
+        "secure_aggregation": {"max_norm": 20.0, "minimum": 3},
+        "privacy": {
+            **PRIVATE,
+            "honest": 2,
+            "acknowledge": [*PRIVATE["acknowledge"], "noise-of-others"],
+        },
+        "largest_share": 1.0,
+        "local_steps": 1,
+        "batch_size": 300,
+        "insecure": True,
+    },
+    "ditto in sums": {"method": "ditto", **SUMS},
+}
+STEPS = ("fsync", "write", "replace", "rename", "unlink", "link", "ftruncate", "truncate")
+TRIES = 12  # of a server, of which the last ones are undisturbed
+
+
+class Killed(BaseException):
+    """A process is killed here."""
+
+
+@dataclass
+class Killer:
+    """Kills the process at work before or after one of its steps on the disk; a killed one takes
+    no further step.
+    """
+
+    at: dict = field(default_factory=dict)  # process -> steps until it is killed
+    dead: set = field(default_factory=set)
+    working: str = "server"
+    steps: int = 0
+
+    def step(self, act, *args, **options):
+        """Do a step, or die before or after it."""
+        self.steps += 1
+        who = self.working
+        if who in self.dead:
+            raise Killed
+        if who not in self.at:
+            return act(*args, **options)
+        self.at[who] -= 0.5
+        if self.at[who] <= 0:
+            self._die(who)
+        done = act(*args, **options)
+        self.at[who] -= 0.5
+        if self.at[who] <= 0:
+            self._die(who)
+        return done
+
+    def _die(self, who):
+        self.dead.add(who)
+        del self.at[who]
+        raise Killed
+
+    @contextmanager
+    def process(self, who, steps=None):
+        """Be another process, to be killed after some steps, if it gets that far."""
+        before, self.working = self.working, who
+        self.dead.discard(who)
+        if steps:
+            self.at[who] = steps
+        try:
+            yield
+        finally:
+            self.working = before
+            self.at.pop(who, None)
+
+    @contextmanager
+    def watching(self, patch):
+        """Count the steps of this process."""
+        for name in STEPS:
+            act = getattr(os, name)
+            patch.setattr(os, name, lambda *a, _act=act, **o: self.step(_act, *a, **o))
+        yield self
+
+
+@dataclass
+class ScheduledBus:
+    """Carries messages when the scheduler says; ``trouble``: how much of it there is, 0 for none.
+
+    ``clock`` is that of the server. A silo does one message at a time, in the order of delivery.
+    """
+
+    kits: dict
+    draw: object
+    killer: Killer
+    trouble: float
+    clock: float = 0.0
+    due: list = field(default_factory=list)  # (time, number, node, ticket, message)
+    replies: dict = field(default_factory=dict)  # ticket -> (time, reply)
+    away: dict = field(default_factory=dict)  # node -> until when
+    events: Counter = field(default_factory=Counter)
+    keys: dict = field(default_factory=dict)  # of sums: the sums that they are in
+    numbers: object = field(default_factory=count)
+
+    def happens(self, event, share):
+        """Whether a fault happens now."""
+        hit = self.draw.random() < share * self.trouble
+        self.events[event] += hit
+        return hit
+
+    def later(self):
+        """A moment when something arrives: soon, or after others, or after the deadline."""
+        delay = self.draw.exponential(1.0)
+        return self.clock + delay * (60.0 if self.happens("late", 0.08) else 1.0)
+
+    # Implementation of MessageBus.
+
+    def online(self):
+        """The nodes that are there."""
+        return frozenset(n for n in self.kits if self.away.get(n, 0.0) <= self.clock)
+
+    def send(self, messages):
+        """Schedule messages, some twice, some never."""
+        tickets = []
+        for out in messages:
+            ticket = str(next(self.numbers))
+            tickets.append(ticket)
+            self._note_keys(out.message)
+            if self.happens("lost", 0.05):
+                if self.draw.random() < 0.7:  # else nothing is ever heard of it
+                    self.replies[ticket] = self.later(), Undelivered("lost", again=True)
+                continue
+            for _ in range(2 if self.happens("repeated", 0.1) else 1):
+                self.due.append((self.later(), int(ticket), out.node, ticket, out.message))
+        return tickets
+
+    def fetch(self, tickets):
+        """Let a little time pass, and take what has come."""
+        self._pass(0.05)
+        came = [t for t in tickets if t in self.replies and self.replies[t][0] <= self.clock]
+        return {ticket: self.replies.pop(ticket)[1] for ticket in sorted(came, key=int)}
+
+    def wait(self, seconds):
+        """Let time pass."""
+        self._pass(seconds)
+
+    def restarted(self):
+        """The server is another process: answers to the last one are gone, its messages not."""
+        self.replies.clear()
+        self.due = [(*entry[:3], "", entry[4]) for entry in self.due]
+
+    def _pass(self, seconds):
+        self.clock += seconds
+        while ready := [entry for entry in self.due if entry[0] <= self.clock]:
+            entry = min(ready)
+            self.due.remove(entry)
+            _, _, node, ticket, message = entry
+            if node not in self.online():
+                self.due.append((self.away[node], *entry[1:]))
+                continue
+            reply = self._served(node, message)
+            if ticket and ticket not in self.replies and not self.happens("answer lost", 0.04):
+                self.replies[ticket] = self.later(), reply
+
+    def _served(self, node, message):
+        kit = self.kits[node]
+        steps = int(self.draw.integers(1, 40)) if self.happens("silo's kill", 0.08) else None
+        try:
+            with self.killer.process(kit.name, steps):
+                return handled(kit, message)
+        except Killed:
+            self.events["silo killed"] += 1
+            if self.draw.random() < 0.3:
+                self.away[node] = self.clock + self.draw.exponential(8.0)
+            return Undelivered("its worker ended", again=True)
+
+    def _note_keys(self, message):
+        if message.kind == SumRequest.kind:
+            asked = message.read(SumRequest, SumRequest)
+            for shown in asked.keys.values():
+                self.keys.setdefault(shown.key, set()).add((asked.number, tuple(asked.keys)))
+
+
+@cache
+def prepared(case):
+    """Kits of a case, made once, and its scenario."""
+    folder = Path(tempfile.mkdtemp(prefix="scheduled-kits-"))
+    run = dict(CASES[case])
+    options = {"insecure": True} if run.pop("insecure", False) else {}
+    config = settings(
+        rounds=ROUNDS,
+        model={"name": "mlp", "hidden": [2]},
+        data={"name": "digits", "train_limit": 90, "test_limit": 60},
+        **run,
+    )
+    made = Federation(folder, config, deadline=30.0, patience=10.0, wait=20.0, quorum=2, **options)
+    return made, Scenario.prepare(made.simulation)
+
+
+@cache
+def expected(case, cohorts):
+    """The simulation's models, with silos absent where they are in no round's cohort."""
+    made, scenario = prepared(case)
+    out = Path(tempfile.mkdtemp(prefix="scheduled-simulation-"))
+    with pytest.MonkeyPatch.context() as patch:
+        models = simulated(scenario, dict(cohorts), out, patch)
+    shutil.rmtree(out)
+    return dict(zip(made.names, models, strict=True))
+
+
+def play(seed, folder):
+    """One federation; what happened in it, and every broken rule."""
+    draw = stream(seed, "schedule")
+    case = list(CASES)[int(draw.integers(len(CASES)))]
+    made, _ = prepared(case)
+    shutil.copytree(made.kits, folder / "kits")
+    kits = {10 + i: folder / "kits" / name for i, name in enumerate(made.names)}
+    killer = Killer()
+    bus = ScheduledBus(kits, draw, killer, trouble=float(draw.choice([0.5, 1.0, 2.0])))
+    kills = iter(draw.integers(1, 400, size=int(draw.integers(0, 4))).tolist())
+    broken = []
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (handshake, message_exchange):
+            patch.setattr(module, "monotonic", lambda: bus.clock)
+        with killer.watching(patch):
+            for number in range(TRIES):
+                if number >= TRIES - 3:
+                    bus.trouble, bus.away = 0.0, {}
+                if served(folder / "kits" / "server", bus, next(kills, None)):
+                    break
+            else:
+                broken.append("it did not end")
+    broken += judged(case, made, folder / "kits", bus)
+    return case, bus, broken
+
+
+def served(kit, bus, steps):
+    """Whether the server has run its study to the end, and was not killed before."""
+    try:
+        with bus.killer.process("server", steps):
+            coordinate(kit, bus, KIT, pause=0.5)
+    except Killed:
+        bus.events["server killed"] += 1
+    except QuorumError:
+        bus.events["quorum lost"] += 1
+    bus.restarted()
+    status = read_status(kit / "run")
+    return bool(status) and status.state == "finished"
+
+
+def judged(case, made, kits, bus):
+    """Every broken rule of a federation that has ended."""
+    run = CASES[case]
+    sums = {KIT: s["minimum"]} if (s := run.get("secure_aggregation")) else {}
+    private = frozenset({KIT} if "privacy" in run else ())
+    broken = violations(read_history(kits, made.names, sums, private))
+    broken += [
+        f"a mask's key is in {len(used)} sums" for used in bus.keys.values() if len(used) > 1
+    ]
+    cohorts = tuple((r.round, r.cohort) for r in load(kits / "server/run").rounds)
+    theirs = expected(case, cohorts)
+    models = {n: kits / n / "state/models/personal.safetensors" for n in made.names}
+    for name, ours in loaded(models).items():
+        visits = (kits / name / "state/rounds.jsonl").read_text().splitlines()
+        if f'"round": {ROUNDS + 1}, "trained": false' not in visits[-1]:
+            bus.events["without the last visit"] += 1
+        elif any(not ours[key].equal(theirs[name][key]) for key in theirs[name]):
+            broken.append(f"{name} has another model than the simulation")
+    return broken
+
+
+def main():
+    """Play seeds, print each that breaks a rule; exit code 1 if any does."""
+    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    words.add_argument("--minutes", type=float, default=60.0)
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--only", action="store_true")
+    given = words.parse_args()
+    until, times, failures = time.monotonic() + 60 * given.minutes, [], 0
+    events, cases = Counter(), Counter()
+    for seed in count(given.seed):
+        folder = Path(tempfile.mkdtemp(prefix=f"scheduled-{seed}-"))
+        began = time.monotonic()
+        try:
+            case, bus, broken = play(seed, folder)
+        except Exception as fault:
+            case, bus, broken = "?", None, [f"{type(fault).__name__}: {fault}"]
+            if given.only:
+                raise
+        times.append(time.monotonic() - began)
+        cases[case] += 1
+        events += bus.events if bus else Counter()
+        failures += bool(broken)
+        for line in broken:
+            sys.stdout.write(f"seed {seed} ({case}), in {folder}: {line}\n")
+        if not broken:
+            shutil.rmtree(folder)
+        if given.only or time.monotonic() > until:
+            break
+        if len(times) % 100 == 0:
+            sys.stdout.write(f"{len(times)} seeds, {failures} failures\n")
+        sys.stdout.flush()
+    sys.stdout.write(
+        f"seeds {given.seed} to {seed}: {failures} failures, {1000 * np.mean(times):.0f} ms each; "
+        f"{sum(events.values())} events: {dict(events)}; {dict(cases)}\n"
+    )
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        main()
