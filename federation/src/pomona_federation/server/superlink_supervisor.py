@@ -25,7 +25,7 @@ from pomona_federation.study import KIT
 from pomona_federation.supervision.processes import end
 from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
 
-LAUNCH = 60.0  # seconds until a submitted run must have a process
+LAUNCH = 300.0  # seconds until a submitted run must have a process, on a busy machine
 SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
 
 Verdict = Literal["wait", "finished", "failed", "aborted", "resubmit", "restart", "refused"]
@@ -71,7 +71,7 @@ def judge(seen: Observation) -> Verdict:
 
 APP = "flwr-serverapp"  # part of its command line
 TICK = 1.0  # seconds between observations
-ANSWER = 90.0  # seconds until a SuperLink must answer
+ANSWER = 300.0  # seconds until a SuperLink must answer, on a busy machine
 STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
 FIRST, LONGEST = 1.0, 60.0  # seconds before a restart, doubled by each failure since the last round
 
