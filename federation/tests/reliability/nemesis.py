@@ -67,6 +67,7 @@ STUDIES = {
     "scaffold": {"method": "scaffold"},
 }
 OWNERS = dict.fromkeys(("SuperLink", "SuperExec", "ServerApp"), "server")
+RECOVERY = 300.0  # seconds within which the next event comes, whether a round is committed or not
 AFTER = 1200.0  # seconds without a committed round, with all processes there, that are a fault
 
 
@@ -111,6 +112,12 @@ class Arena:
             if time.monotonic() >= limit:
                 return
             time.sleep(0.5)
+
+    def next_round(self, most):
+        """Be the operator until another round is committed, or for some seconds at most."""
+        limit, before = time.monotonic() + most, self.progress[0]
+        while self.progress[0] == before and time.monotonic() < limit:
+            self.operate(1.0)
 
     def _restart(self):
         for who in self.everybody:
@@ -339,7 +346,7 @@ def main():
             arena.clocks[who] = jumping_clock(out / f"clock-{who}")
         for who in arena.everybody:
             arena.start(who)
-        arena.operate(60.0)
+        arena.next_round(1200.0)
         first = arena.growth()
         while time.monotonic() < arena.until:
             if given.calm:
@@ -351,7 +358,8 @@ def main():
                 event, hit = act(draw)
                 events[event] += hit
                 say(f"{event}{'' if hit else ' (nothing there)'}; {arena.progress[0]} rounds")
-                arena.operate(draw.uniform(2, 20))
+                arena.next_round(RECOVERY)
+                arena.operate(draw.uniform(0, 10))
         say("no further studies; the open ones run to their end")
         limit = time.monotonic() + 1800
         while StudyQueue(local.server).open and time.monotonic() < limit:
