@@ -398,4 +398,5 @@ def judge(arena, events, growth, seconds, seed):
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its processes end with it
     main()
