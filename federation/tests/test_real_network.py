@@ -10,14 +10,19 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
+from contextlib import ExitStack
+from datetime import datetime
+from itertools import product
 
 import pytest
 
 from agreement_file import agreement
-from pomona_federation.rehearsal.run import free_ports
-from real_federation import ROUNDS, after, check, ended, federation
-from troubled_line import Line, troubled
+from federation_in_process import settings
+from pomona.scenario import Scenario
+from pomona_federation.audit_log import whole
+from pomona_federation.rehearsal.run import free_ports, local_federation
+from real_federation import ROUNDS, after, check, ended, federation, started
+from troubled_line import Line, between
 
 pytestmark = pytest.mark.slow
 BAD = "delay 50ms 20ms loss 2%"
@@ -26,19 +31,13 @@ BAD = "delay 50ms 20ms loss 2%"
 @pytest.fixture
 def line(tmp_path, request):
     """A federation whose silos reach the server through a relay, at first without disturbance."""
-    with federation(tmp_path / "local", getattr(request, "param", ROUNDS)) as local:
-        server = tomllib.loads((local.server / "federation.toml").read_text())["server"]
-        (port,) = free_ports(1)
-        for name in local.names:
-            path = local.silo(name) / "federation.toml"
-            text = path.read_text()
-            assert text.count(f'"{server}"') == 1
-            path.write_text(text.replace(f'"{server}"', f'"127.0.0.1:{port}"'))
-        with troubled(Line(), port, int(server.rpartition(":")[2])) as between:
-            between.local = local
-            for who in ("server", *local.names):
-                local.start(who)
-            yield between
+    rounds = getattr(request, "param", ROUNDS)
+    with (
+        federation(tmp_path / "local", rounds) as local,
+        between(Line(), local, local.names) as line,
+    ):
+        line.local = started(local)
+        yield line
 
 
 def test_a_line_that_is_slow_and_loses_pieces(line, monkeypatch):
@@ -101,3 +100,42 @@ def test_delay_and_loss_by_the_kernel(tmp_path):
     )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["largest"] == 0
+
+
+MBIT = 1e6 / 8  # bytes
+
+
+def test_a_model_of_44_mb_over_lines_of_4_mbit_a_second(tmp_path, monkeypatch, capsys):
+    """Prints the seconds a way; the deadline is the default of two hours."""
+    config = settings(
+        method="fedavg", model={"name": "mlp", "hidden": [3200, 3300]}, clients=2, rounds=2
+    )
+    scenario = Scenario.prepare(config)
+    with ExitStack() as closing:
+        made = local_federation(scenario, tmp_path / "local", quorum=2, wait=1200.0)
+        local = closing.enter_context(made)
+        for name in local.names:
+            closing.enter_context(between(Line(capacity=4 * MBIT), local, [name]))
+        started(local).wait(ended, seconds=3600.0)
+        assert local.status.state == "finished"
+    assert set(check(local, monkeypatch, whole=False).values()) == {(0, 1)}
+    lines = list(whole(local.server / "run" / "audit.jsonl"))
+    megabytes = max(line["bytes"] for line in lines if line["event"] == "received") / 1e6
+    at = {
+        (line["event"], line["silo"], line["round"]): datetime.fromisoformat(line["time"])
+        for line in lines
+        if line["event"] in {"sent", "received"}
+    }
+    for name in local.names:
+        for line in whole(local.silo(name) / "state" / "audit.jsonl"):
+            if line["event"] == "answered" and ("received", name, line["round"]) in at:
+                at["answered", name, line["round"]] = datetime.fromisoformat(line["time"])
+    with capsys.disabled():
+        for name, number in product(local.names, (1, 2)):
+            sent, answered, received = (
+                at[event, name, number] for event in ("sent", "answered", "received")
+            )
+            sys.stdout.write(
+                f"\n{megabytes:.1f} MB, {name}, round {number}: down and training "
+                f"{(answered - sent).seconds} s, up {(received - answered).seconds} s\n"
+            )

@@ -4,12 +4,14 @@ on loopback.
 
 import asyncio
 import threading
+import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from numpy.random import Generator
 
 from pomona.core.rng import stream
+from pomona_federation.rehearsal.run import free_ports
 
 PIECE = 16 * 1024  # bytes that are passed on at a time
 
@@ -21,6 +23,7 @@ class Line:
     Attributes:
         delay: of each piece in seconds, each way.
         rate: bytes a second, of each connection and way; 0 for no limit.
+        capacity: bytes a second of each way, all connections together; 0 for no limit.
         lost, again: share of pieces that are lost, and seconds until they have been sent again, as
             TCP does.
         cut: bytes after which a connection is cut, on average; 0 for never.
@@ -30,6 +33,7 @@ class Line:
 
     delay: float = 0.0
     rate: float = 0.0
+    capacity: float = 0.0
     lost: float = 0.0
     again: float = 0.0
     cut: float = 0.0
@@ -38,6 +42,7 @@ class Line:
     cuts: int = 0
     _open: set = field(default_factory=set)
     _draws: Generator = field(default_factory=lambda: stream(5, "line"))
+    _ways: tuple = field(default_factory=lambda: (asyncio.Lock(), asyncio.Lock()))
 
     async def carry(self, target, reader, writer):
         """Relay one connection, until one end closes it or it is cut."""
@@ -49,8 +54,8 @@ class Line:
             writers.append(onward)
             left = self._draws.exponential(self.cut) if self.cut else float("inf")
             ways = {
-                asyncio.ensure_future(self._pass(*way, left))
-                for way in ((reader, onward), (there, writer))
+                asyncio.ensure_future(self._pass(*way, left, turn))
+                for way, turn in zip(((reader, onward), (there, writer)), self._ways, strict=True)
             }
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -69,7 +74,7 @@ class Line:
         for task in self._open:
             task.cancel()
 
-    async def _pass(self, reader, writer, left):
+    async def _pass(self, reader, writer, left, turn):
         """Relay one direction, up to a number of bytes; a closed end is passed on, too."""
         try:
             while piece := await reader.read(PIECE):
@@ -79,6 +84,9 @@ class Line:
                 await asyncio.sleep(
                     wait + (self.again if self._draws.random() < self.lost else 0.0)
                 )
+                if self.capacity:
+                    async with turn:
+                        await asyncio.sleep(len(piece) / self.capacity)
                 left -= len(piece)
                 if left < 0:
                     self.cuts += 1
@@ -89,6 +97,20 @@ class Line:
             await writer.wait_closed()
         except OSError:  # the other end has gone
             pass
+
+
+@contextmanager
+def between(line, local, names):
+    """Relay these silos' connections to the server of a local federation, before their start."""
+    server = tomllib.loads((local.server / "federation.toml").read_text())["server"]
+    (port,) = free_ports(1)
+    for name in names:
+        path = local.silo(name) / "federation.toml"
+        text = path.read_text()
+        assert text.count(f'"{server}"') == 1
+        path.write_text(text.replace(f'"{server}"', f'"127.0.0.1:{port}"'))
+    with troubled(line, port, int(server.rpartition(":")[2])):
+        yield line
 
 
 @contextmanager

@@ -33,14 +33,13 @@ from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
 from pomona_federation.rehearsal.inputs import federation_file
-from pomona_federation.rehearsal.run import KINDS, free_ports, kind_of, local_federation
+from pomona_federation.rehearsal.run import KINDS, kind_of, local_federation
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.supervision.processes import process_tree
 from real_federation import simulated
-from troubled_line import Line, troubled
+from troubled_line import Line, between
 
-SILOS = 5
 TERMS = {"deadline": 240.0, "patience": 120.0, "wait": 600.0, "quorum": 3, "decide": 900.0}
 PRIVATE = {
     "noise_multiplier": 1.0,
@@ -148,7 +147,7 @@ class Arena:
         number = len(self.scenarios)
         label, run = list(STUDIES.items())[number % len(STUDIES)]
         name = f"{label}-{number:03d}"
-        scenario = scenario_of(run, self.rounds, number)
+        scenario = scenario_of(run, self.rounds, len(self.local.names))
         tree = tomllib.loads(federation_file(scenario, "127.0.0.1:1"))
         path = self.local.folder / f"{name}.toml"
         path.write_text(
@@ -275,10 +274,10 @@ def size(folder):
     return round(total / 1e6, 1)
 
 
-def scenario_of(run, rounds, seed):
+def scenario_of(run, rounds, silos):
     """A study's run as a scenario, on the same rows as all others."""
-    rows = {"data": {"name": "digits", "train_limit": 400, "test_limit": 150}}
-    return Scenario.prepare(settings(clients=SILOS, rounds=rounds, seed=seed % 1, **rows, **run))
+    rows = {"data": {"name": "digits", "train_limit": 80 * silos, "test_limit": 30 * silos}}
+    return Scenario.prepare(settings(clients=silos, rounds=rounds, **rows, **run))
 
 
 def say(text):
@@ -323,6 +322,7 @@ def main():
     words.add_argument("--minutes", type=float, default=60.0)
     words.add_argument("--seed", type=int, default=time.time_ns() % 2**31)
     words.add_argument("--rounds", type=int, default=6)
+    words.add_argument("--silos", type=int, default=5)
     words.add_argument("--calm", action="store_true")
     words.add_argument("--out", type=Path)
     given = words.parse_args()
@@ -330,17 +330,13 @@ def main():
     draw, began, events = stream(given.seed, "nemesis"), time.monotonic(), Counter()
     say(f"seed {given.seed}, {given.minutes:g} minutes, in {out}")
     with ExitStack() as closing:
-        kit = scenario_of(STUDIES["apple"], given.rounds, 0)
+        kit = scenario_of(STUDIES["apple"], given.rounds, given.silos)
         kept = {k: v for k, v in TERMS.items() if k != "decide"}
         local = closing.enter_context(local_federation(kit, out / "local", **kept))
         arena = Arena(local, given.rounds, until=began + 60 * given.minutes)
         arena.scenarios["kit"] = kit
-        server = tomllib.loads((local.server / "federation.toml").read_text())["server"]
-        for name, port in zip(local.names, free_ports(SILOS), strict=True):
-            path = local.silo(name) / "federation.toml"
-            path.write_text(path.read_text().replace(f'"{server}"', f'"127.0.0.1:{port}"'))
-            line = troubled(Line(), port, int(server.rpartition(":")[2]))
-            arena.lines[name] = closing.enter_context(line)
+        for name in local.names:
+            arena.lines[name] = closing.enter_context(between(Line(), local, [name]))
         for who in () if given.calm else ("server", local.names[-1]):
             (out / f"clock-{who}").mkdir()
             arena.clocks[who] = jumping_clock(out / f"clock-{who}")
