@@ -305,7 +305,7 @@ def models_differ(arena, patch):
                 continue
             ours = load_file(path)
             compared += 1
-            if any(not ours[key].equal(theirs[k][key]) for key in theirs[k]):
+            if k not in theirs or any(not ours[key].equal(theirs[k][key]) for key in theirs[k]):
                 different.append(f"{name}: {silo} has another model than the simulation")
     return compared, different
 

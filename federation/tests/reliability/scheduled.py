@@ -16,6 +16,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -256,7 +257,7 @@ def expected(case, cohorts):
     with pytest.MonkeyPatch.context() as patch:
         models = simulated(scenario, dict(cohorts), out, patch)
     shutil.rmtree(out)
-    return dict(zip(made.names, models, strict=True))
+    return {made.names[client]: model for client, model in models.items()}
 
 
 def play(seed, folder):
@@ -315,9 +316,14 @@ def judged(case, made, kits, bus):
         visits = (kits / name / "state/rounds.jsonl").read_text().splitlines()
         if f'"round": {ROUNDS + 1}, "trained": false' not in visits[-1]:
             bus.events["without the last visit"] += 1
-        elif any(not ours[key].equal(theirs[name][key]) for key in theirs[name]):
+        elif name not in theirs or differ(ours, theirs[name]):
             broken.append(f"{name} has another model than the simulation")
     return broken
+
+
+def differ(ours, theirs):
+    """Whether any bit of two models differs."""
+    return any(not ours[key].equal(theirs[key]) for key in theirs)
 
 
 def main():
