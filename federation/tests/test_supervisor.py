@@ -59,7 +59,9 @@ def status(state, code=None):
         (Observation(status("running"), 5, True, True, True, 5), "wait"),
         (Observation(status("running"), 5, True, False, True, 5), "resubmit"),
         (Observation(status("running"), 5, False, True, True, 5), "restart"),
-        (Observation(status("running"), 5, True, False, False, 61), "restart"),
+        (Observation(status("running"), 5, True, False, False, 290), "wait"),
+        (Observation(status("running"), 5, True, False, False, 301), "restart"),
+        (Observation(status("running"), 5, True, False, False, 61, helper=False), "restart"),
         (Observation(status("finished", 0), 1, True, True, True, 5), "wait"),  # it is still leaving
         (Observation(status("finished", 0), 31, True, True, True, 5), "finished"),
         (Observation(status("finished", 0), 1, True, False, True, 5), "finished"),

@@ -26,6 +26,7 @@ from pomona_federation.supervision.processes import end
 from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
 
 LAUNCH = 300.0  # seconds until a submitted run must have a process, on a busy machine
+GONE = 60.0  # the same without SuperLink's helper, which launches it
 SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
 
 Verdict = Literal["wait", "finished", "failed", "aborted", "resubmit", "restart", "refused"]
@@ -41,6 +42,7 @@ class Observation:
         link, app: whether SuperLink and the ServerApp are alive.
         appeared: whether the ServerApp has been seen since the run was submitted.
         waited: seconds since the run was submitted.
+        helper: whether SuperLink's helper is alive, which launches the ServerApp.
     """
 
     status: Status | None
@@ -49,6 +51,7 @@ class Observation:
     app: bool
     appeared: bool
     waited: float
+    helper: bool = True
 
 
 def judge(seen: Observation) -> Verdict:
@@ -65,11 +68,10 @@ def judge(seen: Observation) -> Verdict:
         return "wait"
     if seen.appeared:
         return "resubmit"
-    # no process launches it: SuperLink's helper is gone
-    return "restart" if seen.waited > LAUNCH else "wait"
+    return "restart" if seen.waited > (LAUNCH if seen.helper else GONE) else "wait"
 
 
-APP = "flwr-serverapp"  # part of its command line
+APP, HELPER = "flwr-serverapp", "flower-superexec"  # in their command lines
 TICK = 1.0  # seconds between observations
 ANSWER = 300.0  # seconds until a SuperLink must answer, on a busy machine
 STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
@@ -254,13 +256,13 @@ class ServerPolicy:
         began, appeared = time.monotonic(), False
         while True:
             time.sleep(TICK)
-            app = any(APP in command for command in supervisor.descendants().values())
+            commands = supervisor.descendants().values()
+            app, helper = (any(name in c for c in commands) for name in (APP, HELPER))
             appeared |= app
             status = read_status(self.state)
             age = time.time() - status.time if status else 0.0
-            seen = Observation(
-                status, age, supervisor.alive, app, appeared, time.monotonic() - began
-            )
+            waited = time.monotonic() - began
+            seen = Observation(status, age, supervisor.alive, app, appeared, waited, helper)
             if (verdict := judge(seen)) != "wait":
                 return verdict
             if study.known and self.queue.state(self.queue.named(study.name)) == "aborted":
