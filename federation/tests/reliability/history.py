@@ -241,19 +241,15 @@ def _trained_once(visits: Mapping[str, Sequence[Line]]) -> Iterator[str]:
 def _summed_once(audit: Sequence[Line], minimum: Mapping[str, int], name: str) -> Iterator[str]:
     """A silo masks in one sum a round, which it is in, of the agreed least number of silos."""
     summed = defaultdict[tuple[str, object], set[tuple[str, ...]]](set)
-    parts = defaultdict[tuple[str, object], set[object]](set)
     for line in audit:
         about = str(line.get("study", KIT)), line.get("round")
         if line["event"] == "sum":
             summed[about].add(tuple(line["silos"]))
             if name not in line["silos"] or len(set(line["silos"])) < minimum.get(about[0], 2**31):
                 yield f"{about[0]}, round {about[1]}: masked for {line['silos']}"
-        elif line["event"] == "answered" and about[0] in minimum and line["bytes"]:
-            parts[about].add(line["task"])
-    for used in (summed, parts):
-        for (study, number), sums in used.items():
-            if len(sums) > 1:
-                yield f"{study}, round {number}: its key is in {len(sums)} sums"
+    for (study, number), sums in summed.items():
+        if len(sums) > 1:
+            yield f"{study}, round {number}: its key is in {len(sums)} sums"
 
 
 def _same_sums(history: History, runs: Mapping[str, Sequence[Line]]) -> list[str]:

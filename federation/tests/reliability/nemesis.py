@@ -36,6 +36,7 @@ from pomona_federation.rehearsal.inputs import federation_file
 from pomona_federation.rehearsal.run import KINDS, kind_of, local_federation
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.study import KIT
 from pomona_federation.supervision.processes import process_tree
 from real_federation import simulated
 from troubled_line import Line, between
@@ -299,15 +300,20 @@ def models_differ(arena, patch):
         cohorts = {r.round: r.cohort for r in load(folder).rounds}
         theirs = simulated(scenario, cohorts, arena.local.folder / "simulated" / name, patch)
         for k, silo in enumerate(arena.local.names):
-            known = KnownStudies(arena.local.silo(silo))
-            path = known.home(known.named(name)) / "models" / "personal.safetensors"
-            if not last_visit(known.home(known.named(name)), status.round):
-                continue
-            ours = load_file(path)
+            home = home_of(arena.local.silo(silo), name)
+            if k not in theirs or not last_visit(home, status.round):
+                continue  # a simulation keeps the models of its last round alone
+            ours = load_file(home / "models" / "personal.safetensors")
             compared += 1
-            if k not in theirs or any(not ours[key].equal(theirs[k][key]) for key in theirs[k]):
+            if any(not ours[key].equal(theirs[k][key]) for key in theirs[k]):
                 different.append(f"{name}: {silo} has another model than the simulation")
     return compared, different
+
+
+def home_of(kit, name):
+    """A silo's folder of a study."""
+    known = KnownStudies(kit)
+    return kit / "state" if name == KIT else known.home(known.named(name))
 
 
 def last_visit(home, number):
@@ -334,7 +340,7 @@ def main():
         kept = {k: v for k, v in TERMS.items() if k != "decide"}
         local = closing.enter_context(local_federation(kit, out / "local", **kept))
         arena = Arena(local, given.rounds, until=began + 60 * given.minutes)
-        arena.scenarios["kit"] = kit
+        arena.scenarios[KIT] = kit
         for name in local.names:
             arena.lines[name] = closing.enter_context(between(Line(), local, [name]))
         for who in () if given.calm else ("server", local.names[-1]):

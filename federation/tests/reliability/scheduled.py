@@ -316,7 +316,9 @@ def judged(case, made, kits, bus):
         visits = (kits / name / "state/rounds.jsonl").read_text().splitlines()
         if f'"round": {ROUNDS + 1}, "trained": false' not in visits[-1]:
             bus.events["without the last visit"] += 1
-        elif name not in theirs or differ(ours, theirs[name]):
+        elif name not in theirs:  # absent in the last round, the only one whose models it keeps
+            bus.events["not in the simulation"] += 1
+        elif differ(ours, theirs[name]):
             broken.append(f"{name} has another model than the simulation")
     return broken
 

@@ -116,7 +116,7 @@ SERVER = {
 SILO = {
     "trained round 2 2 times": visited({"round": 2, "trained": True}),
     "its key is in 2 sums": audited(
-        after("sum", 2, line("answered", study="s", round=2, task="other", bytes=9))
+        after("sum", 2, line("sum", study="s", round=2, silos=[*SILOS, "d"]))
     ),
     "masked for ['a', 'b']": audited(replaced("sum", 2, silos=["a", "b"])),
     "has not masked for the sum": audited(without("sum", 2)),
