@@ -248,6 +248,23 @@ def test_a_client_sends_and_takes_no_faster_than_it_may():
     assert (up.now, down.now) == (pytest.approx(15.0), pytest.approx(10.0))
 
 
+@pytest.mark.parametrize(("size", "seconds"), [(0, 30.0), (5 * 2**20, 72.0), (40, 30.0)])
+def test_the_answer_to_a_piece_is_waited_for_as_long_as_a_line_of_2_mbit_a_second_takes(
+    size, seconds
+):
+    """For two pieces at a time; with 30 s each was sent again until its upload had expired."""
+    waits = []
+
+    class Server(httpx.BaseTransport):
+        def handle_request(self, request):
+            waits.append(request.extensions["timeout"]["read"])
+            return httpx.Response(200, stream=httpx.ByteStream(b""))
+
+    with httpx.Client(transport=Line(Server(), None, None), timeout=30.0) as one:
+        one.post("http://server/", content=bytes(size))
+    assert waits == [pytest.approx(seconds, abs=0.1)]
+
+
 def test_megabits_are_a_million_bits():
     assert Bandwidth.of(8.0).rate == 1e6
     assert Bandwidth.of(None) is None

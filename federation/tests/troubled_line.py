@@ -4,6 +4,7 @@ on loopback.
 
 import asyncio
 import threading
+import time
 import tomllib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class Line:
     cuts: int = 0
     _open: set = field(default_factory=set)
     _draws: Generator = field(default_factory=lambda: stream(5, "line"))
-    _ways: tuple = field(default_factory=lambda: (asyncio.Lock(), asyncio.Lock()))
+    _free: list = field(default_factory=lambda: [0.0, 0.0])  # when each way has sent all before
 
     async def carry(self, target, reader, writer):
         """Relay one connection, until one end closes it or it is cut."""
@@ -54,8 +55,8 @@ class Line:
             writers.append(onward)
             left = self._draws.exponential(self.cut) if self.cut else float("inf")
             ways = {
-                asyncio.ensure_future(self._pass(*way, left, turn))
-                for way, turn in zip(((reader, onward), (there, writer)), self._ways, strict=True)
+                asyncio.ensure_future(self._pass(*ends, left, way))
+                for way, ends in enumerate(((reader, onward), (there, writer)))
             }
             try:
                 await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -74,7 +75,7 @@ class Line:
         for task in self._open:
             task.cancel()
 
-    async def _pass(self, reader, writer, left, turn):
+    async def _pass(self, reader, writer, left, way):
         """Relay one direction, up to a number of bytes; a closed end is passed on, too."""
         try:
             while piece := await reader.read(PIECE):
@@ -85,8 +86,9 @@ class Line:
                     wait + (self.again if self._draws.random() < self.lost else 0.0)
                 )
                 if self.capacity:
-                    async with turn:
-                        await asyncio.sleep(len(piece) / self.capacity)
+                    now = time.monotonic()
+                    self._free[way] = max(self._free[way], now) + len(piece) / self.capacity
+                    await asyncio.sleep(self._free[way] - now)
                 left -= len(piece)
                 if left < 0:
                     self.cuts += 1

@@ -97,6 +97,9 @@ LONGEST = 32 * 2**20
 
 PIECE = 2**14  # bytes sent at once: small, so that heartbeats pass between the pieces of a model
 MBIT = 1e6 / 8  # bytes
+SLOWEST = (
+    2 * MBIT / 2
+)  # bytes a second of one of two requests on the slowest line that is supported
 
 
 @dataclass
@@ -195,7 +198,13 @@ class Line(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the answer's body is read later, and raises AnswerRefused beyond
         ``LONGEST``.
+
+        A large body can be in the kernel's buffers long before it is at the server: its answer is
+        waited for as long as a slow line takes. Sent again and again, it would never arrive.
         """
+        timeout, size = request.extensions.get("timeout", {}), request.headers.get("Content-Length")
+        if size and timeout.get("read"):
+            timeout["read"] += int(size) / SLOWEST
         if self._up:
             assert isinstance(request.stream, httpx.SyncByteStream), (
                 "Flower's requests have their bytes"
