@@ -14,7 +14,7 @@ INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
 BENCHMARKS := fedavg_round native_step native_networks apple_step methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate bench peers-setup peers image site clean
+.PHONY: demo setup lock native bytecode test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate bench peers-setup peers image site clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -40,6 +40,10 @@ native: .venv/native
 ATONCE = $$($(BIN)/python -c "import os; print(os.cpu_count() + 1)")
 test: .venv/dev
 	$(BIN)/pytest --draw -n $(ATONCE)
+
+# Bytecode of all that tests import, once: else each of the test processes compiles it, a minute of processor time each
+bytecode: .venv/dev
+	$(BIN)/pytest --collect-only -q > .venv/collected
 
 # The tests of one of the two packages
 test-core: .venv/dev

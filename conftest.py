@@ -1,5 +1,6 @@
 """One computing thread in every test process, and real data only where somebody has it."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -40,6 +41,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("long") and number(f"turn {item.nodeid}") % TURNS:
                 item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests live to the end: no collection of garbage looks at them again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

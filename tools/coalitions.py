@@ -1,6 +1,6 @@
 """Smallest sums that a server with some of the silos can read in secure aggregation.
 
-python tools/coalitions.py [--most 5] [--without-places]
+python tools/coalitions.py [--most 7] [--without-places]
 
 For each number of silos and of silos with the server, all choices of these silos and of the keys
 that they sign are tried: each its own key, or a copy of any other silo's. The masks are those of
@@ -15,6 +15,7 @@ on such masks.
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from itertools import combinations, product
 from math import inf
 
@@ -28,6 +29,7 @@ from pomona_federation.messages.masks import masked, public
 CONTEXT = "00" * 32
 LENGTH = 4  # numbers of a vector: two masks are equal by chance with probability 2^-256
 Derivation = Callable[[Words, str, int, Mapping[int, str], str], Words]
+_public = cache(public)
 
 
 def smallest_sum(n: int, colluders: tuple[int, ...], derive: Derivation = masked) -> float:
@@ -62,17 +64,23 @@ def _unknown_masks(
     """Return each honest silo's masks (honest, LENGTH) without those that the server can compute:
     it has the private key of each silo with it.
     """
-    zeros = np.zeros(LENGTH, np.uint64)
-    by_key = {public(secret): secret for i, secret in enumerate(secrets) if i not in honest}
-    rows = []
-    for place in honest:
-        row = derive(zeros, secrets[place], place, keys, CONTEXT)
-        for peer in set(keys) - set(honest):
-            if (secret := by_key.get(keys[peer])) is not None:
-                pair = {place: keys[place], peer: keys[peer]}
-                row = row + derive(zeros, secret, peer, pair, CONTEXT)
-        rows.append(row)
-    return np.array(rows)
+    by_key = {_public(secret): secret for i, secret in enumerate(secrets) if i not in honest}
+    rows = np.zeros((len(honest), LENGTH), np.uint64)
+    for i, place in enumerate(honest):
+        for peer in set(keys) - {place}:
+            rows[i] += _pair_mask(derive, secrets[place], place, peer, keys[peer])
+            if peer not in honest and (secret := by_key.get(keys[peer])) is not None:
+                rows[i] += _pair_mask(derive, secret, peer, place, keys[place])
+    return rows
+
+
+@cache
+def _pair_mask(
+    derive: Derivation, secret: str, place: int, peer: int, peer_key: str
+) -> NDArray[np.uint64]:
+    """Return what the silo at ``place`` adds for one peer: its masks are the sum over its peers."""
+    keys = {place: public(secret), peer: peer_key}
+    return derive(np.zeros(LENGTH, np.uint64), secret, place, keys, CONTEXT)
 
 
 def _smallest_group(masks: NDArray[np.uint64]) -> float:
@@ -104,7 +112,7 @@ def without_places(
 def main() -> None:
     """Print a line for each number of silos and of silos with the server."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--most", type=int, default=5, help="largest number of silos")
+    parser.add_argument("--most", type=int, default=7, help="largest number of silos")
     parser.add_argument("--without-places", action="store_true")
     options = parser.parse_args()
     derive = without_places if options.without_places else masked

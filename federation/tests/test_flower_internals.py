@@ -22,7 +22,8 @@ SOURCE = Path(pomona_federation.__file__).parent
 def used():
     """Every name that a file of the deployment imports from Flower, with the file."""
     for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        source = path.read_text()
+        for node in ast.walk(ast.parse(source)) if "flwr" in source else ():
             if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "flwr":
                 yield from ((path.name, node.module, alias.name) for alias in node.names)
             assert not isinstance(node, ast.Import) or not any(

@@ -169,6 +169,20 @@ def test_a_server_with_some_silos_reads_the_sum_of_all_others_alone(n, count):
         assert smallest_sum(n, colluders) == n - len(colluders)
 
 
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_masks_are_sums_over_pairs(n):
+    """So that the search may derive the mask of a pair once."""
+    private = secrets(n)
+    keys, zeros = shown(private), np.zeros(LENGTH, np.uint32)
+    for place, secret in private.items():
+        pairs = [{place: keys[place], peer: keys[peer]} for peer in set(keys) - {place}]
+        total = sum(
+            (masked(zeros, secret, place, pair, CONTEXT) for pair in pairs),
+            start=zeros,
+        )
+        np.testing.assert_array_equal(masked(zeros, secret, place, keys, CONTEXT), total)
+
+
 def test_the_search_for_coalitions_finds_the_copied_key_where_places_are_not_bound():
     assert smallest_sum(3, (0,), without_places) == 1  # silo 1 lies between silos 0 and 2
     assert smallest_sum(3, (1,), without_places) == 2
