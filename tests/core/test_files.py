@@ -60,14 +60,19 @@ LIBRARIES = {
 }  # fmt: skip
 
 
+NAMES = {name.rpartition(".")[2] for name in LIBRARIES} | {"read_text", "read_bytes"}
+
+
 def reads(source: str) -> set[str]:
     """The calls in a module's source that may open a file for reading."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if not isinstance(node, ast.Call):
             continue
+        last = getattr(node.func, "attr", getattr(node.func, "id", None))
+        if last not in NAMES:
+            continue
         name = ast.unparse(node.func)
-        last = name.rpartition(".")[2]
         given = [*node.args, *(k.value for k in node.keywords)]
         modes = [a.value for a in given if isinstance(a, ast.Constant) and isinstance(a.value, str)]
         writes = any(

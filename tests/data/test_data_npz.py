@@ -219,6 +219,7 @@ def test_damaged_archives(tmp_path):
         read(settings)
 
 
+@pytest.mark.long
 @given(
     hnp.arrays(
         st.sampled_from(["<f4", ">i2", "u1"]),

@@ -18,6 +18,7 @@ from pomona.data.reader_process import Reply, read_in_child, shared_number
 shapes = arrays.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
 
 
+@pytest.mark.long
 @given(st.lists(arrays.arrays(np.float32, shapes), max_size=3), st.integers())
 def test_a_reply_arrives_as_it_was_sent(sent, fact):
     facts, received = read_in_child(lambda: Reply({"n": fact}, sent), "x")
