@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     EllipticCurvePublicKey,
     generate_private_key,
 )
-from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     load_pem_private_key,
@@ -29,6 +29,7 @@ from pomona.core import files
 from pomona.core.errors import ConfigError
 from pomona_federation.keys import Pair, load_public, own, pem, signer
 
+LONGEST_PASSWORD = 1000  # characters of its file
 AUTHORITY_DAYS = 3652
 SERVER_DAYS = 825  # the longest that strict TLS clients accept
 SKEW = timedelta(hours=1)  # tolerance for silos whose clocks run behind
@@ -147,6 +148,15 @@ def content(path: Path) -> bytes:
         raise ConfigError(f"{path}: holds no certificate; copy it from the kit again") from None
 
 
+def fingerprint(path: Path) -> str:
+    """Return the SHA-256 of a certificate file as browsers show it.
+
+    Raises ConfigError unless it contains a certificate.
+    """
+    shown = x509.load_pem_x509_certificate(content(path)).fingerprint(SHA256())
+    return shown.hex(":").upper()
+
+
 def validity(certificate: bytes) -> datetime:
     """Return the end (UTC) of a certificate's (PEM) validity.
 
@@ -163,6 +173,27 @@ def private(path: Path) -> None:
         raise ConfigError(f"{path} cannot be read ({fault.strerror}); put it there") from None
     if mode & 0o077:
         raise ConfigError(f"{path} is open to others ({mode:04o}); run: chmod 600 {path}")
+
+
+def password(path: Path, owner: str) -> str:
+    """Return a password from its file.
+
+    Raises ConfigError unless the file is readable only by its owner and holds one line.
+
+    Args:
+        path: of the file.
+        owner: whose password it is, for the message.
+    """
+    private(path)
+    try:
+        text = files.text(path).rstrip("\r\n")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise ConfigError(
+            f"{path}: cannot be read ({fault}); write {owner} password there, one line"
+        ) from None
+    if not text or len(text) > LONGEST_PASSWORD or not text.isprintable():
+        raise ConfigError(f"{path}: write {owner} password there, and nothing else, in one line")
+    return text
 
 
 def certificate(path: Path, key: Path, ca: Path) -> datetime:

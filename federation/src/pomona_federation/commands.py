@@ -31,6 +31,8 @@ SERVER: Commands = {
     "add": ("server:add", "Add a silo; it joins at the next round."),
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),
     "renew-key": ("kits:replace_key", "Let a silo's next key take its key's place."),
+    "page": ("people:page", "List who may read the status page; let a person read it, or no more."),
+    "notify": ("people:notify", "Show where notices go, and send one to try it."),
 }
 SILO: Commands = {
     "check": (

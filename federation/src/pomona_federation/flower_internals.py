@@ -261,7 +261,10 @@ def run_superlink(
 
 @dataclass(frozen=True)
 class FailuresOf:
-    """A filter of uvicorn's access log: requests to these paths are shown only if they fail."""
+    """A filter of uvicorn's access log: requests to these paths are shown only if they fail.
+
+    Nothing that follows one of them is shown, nor any query: a person may have put a token there.
+    """
 
     paths: Sequence[str]
 
@@ -270,7 +273,10 @@ class FailuresOf:
         args = record.args
         if not (isinstance(args, tuple) and len(args) == 5 and isinstance(args[4], int)):
             return True
-        return str(args[2]).partition("?")[0] not in self.paths or args[4] >= 400
+        path = str(args[2]).partition("?")[0]
+        path = next((known for known in self.paths if path.startswith(known)), path)
+        record.args = (*args[:2], path, *args[3:])
+        return path not in self.paths or args[4] >= 400
 
 
 PIN = "app.sha256"

@@ -42,6 +42,12 @@ def plain(text: str, most: int = LONGEST) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
+def without_paths(text: str, most: int = LONGEST) -> str:
+    """Return text as ``plain`` does, with "(path)" for every word that contains a slash."""
+    words = plain(text, most).split()
+    return " ".join("(path)" if "/" in word.strip("'\"(),;:") else word for word in words)
+
+
 def _within(name: str) -> str:
     path = PurePosixPath(name)
     if path.is_absolute() or not path.parts or ".." in path.parts or "\0" in name:

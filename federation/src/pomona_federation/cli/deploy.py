@@ -15,7 +15,9 @@ from pomona.core.errors import ConfigError
 from pomona.core.files import content
 from pomona.core.settings import Settings
 from pomona_federation.agreement import Federation, FoundingMember
+from pomona_federation.notices.settings import NotifySettings
 from pomona_federation.provision.wheels import LOCK, Libraries, described
+from pomona_federation.server.settings import ServerFile
 from pomona_federation.silo.consent_rules import ConsentPolicy
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import (
@@ -226,6 +228,8 @@ FILES: Mapping[str, type[Settings]] = {
     "[survey.noise] of STUDY.toml": Noise,
     "silo.toml": SiloFile,
     "policy.toml": ConsentPolicy,
+    "server.toml": ServerFile,
+    "[notify] of server.toml": NotifySettings,
 }
 
 

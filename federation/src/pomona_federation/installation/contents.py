@@ -101,6 +101,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
     ),
     "server": (
         *COMMON,
+        Rule("server.toml", "secret", "own settings: addresses of notices"),
         Rule("keys/**", "keep", "public keys, with which signatures can be verified later"),
         Rule("run/audit.jsonl", "keep", "audit log"),
         *(

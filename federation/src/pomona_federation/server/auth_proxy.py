@@ -103,6 +103,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 OPEN = "/v1/fleet/"
 HEALTH = "/health"
+PAGE = "/status"  # for people, whose requests nothing behind the gate sees
 # in a request's state: whether its connection belongs to the server's own account
 OURS = "pomona.ours"
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
@@ -153,6 +154,7 @@ class Gate:
         membership: whether the silo whose key signed a request's head is a member, for that silo.
         studies: answers a member's request about studies, given the member, the path and the body,
             with status and text; one request per member at a time.
+        page: answers requests for ``PAGE``, from anywhere, by rules of its own; None for none.
     """
 
     app: Application
@@ -161,6 +163,7 @@ class Gate:
     limits: RequestLimits = RequestLimits()
     membership: Callable[[Scope], str] = lambda _: ""
     studies: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
+    page: Application | None = None
     _busy: Counter[str] = field(default_factory=Counter)
     _visits: defaultdict[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
@@ -169,6 +172,8 @@ class Gate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
+        if self.page and scope["type"] == "http" and scope["path"] == PAGE:
+            return await self.page(scope, receive, send)
         try:
             if not passes(scope):
                 raise RequestRefused(403, "forbidden")

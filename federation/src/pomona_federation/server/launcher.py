@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import tomli_w
@@ -16,8 +17,11 @@ from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import Audit
 from pomona_federation.certificates import RENEW, certificate, expires, private, warning
+from pomona_federation.notices.notifier import Notifier
+from pomona_federation.notices.server_events import ServerEvents
 from pomona_federation.server import superlink
 from pomona_federation.server.registry_admin import members
+from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.superlink_client import SuperLinkClient, connection
 from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
@@ -101,8 +105,8 @@ def _served(
     standing: bool,
 ) -> Status:
     state, ca = folder / "run", folder / "certs" / "ca.crt"
-    with Audit(state / "audit.jsonl") as audit:
-        tell = LogFile(state / "logs" / SUPERVISOR).telling(say)
+    tell = LogFile(state / "logs" / SUPERVISOR).telling(say)
+    with Audit(state / "audit.jsonl") as audit, _notices(folder, federation, tell):
         if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):
             tell(f"the server's certificate {line}; {RENEW}")
         audit.write("started", federation=federation.name, round=last_round(state))
@@ -126,6 +130,17 @@ def _served(
             raise
         audit.write("stopped", code=status.code, round=status.round)
         return status
+
+
+def _notices(
+    folder: Path, federation: Federation, say: Callable[[str], None]
+) -> AbstractContextManager[object]:
+    """Sends the notices that ``server.toml`` asks for, if any. Raises ConfigError."""
+    settings = ServerFile.load(folder, federation).notify
+    if settings is None:
+        return nullcontext()
+    events = ServerEvents(folder, settings)
+    return Notifier(folder, folder / "run", federation.name, settings, events, say)
 
 
 def require_ready(folder: Path, federation: Federation) -> None:

@@ -42,6 +42,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.server.auth_proxy import (
     OURS,
+    PAGE,
     Gate,
     Headers,
     RequestLimits,
@@ -53,6 +54,7 @@ from pomona_federation.server.auth_proxy import (
 )
 from pomona_federation.server.held_requests import Hold, Notifier, notify
 from pomona_federation.server.registry_admin import keys_of, written
+from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.supervision.processes import QUIET, die_with_parent
 
@@ -279,8 +281,20 @@ def main() -> None:
     )
     uplink = partial(announced, folder / "run")
     studies = StudyRequests(folder).answer
+    page = None
+    if ServerFile.load(folder, federation).page:
+        from pomona_federation.monitoring.status_html import status_html
+        from pomona_federation.server.status_page import StatusPage
+
+        page = StatusPage(folder, status_html(folder))
     gate = Middleware(
-        Gate, known=known, uplink=uplink, limits=limits, membership=membership, studies=studies
+        Gate,
+        known=known,
+        uplink=uplink,
+        limits=limits,
+        membership=membership,
+        studies=studies,
+        page=page,
     )
     notifier = Notifier()
     hold = Middleware(Hold, answered=partial(notify, folder / "run"), notifier=notifier)
@@ -291,7 +305,7 @@ def main() -> None:
         )
         server = {"http": showing(server["http"])}
         server |= asking_for_certificates(folder / "certs" / "ca.crt")
-    quiet = (MEMBERSHIP, STUDIES, "/v1/control/list-nodes")  # a few per minute and silo
+    quiet = (MEMBERSHIP, STUDIES, PAGE, "/v1/control/list-nodes")  # a few per minute and silo
     flower_internals.run_superlink((gate, hold), server, DATABASE, quiet)
 
 

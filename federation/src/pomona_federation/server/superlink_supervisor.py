@@ -148,12 +148,13 @@ class ServerPolicy:
         if isinstance(step, Restart):
             return step
         self._over = True
+        name = self._study.name if self._study else KIT
+        with suppress(StorageError):  # a full disk, which the status has already reported
+            about = {"study": name, "state": step.state, "code": step.code}
+            self.audit.write("ended", **about, round=step.round)
         if not self.standing and not self.queue.open:
             return step
-        self.say(
-            f"study {self._study.name if self._study else KIT} is over ({step.state}, round "
-            f"{step.round})"
-        )
+        self.say(f"study {name} is over ({step.state}, round {step.round})")
         return Restart(0.0, stop=False)
 
     def _next(self, supervisor: Supervisor) -> QueuedStudy | None:

@@ -13,14 +13,10 @@ from threading import Lock
 
 import httpx
 
-from pomona.core.errors import ConfigError
-from pomona.core.files import text
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
-from pomona_federation.certificates import Shown, client_context, private
+from pomona_federation.certificates import Shown, client_context, password
 from pomona_federation.silo.settings import SiloFile, proxy_address
-
-LONGEST_PASSWORD = 1000  # bytes of its file
 
 
 @dataclass(frozen=True)
@@ -71,20 +67,7 @@ class ServerRoute:
 
 def _login(silo: SiloFile) -> tuple[str, str] | None:
     path = silo.proxy_password_file
-    if path is None:
-        return None
-    private(path)
-    try:
-        password = text(path).rstrip("\r\n")
-    except (OSError, UnicodeDecodeError) as fault:
-        raise ConfigError(
-            f"{path}: cannot be read ({fault}); write the proxy's password there, one line"
-        ) from None
-    if not password or len(password) > LONGEST_PASSWORD or not password.isprintable():
-        raise ConfigError(
-            f"{path}: write the proxy's password there, and nothing else, in one line"
-        )
-    return silo.proxy_user, password
+    return None if path is None else (silo.proxy_user, password(path, "the proxy's"))
 
 
 REFUSES = (

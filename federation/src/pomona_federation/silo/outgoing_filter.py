@@ -8,7 +8,7 @@ from errno import EDQUOT, ENOSPC
 from typing import Any
 
 from pomona.config import Config
-from pomona.core.bounds import plain
+from pomona.core.bounds import plain, without_paths
 from pomona.core.errors import (
     ConfigError,
     DataError,
@@ -94,10 +94,7 @@ def scrubbed(fault: BaseException) -> str:
     if not isinstance(fault, PomonaError) or isinstance(fault, QUOTING):
         what = fault.kind if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
         return f"{what}; the silo's log has the rest"
-    words = str(fault).split()
-    return f"{fault.kind}: " + " ".join(
-        "(path)" if "/" in w.strip("'\"(),;:") else w for w in words
-    )
+    return f"{fault.kind}: {without_paths(str(fault))}"
 
 
 def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int) -> dict[str, Any]:

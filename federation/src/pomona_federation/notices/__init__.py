@@ -1,0 +1,1 @@
+"""Notices to people by webhook and mail, made of the audit log."""
