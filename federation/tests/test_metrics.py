@@ -25,7 +25,6 @@ from pomona_federation import certificates
 from pomona_federation.audit_log import Audit, whole
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import metrics
-from pomona_federation.monitoring.followed_file import Followed
 from pomona_federation.monitoring.metrics_app import listening, metrics_app, of_server, of_silo
 from pomona_federation.monitoring.prometheus_text import (
     CONTENT_TYPE,
@@ -35,6 +34,7 @@ from pomona_federation.monitoring.prometheus_text import (
     together,
 )
 from pomona_federation.monitoring.watched_server import AuditedServer, moment
+from pomona_federation.supervision.followed_file import Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
 from test_preflight import kit
 

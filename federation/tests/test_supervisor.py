@@ -182,6 +182,7 @@ def test_a_run_that_finishes(tmp_path, quick):
         "superlink",
         "registered",
         "submitted",
+        "ended",
     ]
     assert verify(tmp_path / "run" / "audit.jsonl") is None
 

@@ -31,7 +31,7 @@ def page(
     require_kit(folder, "server")
     if name is None:
         names = sorted(page_readers.readers(folder).tokens)
-        emit(names) if json else say(*(names or ["nobody may read the status page"]))
+        emit(names) if json else say(*(names or ["no one may read the status page"]))
         return
     if revoke:
         page_readers.revoke(folder, name)
@@ -60,7 +60,7 @@ def notify(
     federation = Federation.read(folder / "federation.toml")
     settings = ServerFile.load(folder, federation).notify
     if settings is None:
-        raise ConfigError(f"{folder / NAME} has no section [notify]; nobody gets a notice")
+        raise ConfigError(f"{folder / NAME} has no section [notify]: no notice is sent")
     if test:
         outcomes = try_out(folder, federation.name, settings)
         rows = [{"receiver": name, "outcome": text} for name, text in outcomes.items()]

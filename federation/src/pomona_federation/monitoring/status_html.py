@@ -49,7 +49,7 @@ def status_html(kit: Path) -> Callable[[], str]:
 
 def _lines(now: Row, views: Iterable[StudyView]) -> Iterable[str]:
     yield f"As of {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; this page reloads every {EVERY} s."
-    yield f"The server runs since {now['since']}." if now["pid"] else "No server runs."
+    yield f"The server has run since {_time(now['since'])}." if now["pid"] else "No server runs."
     if now["certificate"]:
         yield f"Its certificate is valid until {now['certificate']}."
     for view in views:
@@ -69,7 +69,7 @@ def _of_study(view: StudyView) -> Iterable[str]:
     if now["sum"]:
         yield now["sum"]
     for (model, when, split), mean in record.means.items():
-        yield f"{record.metric}, mean over silos, {model}, {when}, {split}: {mean:.4f}"
+        yield f"Mean over silos of {record.metric}, {model}, {when}, {split}: {mean:.4g}"
 
 
 def _title(now: Row) -> str:
@@ -82,10 +82,9 @@ def _progress(now: Row) -> str:
         return ""
     trial = "" if now["trial"] is None else f", trial {now['trial']}"
     left = (now["rounds"] - now["round"]) * (now["seconds"] or 0) / 60
+    time = f"about {left:.0f} min left" if left >= 1 else "less than a minute left"
     running = now["state"] == "running" and left
-    return f"{trial}, round {now['round']} of {now['rounds']}" + (
-        f", about {left:.0f} min left" if running else ""
-    )
+    return f"{trial}, round {now['round']} of {now['rounds']}{f', {time}' if running else ''}"
 
 
 def _silos(now: Row) -> Table:
@@ -134,6 +133,10 @@ def _studies(rows: Iterable[Row]) -> Table:
 def _table(name: str, title: str, rows: list[dict[str, Any]]) -> Table:
     table = of_records(rows)
     return Table(name, title, [], table.header, table.rows, table.words)
+
+
+def _time(text: str) -> str:
+    return text.replace("T", " ").replace("+00:00", " UTC")
 
 
 def _shown(text: str) -> str:

@@ -21,9 +21,9 @@ from pomona.record.events import EVENTS
 from pomona.storage.hash_chain import parsed
 from pomona_federation import status
 from pomona_federation.agreement import Federation, StudyAgreement
-from pomona_federation.monitoring.followed_file import Followed
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
 from pomona_federation.study import KIT, SurveyStudy
+from pomona_federation.supervision.followed_file import Followed
 
 ROUNDS = 40  # rounds whose silos are remembered
 SPOKE = {"present", "received"}  # events backed by a silo's own signature

@@ -9,14 +9,14 @@ import hashlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any
 
 from pydantic import Field
 
@@ -25,10 +25,10 @@ from pomona.core.errors import PomonaError, StorageError
 from pomona.core.settings import Settings
 from pomona.storage.hash_chain import parsed
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.monitoring.followed_file import Mark, RewrittenError, lines_after
-from pomona_federation.notices.server_events import Message, Progress
+from pomona_federation.notices.events import Events, Message, Progress
 from pomona_federation.notices.settings import NotifySettings
 from pomona_federation.notices.transport import Notice, SendError, send
+from pomona_federation.supervision.followed_file import Mark, RewrittenError, lines_after
 from pomona_federation.supervision.supervisor import backoff
 
 FILE, LOG = "notices.json", "audit.jsonl"  # in the state of a kit
@@ -67,18 +67,6 @@ class Memory(Settings):
     progress: Progress = Progress()
     waiting: tuple[Outgoing, ...] = Field((), max_length=MOST)
     sending: str = ""
-
-
-class Events(Protocol):
-    """Finds what is worth a notice."""
-
-    def read(
-        self, lines: Iterable[Mapping[str, Any]], progress: Progress
-    ) -> tuple[Progress, list[Message]]:
-        """What lines of the audit log report, and the progress after them."""
-
-    def conditions(self, progress: Progress) -> tuple[Progress, list[Message]]:
-        """What the machine's state reports."""
 
 
 @dataclass

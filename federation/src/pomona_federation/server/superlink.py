@@ -43,6 +43,7 @@ from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.server.auth_proxy import (
     OURS,
     PAGE,
+    Application,
     Gate,
     Headers,
     RequestLimits,
@@ -117,11 +118,13 @@ def shown_head(scope: Scope) -> Headers:
 HEAD = 20.0  # seconds until a connection must have sent the complete head of a request
 # seconds that a request waits while others write the database: a hundred silos may ask at once
 DATABASE = 60
+PLAIN = "pomona_federation.server.superlink"
+PAGED = "pomona_federation.monitoring.status_page"  # runs ``main`` with the status page
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
     """The command line of a server kit's SuperLink."""
-    bind = Address.parse(federation.bind)
+    bind, own = Address.parse(federation.bind), ServerFile.load(folder, federation)
     certs = folder / "certs"
     keys = (
         ("--ssl-ca-certfile", "ca.crt"),
@@ -130,7 +133,12 @@ def command(folder: Path, federation: Federation) -> list[str]:
     )
     secured = [word for option, name in keys for word in (option, str(certs / name))]
     return [
-        *(sys.executable, "-m", "pomona_federation.server.superlink", str(folder)),
+        *(
+            sys.executable,
+            "-m",
+            PAGED if own.page else "pomona_federation.server.superlink",
+            str(folder),
+        ),
         *("--host", bind.host, "--port", str(bind.port)),
         *("--database", str(folder / "run" / "superlink.db")),
         "--disable-runtime-dependency-installation",
@@ -255,8 +263,11 @@ def anonymous(_: Scope) -> str:
     return ""
 
 
-def main() -> None:
-    """Run Flower's SuperLink behind the gate."""
+def main(page: Callable[[Path], Application] | None = None) -> None:
+    """Run Flower's SuperLink behind the gate.
+
+    ``page``: makes the status page of a kit, if it is to be shown.
+    """
     os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
     folder = Path(sys.argv.pop(1))
@@ -281,12 +292,6 @@ def main() -> None:
     )
     uplink = partial(announced, folder / "run")
     studies = StudyRequests(folder).answer
-    page = None
-    if ServerFile.load(folder, federation).page:
-        from pomona_federation.monitoring.status_html import status_html
-        from pomona_federation.server.status_page import StatusPage
-
-        page = StatusPage(folder, status_html(folder))
     gate = Middleware(
         Gate,
         known=known,
@@ -294,7 +299,7 @@ def main() -> None:
         limits=limits,
         membership=membership,
         studies=studies,
-        page=page,
+        page=page(folder) if page else None,
     )
     notifier = Notifier()
     hold = Middleware(Hold, answered=partial(notify, folder / "run"), notifier=notifier)

@@ -6,14 +6,12 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import Field
-
-from pomona.core.bounds import PLACES, Count, Line, plain
+from pomona.core.bounds import plain
 from pomona.core.errors import ConfigError, DivergedError, QuorumError, StorageError
-from pomona.core.settings import Settings
 from pomona_federation import certificates
+from pomona_federation.notices.events import Message, Progress
 from pomona_federation.notices.settings import Event, NotifySettings
 from pomona_federation.server.consents import Consents
 from pomona_federation.study import KIT
@@ -25,33 +23,6 @@ REASONS = {
 }
 STOPPED_IN_ORDER = {0, 130, 143}
 RECOVERED = 1.5  # times the limit that must be free before a full disk is reported again
-
-
-class Message(NamedTuple):
-    """What a notice says."""
-
-    event: Event
-    text: str
-    study: str = ""
-    silo: str = ""
-
-
-class Progress(Settings):
-    """What is remembered of the log's earlier lines.
-
-    Attributes:
-        study: the study that the next lines are about.
-        begun: the last study whose begin was reported.
-        ended: the code of the last study that ended; 0 after a start.
-        absent: rounds in a row without a silo, by name.
-        reported: the disk and the certificate as last reported.
-    """
-
-    study: Line = KIT
-    begun: Line = ""
-    ended: int = 0
-    absent: dict[Line, Count] = Field({}, max_length=PLACES)
-    reported: dict[Line, Line] = Field({}, max_length=10)
 
 
 @dataclass(frozen=True)
