@@ -41,7 +41,7 @@ from pomona.objective.augmentation import KINDS, Augmentation
 from pomona.objective.dataset import Precision
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES, PartitionSettings
-from pomona.privacy.settings import Privacy
+from pomona.privacy.settings import Privacy, acknowledged
 
 
 def _rate(value: Any) -> Any:
@@ -371,6 +371,17 @@ class Config(Settings):
     def processes(self) -> int:
         """Number of worker processes for clients on this machine, if more than one."""
         return min(self.workers or len(os.sched_getaffinity(0)), self.clients)
+
+    @property
+    def void(self) -> str | None:
+        """Why the epsilon of a private run is no bound: there is no noise, it is known, or training
+        records leave past it; None if it is one.
+        """
+        if not self.privacy or self.privacy.void:
+            return self.privacy and self.privacy.void
+        own = self.method.method().card.privacy.releases
+        past = [release.name for release in acknowledged(self.privacy, own) if release.exact]
+        return f"no bound: {', '.join(past)} without noise" if past else None
 
     @property
     def adapt_rounds(self) -> int:

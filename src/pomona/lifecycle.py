@@ -112,7 +112,7 @@ def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any])
         chosen=list(config.chosen),
         versions=versions(),
         engine=config.engine,
-        privacy=config.privacy.void or "private" if config.privacy else None,
+        privacy=config.void or "private" if config.privacy else None,
         **about,
     )
 

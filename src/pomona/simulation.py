@@ -299,7 +299,7 @@ def _train(
             line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
         if scenario.unprotected_groups:
             line += f"; {groups_note(scenario.largest_groups(), scenario.epsilons(groups=True))}"
-        notes.add(line)
+        notes.add(f"{line}; {config.void}" if config.void else line)
     if not found:
         if out:
             _settings(scenario, out)
@@ -496,7 +496,7 @@ def privacy(
         "delta": p.delta,
         "unit": p.unit,
         "clients": bounded,
-        "void": p.void,
+        "void": config.void,
     }
     return {"privacy": section | ({"alone": _bounded(alone)} if alone else {})}
 

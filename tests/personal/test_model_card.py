@@ -227,7 +227,6 @@ def test_epsilon_is_that_of_the_summary(tmp_path):
         "acknowledge": [
             "metrics",
             "sample-counts",
-            "training-loss",
             "feature-moments",
             "unlimited-epsilon",
         ],

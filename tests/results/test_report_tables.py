@@ -76,6 +76,7 @@ def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
     void = privacy(runs([guarded(void="no privacy: noise_multiplier = 0"), guarded("apple")]))
     assert void.notes[1] == "FedAvg-FT: no privacy: noise_multiplier = 0."
     assert [row[1] for row in void.rows] == ["FedAvg-FT"] * 4 + ["APPLE"] * 4
+    assert [row[2] for row in void.rows] == ["no bound"] * 4 + [row[-1] for row in table.rows]
 
 
 def test_the_page_has_both_with_links_to_them() -> None:

@@ -85,6 +85,7 @@ class _Chosen(Kind):
 
 class _Spent(Kind):
     epsilon: Figure
+    void: Line | None = None
 
 
 class _Note(Kind):

@@ -236,8 +236,8 @@ def _privacy(scenario: Scenario, client: int, epsilon: float | None) -> str:
     privacy = scenario.config.privacy
     if not privacy:
         return "None: what this client sent had no noise."
-    if privacy.void:
-        return f"Void: {privacy.void}."
+    if void := scenario.config.void:
+        return f"Void: {void}."
     if epsilon is None or not isfinite(epsilon):
         return "No bound: noise was added, but epsilon is not finite."
     whom = f", {said}" if (said := against(scenario.config)) else ""

@@ -172,6 +172,8 @@ class PrivacyAccount:
 
         config = self.agreed.config
         assert config.privacy
+        if config.void:
+            return math.inf
         settings = config.privacy.model_copy(update={"accountant": "rdp"})
         asked = config.method.method().card.privacy.gradients
         return projected_epsilon(settings, asked, samples, config.batch_size, config.passes, rounds)

@@ -253,7 +253,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
         if whom := against(own.config):
             leaves["epsilon"] += f", {whom}"
             leaves["alone"] = _whole_run(worst_cost(own, alone=True))
-        if own.unprotected_groups:
+        if own.unprotected_groups and not own.config.void:
             leaves["groups"] = groups_note(own.largest_groups(), own.epsilons(groups=True))
         leaves["total"] = str(found.total)
     work.require_affordable()

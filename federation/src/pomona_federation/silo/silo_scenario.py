@@ -23,7 +23,6 @@ from pomona.partition import divide
 from pomona.partition.divergence import noted
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise import require_sole
-from pomona.privacy.settings import acknowledged
 from pomona.scenario import Scenario
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import EntryForm, Task
@@ -109,12 +108,7 @@ def worst_cost(own: Scenario, before: Collection[float] = (), alone: bool = Fals
     each.
     """
     privacy = own.config.privacy
-    if privacy is None or privacy.void:
-        return Cost(inf)
-    if any(
-        release.exact
-        for release in acknowledged(privacy, own.config.method.method().card.privacy.releases)
-    ):
+    if privacy is None or own.config.void:
         return Cost(inf)
     if not before:
         return Cost(max(own.epsilons(alone)), privacy.delta)

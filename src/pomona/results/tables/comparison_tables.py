@@ -248,7 +248,8 @@ def privacy(made: Comparison) -> Table | None:
     """Return epsilon beside the reference's."""
     rows = []
     for e in made.entries:
-        spent = [c["figures"]["privacy"]["epsilon"] for c in e.cells if c["figures"]["privacy"]]
+        known = [private for c in e.cells if (private := c["figures"]["privacy"])]
+        spent = [None if private.get("void") else private["epsilon"] for private in known]
         if spent or e.printed.epsilon:
             ours = state(
                 e, NOTHING if not spent else "unbounded" if None in spent else f"{max(spent):.3g}"

@@ -230,15 +230,21 @@ def privacy(runs: list[Run]) -> Table:
             [
                 run.client(client),
                 *([run.label] if several else []),
-                _figure(e),
-                *([_figure(spent.get("alone", spent["clients"])[client])] if added else []),
+                *map(_figure, [e, *([alone] if added else [])]),
                 *(_of_group(spent.get("groups"), client) if grouped else []),
             ]
             for run, spent in private
-            for client, e in enumerate(spent["clients"])
+            for client, (e, alone) in enumerate(_bounds(spent))
         ],
         range(1 + several),
     )
+
+
+def _bounds(spent: Mapping[str, Any]) -> list[tuple[float | None, float | None]]:
+    """Return each client's ε, and that by its own noise alone; None where they bound nothing."""
+    if spent["void"]:
+        return [(None, None)] * len(spent["clients"])
+    return list(zip(spent["clients"], spent.get("alone", spent["clients"]), strict=True))
 
 
 def _of_group(groups: Mapping[str, Any] | None, client: int) -> list[str]:
