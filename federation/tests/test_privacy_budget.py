@@ -267,6 +267,16 @@ def test_a_folder_holds_what_lies_in_it_and_a_reader_is_known_by_its_name(tmp_pa
     assert shared(sources(data_settings(name="digits")), sources(data_settings(name="digits")))
 
 
+def test_two_lists_of_images_share_what_lies_in_their_folder(tmp_path):
+    lungs, hearts, others = (
+        sources(data_settings(name="images", path=tmp_path / path))
+        for path in ("lungs.csv", "hearts.csv", "away/lungs.csv")
+    )
+    assert shared(lungs, hearts)
+    assert not shared(others, sources(data_settings(name="images", path=tmp_path / "near")))
+    assert shared(lungs, sources(data_settings(name="images", path=tmp_path / "near")))
+
+
 # In a federation
 
 

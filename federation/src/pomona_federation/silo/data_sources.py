@@ -10,7 +10,7 @@ from pomona.core.bounds import Sha256
 from pomona.core.errors import StorageError
 from pomona.core.files import sha256
 from pomona.core.settings import Settings
-from pomona.data.axes import files
+from pomona.data.axes import ImageList, files
 from pomona.data.settings import DataSettings
 
 MOST_SOURCES = 10_000  # most sources of one data set, over all names that its files have had
@@ -39,9 +39,11 @@ def sources(data: DataSettings) -> tuple[DataSource, ...]:
     """The sources that settings name: files and folders, else the data set; custom reader code
     always counts.
 
-    A file that only lists others, such as a manifest of images, is one source.
+    A list of images brings its folder, in which all of them are: two lists may name the same.
     """
-    paths = [str(path.resolve()) for path in files(data)]
+    named = files(data)
+    folders = [path.parent for path in named] if isinstance(data, ImageList) else []
+    paths = [str(path.resolve()) for path in (*named, *folders)]
     names = [data.name] if ":" in data.name or not paths else []
     return tuple(DataSource(place=place) for place in dict.fromkeys([*paths, *names]))
 
