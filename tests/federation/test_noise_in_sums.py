@@ -21,6 +21,7 @@ from pomona.privacy.accounting import effective
 from pomona.privacy.ledger import Draw, Ledger
 from pomona.privacy.noise import KeyStore
 from pomona.record.run_folder import load
+from pomona.results.summary_table import run_table, table
 from pomona.scenario import Scenario
 from pomona.testing.conformance import small
 
@@ -141,6 +142,10 @@ def test_a_record_has_both_figures_and_no_scores_of_trained_models(tmp_path):
     spent, scenario = found.summary["privacy"], Scenario.prepare(config())
     assert spent["clients"] == pytest.approx(scenario.epsilons())
     assert spent["alone"] == pytest.approx(scenario.epsilons(alone=True))
+    both = f"{max(spent['clients']):.3g} in sums, {max(spent['alone']):.3g} by own noise alone"
+    assert both in {
+        cell.partition(" (")[0] for row in run_table(table([found])).rows for cell in row
+    }
     assert {(e.model, e.when) for e in found.evaluations} == {("global", "received")}
     card = (tmp_path / "run/models/client-00.card.md").read_text()
     assert "sums of 4 clients or more alone, of which up to 1 may be with them" in card

@@ -27,7 +27,8 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
     for a metric that is not a mean over samples), ``worst``, ``percentile_10`` and ``loss`` (mean
     over clients, of the loss in ``loss_name``) are for the last round evaluated. Bytes and seconds
     are totals over all recorded rounds and clients. Private runs have ``epsilon``, the largest of a
-    client (None: no bound), at ``delta``, for one ``unit`` of its training data.
+    client (None: no bound), at ``delta``, for one ``unit`` of its training data, and where others'
+    noise counts ``epsilon_alone``, by own noise alone.
     """
     rows: list[dict[str, Any]] = []
     for run in runs(results):
@@ -63,12 +64,17 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
 
 
 def _privacy(result: Result) -> dict[str, Any]:
-    """Return the largest epsilon of a client, its delta and its unit; nothing without privacy."""
+    """Return the largest epsilon of a client, its delta and its unit, and that by its own noise
+    alone where others' noise counts; nothing without privacy.
+    """
     spent = result.summary.get("privacy")
     if not spent:
         return {}
     epsilon = None if spent["void"] else spent["epsilon"]
-    return {"epsilon": epsilon, "delta": spent["delta"], "unit": spent.get("unit", "row")}
+    alone = spent.get("alone")
+    most = None if spent["void"] or not alone or None in alone else max(alone)
+    added = {"epsilon_alone": most} if alone else {}
+    return {"epsilon": epsilon, "delta": spent["delta"], "unit": spent.get("unit", "row"), **added}
 
 
 def _over_clients(run: Run, key: Key) -> dict[str, Any]:
@@ -233,7 +239,9 @@ def _epsilon(row: dict[str, Any]) -> str:
         return "no privacy"
     if row["epsilon"] is None:
         return "no bound"
-    return f"{row['epsilon']:.3g} (delta {row['delta']:g}, one {row['unit']})"
+    alone = row.get("epsilon_alone")
+    summed = "" if alone is None else f" in sums, {alone:.3g} by own noise alone"
+    return f"{row['epsilon']:.3g}{summed} (delta {row['delta']:g}, one {row['unit']})"
 
 
 def _costs(row: dict[str, Any]) -> list[str]:
