@@ -10,6 +10,7 @@ import pytest
 
 from pomona.core.errors import ConfigError, ProtocolError, StorageError
 from pomona_federation import audit_log, json_store, versions
+from pomona_federation.agreement import Federation
 from pomona_federation.installation.contents import RULES, rule
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import STUDIES, Decision, StudyVisit, TakenDecision
@@ -19,9 +20,10 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.server.superlink_supervisor import ServerPolicy
-from pomona_federation.silo import known_studies, study_proposals
+from pomona_federation.silo import known_studies, preflight, study_proposals
 from pomona_federation.silo.consent_rules import ConsentTerms
 from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
+from pomona_federation.silo.own_models import judged_model
 from pomona_federation.silo.study_proposals import StudyWatch, visit
 from pomona_federation.study import parse_study
 from test_studies import asking, decided, heard, study_file
@@ -315,3 +317,23 @@ def test_a_decision_on_a_study_that_was_aborted_counts_once_it_is_resumed(federa
         decided(federation, silo, "second")
     queue.resume("second")
     assert queue.state(queue.named("second")) == "ready"
+
+
+def test_an_evaluation_sends_the_model_of_no_other_study_than_the_one_it_names(federation):
+    """People read the name, the hash decides."""
+    kit = federation.kits / "silo-1"
+    own = Federation.read(federation.toml)
+    terms = {"of": "pilot", "agreement": own.agreement, "models": {"silo-1": 1}}
+    study = {"name": "cross", "kind": "evaluate", "evaluate": terms}
+    study |= {"task": own.study.task.model_dump(mode="json"), "run": {"model": {"name": "mlp"}}}
+    known = KnownStudies(kit)
+    offer = KnownStudy(agreement="0" * 64, study=parse_study(json.dumps(study)))
+    agreed = known.agreed(own, offer)
+    offer = offer.model_copy(update={"agreement": agreed.agreement})
+    known.propose(offer)
+    with pytest.raises(ProtocolError, match=r"of pilot, but the hash .* is that of kit"):
+        judged_model(kit, agreed, None, 1, None)
+    lines, _, _ = preflight.run(kit, "cross")
+    (line,) = [line for line in lines if line.check == "agreement"]
+    assert line.result == "failed"
+    assert "that of kit" in line.text

@@ -24,6 +24,7 @@ from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.row_provenance import names
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement
+from pomona_federation.study import EvaluateTerms
 
 
 def judged_model(
@@ -52,7 +53,7 @@ def judged_model(
             f"the study expects this silo's model at place {terms.models[file.name]}, it has "
             f"{place}"
         )
-    source, folder = _source(kit, terms.agreement or "")
+    source, folder = source_of(kit, terms)
     path = folder / "models" / "personal.safetensors"
     if not path.exists():
         raise ProtocolError(f"the study evaluates models of {terms.of}, but there is no {path}")
@@ -68,19 +69,31 @@ def judged_model(
     return ParameterSpace(own.module()).row(model_file.tensors(path))
 
 
-def _source(kit: Path, agreement: str) -> tuple[StudyAgreement, Path]:
-    """The terms under which the models were trained, and the folder of this silo's files.
+def source_of(kit: Path, terms: EvaluateTerms) -> tuple[StudyAgreement, Path]:
+    """The terms under which evaluated models were trained, and the folder of this silo's files.
 
-    Raises ProtocolError.
+    Raises ProtocolError for an unknown study, and for one of another name than people were told.
     """
-    federation, studies = Federation.read(kit / "federation.toml"), KnownStudies(kit)
-    if known := studies.find(agreement):
-        return studies.agreed(federation, known), studies.home(known)
-    if federation.own and federation.agreement == agreement:
-        return federation.own, kit / "state"
-    raise ProtocolError(
-        f"this silo knows no study with the hash {agreement[:16]}, whose models are to be evaluated"
+    federation, studies, agreement = (
+        Federation.read(kit / "federation.toml"),
+        KnownStudies(kit),
+        terms.agreement or "",
     )
+    if known := studies.find(agreement):
+        source, folder = studies.agreed(federation, known), studies.home(known)
+    elif federation.own and federation.agreement == agreement:
+        source, folder = federation.own, kit / "state"
+    else:
+        raise ProtocolError(
+            f"this silo knows no study with the hash {agreement[:16]}, whose models are to be "
+            "evaluated"
+        )
+    if (name := source.study.name) != terms.of:
+        raise ProtocolError(
+            f"the study evaluates models of {terms.of}, but the hash {agreement[:16]} is that of "
+            f"{name}; decline it, and ask the server's operator"
+        )
+    return source, folder
 
 
 def _require_same(source: StudyAgreement, agreed: StudyAgreement) -> None:

@@ -20,6 +20,7 @@ from pomona_federation.silo.consent_rules import FILE, ConsentPolicy
 from pomona_federation.silo.kit_checks import CheckLine, Checks, Remark
 from pomona_federation.silo.known_studies import KnownStudy
 from pomona_federation.silo.outgoing_filter import departing, departing_in_survey
+from pomona_federation.silo.own_models import source_of
 from pomona_federation.silo.own_state import RuleLine, rules
 from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
@@ -189,8 +190,15 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             f"{pinned.agreement[:16]}; put the old file back"
         )
     if evaluate := agreed.evaluate:
-        whose = f"{len(evaluate.models) or 'given'} models are evaluated"
-        return federation, f"{federation.name}: an evaluation, {whose} and nothing is trained"
+        count = len(evaluate.models)
+        whose = f"{count} models of study {evaluate.of}" if count else "given models"
+        if silo.file.name in evaluate.models:
+            source_of(folder, evaluate)
+            whose += ", this silo's among them"
+        return (
+            federation,
+            f"{federation.name}: an evaluation of {whose}; nothing is trained",
+        )
     config = agreed.config
     return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
 
