@@ -181,6 +181,31 @@ def test_columns_of_some_silos_only_are_named(tmp_path):
     )
 
 
+def test_what_one_silo_decides_for_all_is_noted_with_its_name(tmp_path):
+    """A false answer would stay: each silo discloses a column once."""
+    honest = silo.columns(SURVEY, table(tmp_path), 0)
+    age, ward, visit = honest.columns
+    lie = (
+        age.model_copy(update={"kind": "category"}),
+        ward.model_copy(update={"missing": ("A", "B")}),
+        visit.model_copy(update={"missing": tuple(map(str, range(50)))}),
+    )
+    false = honest.model_copy(update={"rows": 100 * honest.rows, "columns": lie})
+    marked = (age, ward, visit.model_copy(update={"missing": ("-9",)}))
+    other = honest.model_copy(update={"columns": marked})
+    _, notes = agreeing.agreed(SURVEY, {"south": false, "north": honest, "west": other})
+    assert [note for note in notes if note.startswith("north")] == []
+    south = [note for note in notes if note.startswith("south")]
+    assert [
+        word
+        for word in ("ward: A, B", "numbers or dates: age", "claims")
+        if sum(word in note for note in south) != 1
+    ] == []
+    assert any(note.startswith("west marks gaps") and "visit: -9" in note for note in notes)
+    assert any("more than 50 markers of gaps in visit" in note for note in notes)
+    assert agreeing.agreed(SURVEY, {"south": honest, "north": honest})[1] == ()
+
+
 def test_silos_of_different_kinds_are_told_apart(tmp_path):
     one = silo.columns(SURVEY, table(tmp_path), 0)
     other = one.model_copy(update={"kind": "image", "shape": (4, 4, 1)})

@@ -1,6 +1,6 @@
 """The server's first step: from the silos' columns to a common way of reading each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pomona.core.errors import DataError, ProtocolError, listed
 from pomona_federation.survey.replies import (
@@ -12,6 +12,9 @@ from pomona_federation.survey.replies import (
     SafeColumn,
 )
 from pomona_federation.survey.settings import SurveySettings
+
+MOST_OF_ALL = 0.9  # of all rows, from which one silo's share is remarked on
+MARKERS = 50  # of gaps in one column
 
 
 def agreed(
@@ -28,11 +31,16 @@ def agreed(
     _require_alike(silos)
     by_silo = {name: {form.name: form for form in own.columns} for name, own in silos.items()}
     common, notes = _common(survey, by_silo)
+    notes += _decided_alone(silos, by_silo, common)
     forms = {column: [of[column] for of in by_silo.values()] for column in common}
     if mixed := [column for column, each in forms.items() if _kinds(each) == {"number", "date"}]:
         notes.append(
             f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all "
             "of them"
+        )
+    if full := [c for c in common if len(_markers(forms[c])) > MARKERS]:
+        notes.append(
+            f"more than {MARKERS} markers of gaps in {listed(full)}: those of the first silos count"
         )
     question = FiguresQuestion(
         columns=tuple(_form(forms[column]) for column in common if column not in mixed)
@@ -63,6 +71,49 @@ def _common(
         f"column {column} is not at every silo" for column in survey.columns if column not in common
     ]
     return [column for column in common if not survey.columns or column in survey.columns], notes
+
+
+def _decided_alone(
+    silos: Mapping[str, ColumnsReply],
+    by_silo: Mapping[str, Mapping[str, ColumnForm]],
+    common: Sequence[str],
+) -> Iterator[str]:
+    """Remarks on what one silo's answer changes for all: each silo discloses a column once, so that
+    a false answer cannot be repaired by another survey.
+    """
+    all_rows = sum(own.rows for own in silos.values())
+    for name, forms in by_silo.items():
+        others = [forms_of for silo, forms_of in by_silo.items() if silo != name]
+        marked = [
+            f"{column}: {listed(own)}"
+            for column in common
+            if (own := [m for m in forms[column].missing if _lacked(m, column, others)])
+        ]
+        if marked:
+            yield (
+                f"{name} marks gaps that others do not mark ({listed(marked)}); such cells count "
+                "as gaps for all: ask it if they are many"
+            )
+        named = [
+            column
+            for column in common
+            if forms[column].kind == "category"
+            and any(of[column].kind != "category" for of in others)
+        ]
+        if named:
+            yield (
+                f"{name} has categories where others have numbers or dates: {listed(named)}; all "
+                "are read as categories: ask it if that is meant"
+            )
+        if len(silos) > 1 and silos[name].rows > MOST_OF_ALL * all_rows:
+            yield (
+                f"{name} claims {silos[name].rows} of all {all_rows} rows: the figures of all, and "
+                "section task, are its own"
+            )
+
+
+def _lacked(marker: str, column: str, others: Sequence[Mapping[str, ColumnForm]]) -> bool:
+    return any(marker not in forms[column].missing for forms in others)
 
 
 def _require_alike(silos: Mapping[str, ColumnsReply]) -> None:
@@ -149,5 +200,8 @@ def _kinds(forms: Iterable[ColumnForm]) -> set[ColumnKind]:
 
 def _form(forms: Sequence[ColumnForm]) -> ColumnForm:
     kind = "category" if "category" in _kinds(forms) else forms[0].kind
-    markers = dict.fromkeys(marker for form in forms for marker in form.missing)
-    return ColumnForm(name=forms[0].name, kind=kind, missing=tuple(markers)[:50])
+    return ColumnForm(name=forms[0].name, kind=kind, missing=_markers(forms)[:MARKERS])
+
+
+def _markers(forms: Iterable[ColumnForm]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(marker for form in forms for marker in form.missing))
