@@ -2,6 +2,7 @@
 reason.
 """
 
+from collections import Counter
 from statistics import median
 
 import numpy as np
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.long
 def decisions(federation):
     path = federation.server / "run" / "audit.jsonl"
     assert verify(path) is None
-    return [e for e in whole(path) if e["event"] == "admission"]
+    return [e for e in whole(path) if e["event"] in {"admitted", "unused"}]
 
 
 def sent(patch):
@@ -48,10 +49,10 @@ def test_each_uplink_has_one_line_with_its_norm_and_the_limit(world):
     federation.run()
     lines = decisions(federation)
     assert sorted((e["round"], e["silo"]) for e in lines) == sorted(norms)
-    (refused,) = [e for e in lines if not e["admitted"]]
+    (refused,) = [e for e in lines if e["event"] == "unused"]
     assert (refused["round"], refused["silo"]) == (2, "silo-1")
-    assert "norm" in refused["reason"]
-    assert refused["reason"].startswith("tensor")
+    assert (refused["stage"], refused["reason"]) == ("admission", "norm")
+    assert refused["detail"].startswith("tensor")
     most = FACTOR * median([n for (number, _), n in norms.items() if number < 3])
     for line in lines:
         true = norms[line["round"], line["silo"]]
@@ -72,11 +73,12 @@ def test_a_round_that_is_tried_again_is_judged_twice_and_a_fault_is_a_decision_t
     )
     with pytest.raises(QuorumError):
         federation.run()
-    lines = [(e["silo"], e["admitted"]) for e in decisions(federation) if e["round"] == 2]
-    assert sorted(lines) == sorted(2 * [("silo-0", True), ("silo-1", False), ("silo-2", True)])
-    assert {e.get("reason") for e in decisions(federation)} == {
-        None,
-        "silo-1: the loss is not finite",
+    lines = [(e["silo"], e.get("reason")) for e in decisions(federation) if e["round"] == 2]
+    assert Counter(lines) == dict.fromkeys(
+        [("silo-0", None), ("silo-1", "diverged"), ("silo-2", None)], 2
+    )
+    assert {e["detail"] for e in decisions(federation) if e["event"] == "unused"} == {
+        "silo-1: the loss is not finite"
     }
 
 

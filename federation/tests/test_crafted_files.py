@@ -20,13 +20,14 @@ HOSTILE = "[/red] [bold]x\x1b]0;owned\x07\x1b[2J\nforged \u202eline\u2028"
 LIVE = {
     "rounds": 3,
     "present": ["north"],
-    "rejected": ["south"],
-    "why": {"south": "late"},
+    "round": 2,
+    "unused": {"south": {"silo": "south", "round": 2, "reason": "deadline"}},
     "seconds": 1.5,
 }
 CRAFTED = {
     "seconds are text": {**LIVE, "seconds": "soon"},
-    "why is a list": {**LIVE, "why": ["late"]},
+    "unused is a list": {**LIVE, "unused": ["late"]},
+    "an unknown reason": {**LIVE, "unused": {"a": {"silo": "a", "round": 1, "reason": "late"}}},
     "present is a number": {**LIVE, "present": 7},
     "bytes beyond a float": {**LIVE, "bytes_down": 10**400},
     "a list": [],
@@ -133,7 +134,8 @@ def test_words_of_members_are_shown_and_never_obeyed(tmp_path, capsys):
     their own.
     """
     folder, _ = server_kit(tmp_path)
-    live = {**LIVE, "why": {"south": HOSTILE, HOSTILE: HOSTILE}}
+    record = {"silo": HOSTILE, "round": 2, "reason": "signature", "detail": HOSTILE}
+    live = {**LIVE, "unused": {"south": record, HOSTILE: record}}
     put(folder / "run" / "live.json", json.dumps(live))
     code, out, _ = said(capsys, "server", "status", "--folder", str(folder))
     assert code == 0

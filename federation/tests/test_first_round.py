@@ -34,9 +34,9 @@ def decisions(federation):
     """Silo, reason and limits of the uplinks of round 1."""
     lines = whole(federation.server / "run" / "audit.jsonl")
     return {
-        e["silo"]: (e.get("reason", ""), e["limits"]["model"])
+        e["silo"]: (e.get("detail", ""), e["limits"]["model"])
         for e in lines
-        if e["event"] == "admission" and e["round"] == 1
+        if e["event"] in {"admitted", "unused"} and e["round"] == 1
     }
 
 

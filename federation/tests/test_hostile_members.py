@@ -114,7 +114,7 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
     assert [
         e["silo"]
         for e in whole(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "refused"
+        if e["event"] == "unused"
     ] == ["silo-1"]
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
     record = load(federation.server / "run")
@@ -137,11 +137,11 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
     world.patch.setattr(Encoding, "unpack_uplink", unsealed)
     federation.run()
     (refused,) = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
     ]
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
-    assert "RecursionError" in refused["reason"]
-    assert "patient" not in refused["reason"]
+    assert "RecursionError" in refused["detail"]
+    assert "patient" not in refused["detail"]
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
@@ -190,8 +190,8 @@ def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, wor
     assert {
         e["silo"]
         for e in whole(federation.server / "run" / "audit.jsonl")
-        if e["event"] == "refused"
-    } == {"node 11"}
+        if e["event"] == "unused"
+    } == {"node 11", "silo-1"}
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
     entries = json.loads((federation.server / "run" / "roster.json").read_text())["silos"]
     assert entries[1]["size"] is None
@@ -290,11 +290,11 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, worl
     forged(federation, SIGNATURES[what])
     federation.run()
     refused = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
     ]
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
     assert (
-        "which others would get" in refused[0]["reason"] or "cannot be read" in refused[0]["reason"]
+        "which others would get" in refused[0]["detail"] or "cannot be read" in refused[0]["detail"]
     )
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
@@ -323,10 +323,10 @@ def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
         forged(federation, lambda said: {**said, "agreement": other})
     federation.run()
     refused = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
     ]
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
-    assert "which others would get" in refused[0]["reason"]
+    assert "which others would get" in refused[0]["detail"]
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
 
 
@@ -345,10 +345,14 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
     federation.grid.faults.append(refuses)
     federation.run()
     refused = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "refused"
+        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
     ]
-    assert {e["silo"] for e in refused} == {"node 11"}
-    assert all("not signed by silo-0" in e["reason"] and e["reason"].isprintable() for e in refused)
+    assert {(e["silo"], e["reason"]) for e in refused} == {
+        ("node 11", "not-a-member"),
+        ("silo-1", "not-connected"),
+    }
+    said = [e["detail"] for e in refused if e["silo"] == "node 11"]
+    assert all("not signed by silo-0" in line and line.isprintable() for line in said)
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
 
 

@@ -116,7 +116,7 @@ def test_the_key_before_is_refused_from_the_swap_on(world):
     assert cohorts == {1: everybody, 2: others, 3: others, 4: everybody, 5: everybody}
     assert same(deployed(federation), world.simulated(federation, {(2, 0), (3, 0)}))
     refused = [
-        r for r in whole(federation.server / "run" / "audit.jsonl") if r["event"] == "refused"
+        r for r in whole(federation.server / "run" / "audit.jsonl") if r["event"] == "unused"
     ]
     assert {r["silo"] for r in refused} <= {"silo-0", "node 10"}
     assert refused

@@ -36,6 +36,7 @@ from pomona_federation.monitoring.prometheus_text import (
 from pomona_federation.monitoring.watched_server import AuditedServer, moment
 from pomona_federation.supervision.followed_file import Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
+from pomona_federation.unused_uplinks import UnusedUplink
 from test_preflight import kit
 
 pytestmark = pytest.mark.long
@@ -122,7 +123,7 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
     assert of(samples, "pomona_server_round") == of(samples, "pomona_server_rounds") == 3
     assert of(samples, "pomona_server_state", state="finished") == 1
     assert of(samples, "pomona_server_up") == 0
-    assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="refused") == 1
+    assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admission") == 1
     assert of(samples, "pomona_server_uplinks_total", silo="silo-1", outcome="admitted") == 2
     (committed,) = [e["time"] for e in audit if e["event"] == "round"][-1:]
     when = datetime.fromisoformat(committed).timestamp()
@@ -269,30 +270,19 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
         )
 
 
-def test_uplinks_are_counted_by_study_and_one_refused_as_it_came_once(tmp_path):
+def test_uplinks_are_counted_by_study_and_stage(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit:
-        audit.write("refused", silo="south", round=1, reason="the signature is not south's")
-        audit.write(
-            "admission",
-            silo="south",
-            round=1,
-            admitted=False,
-            reason="the signature is not south's",
-        )
+        south = UnusedUplink(silo="south", round=1, reason="signature")
+        audit.write("unused", **south.fields)
         audit.write("start", study="second")
-        audit.write(
-            "admission",
-            silo="north",
-            round=1,
-            admitted=True,
-            norms={"core": 2.0},
-            limits={"core": None},
-        )
-        audit.write("refused", silo="node 7", reason="signed by nobody")
+        audit.write("admitted", silo="north", round=1, norms={"core": 2.0}, limits={"core": None})
+        stranger = UnusedUplink(silo="node 7", round=0, reason="not-a-member")
+        audit.write("unused", **stranger.fields)
         audit.write("lost", process=[HOSTILE])
     known = Followed(tmp_path / "audit.jsonl", AuditedServer).look()
     own, second = known.studies["kit"], known.studies["second"]
-    assert (own.refused["south"], second.admitted["north"], second.refused.total()) == (1, 1, 0)
+    assert own.uplinks == {("south", "answer"): 1}
+    assert second.uplinks == {("north", "admitted"): 1, ("node 7", "connection"): 1}
 
 
 def test_a_look_writes_nothing_and_takes_no_lock(ran, tmp_path):

@@ -617,17 +617,18 @@ def test_a_server_knows_how_its_silos_stand(tmp_path, capsys):
     )
     assert not (folder / "run").exists(), "looking changes nothing"
     (folder / "run").mkdir()
-    live = {"round": 2, "present": ["north"], "absent": [], "rejected": ["south"], "seconds": 1.5}
-    live["why"] = {"south": "non-finite"}
+    live = {"round": 2, "present": ["north"], "seconds": 1.5}
+    south = {"silo": "south", "round": 2, "reason": "values", "detail": "non-finite"}
+    live["unused"] = {"south": south}
     (folder / "run" / "live.json").write_text(
         json.dumps({**live, "bytes_down": 10, "bytes_up": 20})
     )
     (folder / "run" / "status.json").write_text('{"state": "running", "round": 2, "time": 1}')
     s = status.server(folder)
     assert s["state"].startswith("killed")
-    assert [(row["state"], row["why"]) for row in s["silos"]] == [
-        ("present", ""),
-        ("rejected", "non-finite"),
+    assert [(row["state"], row["unused"] and row["unused"]["reason"]) for row in s["silos"]] == [
+        ("present", None),
+        ("rejected", "values"),
     ]
     assert command("server", "status", "--folder", str(folder)) == 0
     out = capsys.readouterr().out

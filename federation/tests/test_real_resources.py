@@ -51,7 +51,7 @@ def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path
         disk.fill()
         local.wait(
             lambda s: any(
-                e["event"] == "absent" for e in whole(local.server / "run" / "audit.jsonl")
+                e["event"] == "unused" for e in whole(local.server / "run" / "audit.jsonl")
             )
         )
         disk.clear()

@@ -153,8 +153,8 @@ def test_a_silo_that_is_gone_after_it_is_waited_for_and_the_run_resumes_to_the_s
     federation.grid.faults[:] = [on_answer("task")]
     with pytest.raises(QuorumError):  # others have masked for a sum with it, and for no other
         federation.run()
-    reasons = " ".join(str(e.get("reason")) for e in events(federation, "absent"))
-    assert "round 2 is summed over it too" in reasons
+    reasons = {(e["round"], e["reason"]) for e in events(federation, "unused")}
+    assert {(2, "sum-missing"), (2, "sum-short")} <= reasons
     federation.grid.faults.clear()
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
@@ -195,7 +195,8 @@ def test_a_silo_whose_part_is_no_part_of_the_sum_spoils_the_round_and_is_not_hid
     misbehaving(world.patch, "part", unclipped)
     with pytest.raises(QuorumError):
         federation.run()
-    assert "did not clip" in " ".join(str(e.get("reason")) for e in events(federation, "refused"))
+    out = {(e["reason"], "did not clip" in e["detail"]) for e in events(federation, "unused")}
+    assert out == {("sum-range", True)}
 
 
 def without_key(_, answer, uplink):
@@ -232,7 +233,7 @@ def test_a_member_that_would_spoil_the_sum_is_left_out_of_it(change, said, world
     federation = world.federation("fedavg", **RUN)
     misbehaving(world.patch, "answer", change)
     federation.run()
-    assert said in " ".join(str(e.get("reason")) for e in events(federation, "refused"))
+    assert said in " ".join(e["detail"] for e in events(federation, "unused"))
     rest = [n for n in federation.names if n != "silo-1"]
     assert [e["silos"] for e in events(federation, "sum")][1] == rest
     world.patch.undo()
@@ -261,9 +262,9 @@ def test_a_member_that_repeats_anothers_key_is_left_out_of_the_sum_and_named(wor
 
     world.patch.setattr(ClientApp, "answer", noted)
     federation.run()
-    (refused,) = events(federation, "refused")
-    assert (refused["silo"], refused["round"]) == ("silo-1", 2)
-    assert "same key for the sum of round 2 as silo-0" in refused["reason"]
+    (unused,) = events(federation, "unused")
+    assert (unused["silo"], unused["round"], unused["reason"]) == ("silo-1", 2, "sum-key")
+    assert "the same key as silo-0" in unused["detail"]
     world.patch.undo()
     assert same(deployed(federation), world.simulated(federation, absent={(2, 1)}))
 
@@ -285,7 +286,7 @@ def test_a_member_whose_part_cannot_be_used_stops_the_round_and_is_named(change,
     misbehaving(world.patch, "part", change)
     with pytest.raises(QuorumError):
         federation.run()
-    found = [e for e in events(federation, "refused") if said in str(e.get("reason"))]
+    found = [e for e in events(federation, "unused") if said in e["detail"]]
     assert {e["silo"] for e in found} == {"silo-1"}
 
 

@@ -41,5 +41,5 @@ def test_each_gives_the_models_of_its_own_simulation(tmp_path):
             assert same(loaded(models), loaded(simulated))
             events = list(whole(local.server / "run/audit.jsonl"))
             assert {e["silo"] for e in events if e["event"] == "sent"} == set(local.names)
-            assert not [e for e in events if e["event"] in {"refused", "absent"}]
+            assert not [e for e in events if e["event"] == "unused"]
     assert not set(process_tree(os.getpid())) - before

@@ -19,7 +19,7 @@ from pomona_federation import audit_log, status, versions
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import STUDIES, StudyVisit
 from pomona_federation.provision.provision import add
-from pomona_federation.server import launcher
+from pomona_federation.server import contacts, launcher
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.server.study_queue import StudyQueue
@@ -544,7 +544,7 @@ def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
 def test_a_server_sees_who_is_connected_before_any_study_runs(federation):
     with locked(federation.server / "run"):
         assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
-        heard(federation, "silo-1")
+        contacts.note(federation.server / "run", "silo-1")
         assert [
             row["silo"] for row in status.server(federation.server)["silos"] if row["connected"]
         ] == ["silo-1"]

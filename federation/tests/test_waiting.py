@@ -14,10 +14,12 @@ from pomona.core.errors import QuorumError
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
 from pomona_federation import status, versions
+from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.server import message_exchange
 from pomona_federation.server.consents import Consents
+from pomona_federation.server.contacts import Contact
 from pomona_federation.server.flower_transport import FlowerTransport
 from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.message_exchange import WaitingFile, progress
@@ -28,6 +30,7 @@ from pomona_federation.supervision.status_files import (
     WaitingStatus,
     read_status_file,
 )
+from pomona_federation.unused_uplinks import Reason
 
 pytestmark = pytest.mark.long
 
@@ -65,7 +68,7 @@ class Nodes(Handshake):
 
     def __init__(self, registry, bus):
         self.registry, self.bus = registry, bus
-        self.nodes, self.asked = {}, []
+        self.nodes, self.asked, self.turned_away = {}, [], {}
 
     @property
     def tickets(self):
@@ -85,10 +88,10 @@ def gathering(tmp_path, monkeypatch):
     clock, members = Clock(), Members(tmp_path, "north", "south")
     monkeypatch.setattr(message_exchange, "monotonic", lambda: clock.now)
     bus = SimpleNamespace(fetch=lambda tickets: {}, wait=clock.sleep)
-    config = SimpleNamespace(secure_aggregation=None)
+    config, audit = SimpleNamespace(secure_aggregation=None), Audit(tmp_path / "audit.jsonl")
     federation = SimpleNamespace(study=SimpleNamespace(wait=600.0), quorum=2, config=config)
     transport = FlowerTransport(
-        federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, None
+        federation, members.path.parent, "ab", SimpleNamespace(relays={}), members, bus, audit
     )
     nodes = transport.exchange.handshake = Nodes(members, bus)
     return clock, members, nodes, transport
@@ -107,7 +110,7 @@ def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gatherin
         nodes.asked.append(2)
 
     clock.events = {1: comes, 3: lambda: (nodes.met(0), nodes.met(1)), 4: lambda: nodes.met(2)}
-    transport.exchange.gather(transport.registry.path.parent)
+    transport.exchange.gather()
     assert clock.now == 4
 
 
@@ -116,7 +119,7 @@ def test_a_node_that_never_says_who_it_is_holds_up_nobody_once_all_silos_are_the
     clock, _, nodes, transport = gathering
     nodes.asked.append(9)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
-    transport.exchange.gather(transport.registry.path.parent)
+    transport.exchange.gather()
     transport.greet()
     assert (clock.now, nodes.asked) == (1, [9])
 
@@ -126,12 +129,12 @@ def test_a_node_that_is_asked_who_it_is_at_the_end_has_time_to_answer(gathering)
     nodes.met(0)
     nodes.asked.append(1)
     clock.events = {700: lambda: nodes.met(1)}
-    transport.exchange.gather(transport.registry.path.parent)
+    transport.exchange.gather()
     assert clock.now == 700
     nodes.nodes.pop(1)
     nodes.asked.append(1)
     with pytest.raises(QuorumError):
-        transport.exchange.gather(transport.registry.path.parent)
+        transport.exchange.gather()
     assert clock.now == 700 + 600 + TIMEOUT + 1
 
 
@@ -141,7 +144,7 @@ def test_a_silo_whose_versions_do_not_work_with_the_servers_is_not_waited_for(ga
     other = versions.own().model_copy(update={"flower": "1.1.0"})
     versions.note(members.path.parent, "east", other)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
-    transport.exchange.gather(members.path.parent)
+    transport.exchange.gather()
     assert clock.now == 1
 
 
@@ -153,7 +156,7 @@ def test_who_is_revoked_while_silos_are_gathered_is_not_waited_for(gathering):
         members.entries[2].revoked = True
 
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: leaves}
-    transport.exchange.gather(transport.registry.path.parent)
+    transport.exchange.gather()
     assert clock.now == 5
 
 
@@ -162,7 +165,7 @@ def test_who_declines_while_silos_are_gathered_is_not_waited_for(gathering):
     members.add("east")
     declined = set()
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1)), 5: lambda: declined.add("east")}
-    transport.exchange.gather(transport.registry.path.parent, lambda silos: set(silos) - declined)
+    transport.exchange.gather(lambda silos: set(silos) - declined)
     assert clock.now == 5
 
 
@@ -176,7 +179,7 @@ def test_a_study_waits_for_those_who_have_accepted_it_and_the_kits_own_for_all(g
     for entry in members.entries[:2]:
         consents.note(Decision(silo=entry.name, study="ab" * 32, accepted=True), "cd")
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
-    transport.exchange.gather(transport.registry.path.parent, consents.awaited)
+    transport.exchange.gather(consents.awaited)
     assert clock.now == 1
 
 
@@ -193,7 +196,7 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
         caplog.at_level(logging.INFO, "pomona"),
         pytest.raises(QuorumError, match=r"1 of 2 .*missing: south"),
     ):
-        transport.exchange.gather(transport.registry.path.parent)
+        transport.exchange.gather()
     assert clock.now == 601  # the first look after 600 s
     (then,) = seen
     assert (then.stage, then.answered, then.until - then.since) == (
@@ -214,14 +217,15 @@ def test_how_the_tasks_of_a_round_stand():
     names = {3: "east", 0: "north", 1: "south", 2: "west", 4: "clinic"}
     tasks = {place: OutgoingTask(name, None, {}) for place, name in names.items()}
     tasks[1].answered = tasks[1].done = True
-    tasks[2].fail("its node is gone")
-    tasks[4].fail("it lacks rows that were sent", again=True)
+    tasks[2].fail(Reason.NODE_RESTARTED)
+    tasks[4].fail(Reason.ROWS_MISSING, again=True)
+    known = {"north": Contact(False, 60.0, 60.0), "clinic": Contact(True, 0.0, 70.0)}
     missing = {
-        "north": "is not connected",
+        "north": "is not connected since 1970-01-01 00:01:00Z",
         "east": "has not answered yet",
         "clinic": "is not connected",
     }
-    assert progress(tasks, sent=[3]) == (["south"], missing, ["west"])
+    assert progress(tasks, [3], known) == (["south"], missing, ["west"])
 
 
 def test_a_line_names_some_silos_and_counts_the_others():

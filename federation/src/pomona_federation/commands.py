@@ -27,6 +27,7 @@ SERVER: Commands = {
         "server:status",
         "Show the round, who is present, absent or rejected and why, bytes and time.",
     ),
+    "why": ("server:why", "Say in which rounds a silo's uplink was not used, and why."),
     "stop": ("server:stop", "Stop the server in order."),
     "add": ("server:add", "Add a silo; it joins at the next round."),
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),

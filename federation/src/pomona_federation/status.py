@@ -1,7 +1,7 @@
 """Status of a server or a silo, read only from the files in its folder."""
 
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from pomona.core.errors import PomonaError
 from pomona.storage.run_status import read_status
 from pomona_federation import certificates, versions
 from pomona_federation.agreement import SHARE, Federation, StudyAgreement
+from pomona_federation.server.contacts import Contact, contacts
 from pomona_federation.server.member_registry import (
     RegisteredMember,
     heavy,
@@ -18,7 +19,7 @@ from pomona_federation.server.member_registry import (
 )
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.server.study_requests import connected, overview
+from pomona_federation.server.study_requests import overview
 from pomona_federation.silo import history
 from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.privacy_budget import overview as privacy
@@ -33,6 +34,7 @@ from pomona_federation.supervision.status_files import (
     WaitingStatus,
     read_status_file,
 )
+from pomona_federation.unused_uplinks import UnusedUplink
 
 Row = dict[str, Any]
 ENDED = {"stopped", "revoked"}  # lines of a node's last output
@@ -79,7 +81,7 @@ def server(folder: Path, study: str | None = None) -> Row:
             "certificate", None if federation.insecure else folder / "certs" / "server.crt"
         ),
         "silos": _silos(
-            members, share, live, connected(folder) if held else frozenset(), versions_of
+            members, share, live, contacts(folder / "run") if held else {}, versions_of
         ),
         "notes": [
             *_other_versions(versions_of),
@@ -117,7 +119,7 @@ def _silos(
     members: Sequence[RegisteredMember],
     share: float,
     live: LiveStatus,
-    here: Collection[str],
+    known: Mapping[str, Contact],
     versions_of: Mapping[str, versions.Versions],
 ) -> list[Row]:
     weights = weight_by_name(samples(members), share)
@@ -125,15 +127,24 @@ def _silos(
         {
             "silo": member.name,
             "state": _state(member, live),
-            "connected": member.name in here,
+            **_connected(known.get(member.name)),
             "samples": member.size,
             "weight": weights.get(member.name),
             **_fields(member, "joined", "left"),
             "version": getattr(versions_of.get(member.name), "pomona", None),
-            "why": live.why.get(member.name, ""),
+            "unused": _unused(live.unused.get(member.name)),
         }
         for member in members
     ]
+
+
+def _connected(contact: Contact | None) -> Row:
+    """Whether a silo is connected, and since when it is or is not; None if that is unknown."""
+    since = datetime.fromtimestamp(contact.since, UTC) if contact else None
+    return {
+        "connected": contact is not None and contact.connected,
+        "since": since and since.isoformat(timespec="seconds"),
+    }
 
 
 def _method(agreed: StudyAgreement) -> str:
@@ -161,20 +172,27 @@ def _sum(agreed: StudyAgreement | None) -> str:
 def _state(member: RegisteredMember, live: LiveStatus) -> str:
     if member.revoked:
         return "revoked"
-    for state, names in (
-        ("rejected", live.rejected),
-        ("present", live.present),
-        ("absent", live.absent),
-    ):
-        if member.name in names:
-            return state
+    if member.name in live.present:
+        return "present"
+    unused = live.unused.get(member.name)
+    if unused and unused.round >= max(live.round, 1):
+        return "rejected" if unused.rejected else "absent"
     return "not seen yet" if member.size is None else "greeted"
 
 
 def _turned_away(members: Sequence[RegisteredMember], live: LiveStatus) -> list[str]:
     """Nodes without a silo's signature, and why they got no place."""
     names = {member.name for member in members}
-    return [f"{node} was turned away: {why}" for node, why in live.why.items() if node not in names]
+    return [
+        f"{node} was turned away: {unused.sentence}"
+        for node, unused in live.unused.items()
+        if node not in names
+    ]
+
+
+def _unused(last: UnusedUplink | None) -> Row | None:
+    """The last record of a silo's uplink that was not used, with what to do."""
+    return {**last.fields, "sentence": last.sentence, "remedy": last.remedy} if last else None
 
 
 def _other_versions(spoken: Mapping[str, versions.Versions]) -> list[str]:

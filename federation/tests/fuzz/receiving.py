@@ -123,8 +123,9 @@ class Counter:
             transport = self.transport(answer)
             transport.greet()
             transport.audit.close()
-        assert transport.absent.keys() <= {SILO, f"node {ROGUE}"}
-        assert (PLACE in transport.exchange.known) != bool(transport.absent)
+        turned_away = transport.exchange.handshake.turned_away
+        assert turned_away.keys() <= {SILO, f"node {ROGUE}"}
+        assert (PLACE in transport.exchange.known) != bool(turned_away)
         return "taken" if PLACE in transport.exchange.known else "absent"
 
     def visit(self, answer):
@@ -139,9 +140,9 @@ class Counter:
             transport.greet()
             arrivals = transport.visit(visit, down)
             transport.audit.close()
-        assert transport.absent.keys() <= {SILO}
+        assert transport.unused.keys() <= {SILO}
         if any(a.unread for a in arrivals) or not arrivals:
-            assert SILO in transport.refused or SILO in transport.absent
+            assert SILO in transport.unused
             return "absent"
         assert len(arrivals) == 1
         return "taken"

@@ -13,7 +13,7 @@ usual range; it does not protect against a client that poisons within it.
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -29,6 +29,19 @@ STRIKES = 3
 """Consecutive refused uplinks after which a client is quarantined."""
 OF_VALUES = "lower lr, or look at the data"
 OF_FORM = "what the method's client sends and its server expects must agree"
+Check = Literal[
+    "diverged",
+    "wrong-round",
+    "not-asked",
+    "quarantine",
+    "samples",
+    "unreadable",
+    "form",
+    "values",
+    "repeated",
+    "norm",
+]
+"""Name of a check that an uplink can fail; "diverged" is the client's own."""
 
 
 @dataclass(frozen=True)
@@ -88,11 +101,21 @@ class History:
         )
 
 
+class Flaw(NamedTuple):
+    """A failed check: its name, the reason, what to do, and whether it is a strike."""
+
+    check: Check
+    reason: str
+    remedy: str = ""
+    struck: bool = True
+
+
 @dataclass(frozen=True)
 class Rejection:
     """One uplink that is not used.
 
     Attributes:
+        check: that it has failed.
         reason: the reason, without client and round.
         struck: whether it counts towards its client's quarantine.
         line: the whole message, for display.
@@ -100,6 +123,7 @@ class Rejection:
     """
 
     client: int
+    check: Check
     reason: str
     struck: bool
     line: str
@@ -143,7 +167,11 @@ def admit(
     limits = bounds(history.norms, measured, expected.spec, expected.beside, measure)
     excess = {client: _excess(own, limits) for client, own in measured.items()}
     rejected += [
-        _rejection(client, expected.round, line, _names_one(measured[client], limits), OF_VALUES)
+        _rejection(
+            client,
+            expected.round,
+            Flaw("norm", line, OF_VALUES, _names_one(measured[client], limits)),
+        )
         for client, line in excess.items()
         if line
     ]
@@ -158,7 +186,8 @@ def _faults(arrivals: Sequence[Arrival]) -> list[Rejection]:
     """Return the clients that report a fault, in their order."""
     failed = sorted((a.reply for a in arrivals if a.reply.fault), key=lambda reply: reply.client)
     return [
-        Rejection(reply.client, reply.fault, struck=False, line=reply.fault) for reply in failed
+        Rejection(reply.client, "diverged", reply.fault, struck=False, line=reply.fault)
+        for reply in failed
     ]
 
 
@@ -172,20 +201,33 @@ def _sound(
     rejected: list[Rejection] = []
     for arrival in [a for a in arrivals if not a.reply.fault]:
         client = arrival.reply.client
-        if ignored := _uninvited(arrival, expected, history):
-            rejected.append(_rejection(client, expected.round, ignored, struck=False))
-        elif wrong := _unregistered(arrival, expected):
-            rejected.append(_rejection(client, expected.round, wrong, struck=True))
-        elif wrong := _form_flaw(arrival.reply.uplink, expected):
-            rejected.append(_rejection(client, expected.round, wrong, True, OF_FORM))
-        elif wrong := non_finite(arrival.reply.uplink) or expected.flaw(arrival.reply.uplink):
-            rejected.append(_rejection(client, expected.round, wrong, True, OF_VALUES))
-        elif client in sound:
-            again = _repeated(sound[client].reply.uplink, arrival.reply.uplink)
-            rejected.append(_rejection(client, expected.round, again, struck=False))
+        if flaw := _flaw(arrival, expected, history, sound.get(client)):
+            rejected.append(_rejection(client, expected.round, flaw))
         else:
             sound[client] = arrival
     return sound, rejected
+
+
+def _flaw(
+    arrival: Arrival, expected: Expected, history: History, first: Arrival | None
+) -> Flaw | None:
+    """Return the check that an arrival fails; ``first``: its client's earlier sound one."""
+    uplink = arrival.reply.uplink
+    if stale := _uninvited(arrival, expected, history):
+        return stale
+    if differing := _miscounted(arrival, expected):
+        return Flaw("samples", differing)
+    if arrival.unread:
+        return Flaw("unreadable", str(arrival.unread))
+    if ill := (
+        not_plain(uplink) or mismatch(uplink, expected.spec) or strangers(uplink, expected.members)
+    ):
+        return Flaw("form", ill, OF_FORM)
+    if outside := non_finite(uplink) or expected.flaw(uplink):
+        return Flaw("values", outside, OF_VALUES)
+    if first:
+        return Flaw("repeated", _repeated(first.reply.uplink, uplink), struck=False)
+    return None
 
 
 def _excess(norms: Mapping[str, float], limits: Mapping[str, Bound]) -> str:
@@ -221,31 +263,25 @@ def _history_after(
     return History(strikes, remembered, latest)
 
 
-def _uninvited(arrival: Arrival, expected: Expected, history: History) -> str | None:
+def _uninvited(arrival: Arrival, expected: Expected, history: History) -> Flaw | None:
     if arrival.run != expected.run:
-        return f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
+        text = f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
+        return Flaw("wrong-round", text, struck=False)
     if arrival.round != expected.round:
-        return f"it is for round {arrival.round}"
+        return Flaw("wrong-round", f"it is for round {arrival.round}", struck=False)
     if arrival.reply.client not in expected.sizes:
-        return "this client was not asked"
+        return Flaw("not-asked", "this client was not asked", struck=False)
     if arrival.reply.client in history.quarantined():
-        return f"in quarantine after {STRIKES} refused uplinks in a row"
+        text = f"in quarantine after {STRIKES} refused uplinks in a row"
+        return Flaw("quarantine", text, struck=False)
     return None
 
 
-def _unregistered(arrival: Arrival, expected: Expected) -> str | None:
+def _miscounted(arrival: Arrival, expected: Expected) -> str:
     size = expected.sizes[arrival.reply.client]
-    if type(arrival.samples) is not int or arrival.samples != size:
-        return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
-    return str(arrival.unread) if arrival.unread else None
-
-
-def _form_flaw(tensors: dict[str, Tensor], expected: Expected) -> str | None:
-    return (
-        not_plain(tensors)
-        or mismatch(tensors, expected.spec)
-        or strangers(tensors, expected.members)
-    )
+    if type(arrival.samples) is int and arrival.samples == size:
+        return ""
+    return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
 
 
 def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
@@ -257,5 +293,6 @@ def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
     )
 
 
-def _rejection(client: int, round_: int, reason: str, struck: bool, remedy: str = "") -> Rejection:
-    return Rejection(client, reason, struck, f"client {client}, round {round_}: {reason}", remedy)
+def _rejection(client: int, round_: int, flaw: Flaw) -> Rejection:
+    line = f"client {client}, round {round_}: {flaw.reason}"
+    return Rejection(client, flaw.check, flaw.reason, flaw.struck, line, flaw.remedy)

@@ -5,6 +5,7 @@ silos.
 import sys
 import time
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,7 +102,7 @@ def _show(s: dict[str, Any]) -> None:
         *_notices(s),
     )
     if s["silos"]:
-        print_table(of_records(s["silos"]))
+        print_table(of_records([{**silo, "unused": _last(silo["unused"])} for silo in s["silos"]]))
     if len(s["studies"]) > 1:
         print_table(of_records(s["studies"]))
 
@@ -115,11 +116,57 @@ def _notices(s: dict[str, Any]) -> Iterator[str]:
             f"last round: {s['seconds']:.1f} s, {size(s['bytes_down'] or 0)} down, "
             f"{size(s['bytes_up'] or 0)} up"
         )
+    for silo in s["silos"]:
+        if silo["state"] in {"absent", "rejected"}:
+            yield f"{silo['silo']}: {silo['unused']['sentence']}; {silo['unused']['remedy']}"
     if s["reason"]:
         yield f"why: {s['reason']} (code {s['code']})"
     if s["certificate"]:
         yield f"certificate valid until {s['certificate']}"
     yield from (f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning)
+
+
+def _last(unused: dict[str, Any] | None) -> str:
+    return f"round {unused['round']}: {unused['reason']}" if unused else ""
+
+
+def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
+    """Say in which rounds a silo's uplink was not used, why, and what to do.
+
+    Parameters
+    ----------
+    silo
+        its name
+    """
+    from pomona_federation.server.uplink_history import uplinks
+
+    found = uplinks(folder, silo)
+    if json:
+        emit(found)
+        return
+    used = f"{found['used']} of {found['rounds']} rounds used"
+    if not found["unused"]:
+        print(f"nothing: {used}")
+        return
+    say(f"{silo}: {used}")
+    print_table(of_records(list(_spans(found["unused"]))))
+    for reason, remedy in {row["reason"]: row["remedy"] for row in found["unused"]}.items():
+        say(f"{reason}: {remedy}")
+
+
+def _spans(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of consecutive rounds with one reason as one."""
+    same = groupby(rows, lambda row: (row["study"], row.get("trial"), row["stage"], row["reason"]))
+    for (study, trial, stage, reason), group in same:
+        each = list(group)
+        ends, last = dict.fromkeys((each[0]["round"], each[-1]["round"])), each[-1]
+        yield {
+            "study": study if trial is None else f"{study}, trial {trial}",
+            "rounds": "-".join(map(str, ends)),
+            "stage": stage,
+            "reason": reason,
+            "sentence": last["sentence"],
+        }
 
 
 def stop(*, folder: ServerKit = SERVER, json: Json = False) -> None:

@@ -13,6 +13,7 @@ from pomona.core.bounds import plain
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import B, Body, Refusal, read
+from pomona_federation.unused_uplinks import Reason, UnusableError, of_refusal
 from pomona_federation.versions import Versions, own, require_understood
 
 A = TypeVar("A", bound=Body)
@@ -64,7 +65,8 @@ class Message:
         reason.
         """
         if self.kind != Refusal.kind:
-            require_understood(self.versions)
+            with untrusted(Reason.VERSION):
+                require_understood(self.versions)
         for kind in kinds:
             if self.kind == kind.kind:
                 return read(kind, self.body)
@@ -72,6 +74,12 @@ class Message:
             f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same "
             "version"
         )
+
+    def refused(self, refusal: Refusal) -> UnusableError:
+        """A silo's refusal, which this message is, as an error."""
+        understood = self.versions is None or self.versions.works_with(own())
+        reason = of_refusal(refusal.fault) if understood else Reason.VERSION
+        return UnusableError(reason, refusal.fault)
 
     @property
     def size(self) -> int:
@@ -87,7 +95,8 @@ class Message:
 class Undelivered:
     """No answer will come; ``again``: the node is gone, so the message may be sent once more."""
 
-    reason: str
+    reason: Reason
+    detail: str
     again: bool
 
 
@@ -117,27 +126,28 @@ class MessageBus(Protocol):
 
 
 @contextmanager
-def untrusted(*ours: type[Exception]) -> Iterator[None]:
-    """Turn every fault in the block into a ProtocolError with one harmless line, so that the server
-    continues.
+def untrusted(reason: Reason, *ours: type[Exception]) -> Iterator[None]:
+    """Turn every fault in the block into an UnusableError with one harmless line, so that the
+    server continues; a block within may give a reason of its own.
 
     Everything a member sends is handled in such a block. The server's own disk is not a member's
     fault: StorageError passes, as do the kinds in ``ours``. An unforeseen fault is reported only by
     its kind, since its text may contain anything that was sent; the server's log has the full text,
     as one line.
     """
-    passing: tuple[type[Exception], ...] = (StorageError, *ours)
+    passing: tuple[type[Exception], ...] = (UnusableError, StorageError, *ours)
     try:
         yield
     except passing:
         raise
     except PomonaError as fault:
-        raise ProtocolError(plain(str(fault))) from None
+        raise UnusableError(reason, plain(str(fault))) from None
     except Exception as fault:  # an unforeseen error while handling bytes from outside
         logger.warning(
             "what was sent cannot be used: %s",
             plain("".join(traceback.format_exception(fault)), 4000),
         )
-        raise ProtocolError(
-            f"what it sent cannot be used (a {type(fault).__name__}; the server's log has more)"
+        raise UnusableError(
+            reason,
+            f"what it sent cannot be used (a {type(fault).__name__}; the server's log has more)",
         ) from None

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pomona_federation import status
 from pomona_federation.agreement import Federation
@@ -28,6 +28,7 @@ from pomona_federation.silo import history
 from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import KIT, Study
+from pomona_federation.unused_uplinks import ADMITTED, Stage
 
 QUEUED = ("proposed", "ready", "declined", "aborted")  # states of submitted studies
 STUDY_STATES = (
@@ -126,7 +127,6 @@ def _silos(study: StudyView) -> list[Family]:
     silos, judged = study.now["silos"], study.judged
     names = [silo["silo"] for silo in silos]
     counted = {state: float(sum(silo["state"] == state for silo in silos)) for state in SILO_STATES}
-    uplinks = {"admitted": judged.admitted, "refused": judged.refused}
     return [
         gauges(f"{SERVER}_silos", "Silos by their state in the last round.", "state", counted),
         gauges(
@@ -156,12 +156,24 @@ def _silos(study: StudyView) -> list[Family]:
         Family(
             f"{SERVER}_uplinks_total",
             "counter",
-            "Uplinks that were checked.",
+            "Uplinks that were used, or not, by the stage of the reason.",
             tuple(
-                Sample(count[name], {"silo": name, "outcome": outcome})
-                for outcome, count in uplinks.items()
+                Sample(judged.uplinks[name, outcome], {"silo": name, "outcome": outcome})
+                for outcome in (ADMITTED, *get_args(Stage))
                 for name in names
             ),
+        ),
+        gauges(
+            f"{SERVER}_silo_connected",
+            "Whether a silo's node is connected.",
+            "silo",
+            {silo["silo"]: float(silo["connected"]) for silo in silos},
+        ),
+        gauges(
+            f"{SERVER}_silo_connection_change_timestamp_seconds",
+            "Since when a silo's node is connected, or not.",
+            "silo",
+            {silo["silo"]: moment(silo["since"] or "") for silo in silos},
         ),
     ]
 

@@ -24,6 +24,7 @@ from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
 from pomona_federation.study import KIT, SurveyStudy
 from pomona_federation.supervision.followed_file import Followed
+from pomona_federation.unused_uplinks import ADMITTED, UNUSED
 
 ROUNDS = 40  # rounds whose silos are remembered
 SPOKE = {"present", "received"}  # events backed by a silo's own signature
@@ -68,13 +69,12 @@ class JudgedStudy:
     """One study in the audit log.
 
     Attributes:
-        admitted, refused: uplinks by silo.
+        uplinks: by silo, and ``ADMITTED`` or the stage in which they were left out.
         committed: time of the last round, in ISO 8601.
         present: silos of the last ``ROUNDS`` rounds, by number.
     """
 
-    admitted: Counter[str] = field(default_factory=Counter)
-    refused: Counter[str] = field(default_factory=Counter)
+    uplinks: Counter[tuple[str, str]] = field(default_factory=Counter)
     committed: str = ""
     present: dict[int, frozenset[str]] = field(default_factory=dict)
 
@@ -122,8 +122,10 @@ class AuditedServer:
         if event == "round":
             study.committed = when
             study.attended(fields.get("round"), fields.get("present"))
-        elif event == "admission":
-            (study.admitted if fields.get("admitted") is True else study.refused)[silo] += 1
+        elif event == ADMITTED:
+            study.uplinks[silo, ADMITTED] += 1
+        elif event == UNUSED:
+            study.uplinks[silo, plain(str(fields.get("stage")), 40)] += 1
 
 
 AUDIT = "audit.jsonl"

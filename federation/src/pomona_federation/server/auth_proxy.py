@@ -108,6 +108,7 @@ PAGE = "/status"  # for people, whose requests nothing behind the gate sees
 OURS = "pomona.ours"
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
+ACTIVATE, DEACTIVATE = f"{OPEN}activate-node", f"{OPEN}deactivate-node"
 
 BODY = 16 * 2**20  # bytes of an answer's text, which names at most 200,000 hashes
 CHUNK = 5 * 2**20  # bytes of an array that Flower sends in one request
@@ -155,6 +156,8 @@ class Gate:
         studies: answers a member's request about studies, given the member, the path and the body,
             with status and text; one request per member at a time.
         page: answers requests for ``PAGE``, from anywhere, by rules of its own; None for none.
+        heard: called with a member and the path of its node's request, of ``ACTIVATE`` and
+            ``DEACTIVATE`` once SuperLink has accepted it.
     """
 
     app: Application
@@ -164,6 +167,7 @@ class Gate:
     membership: Callable[[Scope], str] = lambda _: ""
     studies: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
     page: Application | None = None
+    heard: Callable[[str, str], None] = lambda *_: None
     _busy: Counter[str] = field(default_factory=Counter)
     _visits: defaultdict[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
@@ -189,6 +193,8 @@ class Gate:
                     async with self._visits[who]:  # threads are few and shared by all members
                         answer = await asyncio.to_thread(self.studies, who, scope["path"], text)
                     return await _reply(scope, send, *answer)
+                if scope["path"] not in {ACTIVATE, DEACTIVATE}:
+                    self.heard(who, scope["path"])
                 await self.app(scope, again(body, receive), self._told(who, scope, send))
         except RequestRefused as refused:
             await _answer(scope, send, refused.status, str(refused))
@@ -221,16 +227,19 @@ class Gate:
         return body
 
     def _told(self, who: str, scope: Scope, send: Send) -> Send:
-        """A ``send`` that resets a member's allowance once SuperLink has accepted the answer of its
-        pieces.
+        """A ``send`` that, once SuperLink has accepted a request, resets a member's allowance after
+        an answer's pieces, and reports that its node has started or left.
         """
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
-                self._left.pop(who, None)
+                if scope["path"] == ANSWERS:
+                    self._left.pop(who, None)
+                else:
+                    self.heard(who, scope["path"])
             await send(message)
 
-        return sent if scope["path"] == ANSWERS else send
+        return sent if scope["path"] in {ANSWERS, ACTIVATE, DEACTIVATE} else send
 
     def _allowed(self, who: str) -> int:
         """Bytes left for the pieces of a member's answer; the next answer starts anew."""

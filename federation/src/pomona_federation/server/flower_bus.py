@@ -14,20 +14,20 @@ from flwr.app import MessageType
 from flwr.serverapp import Grid
 from httpx import TransportError
 
-from pomona.core.errors import ProtocolError
 from pomona_federation.messages.message_bodies import Hello
 from pomona_federation.messages.message_bus import Message, Outgoing, Undelivered, untrusted
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.server.held_requests import Arrivals
+from pomona_federation.unused_uplinks import Reason, UnusableError
 
-# What Flower's error codes say of a silo, and of a node or a process that is gone: sent again
+# what Flower's error codes mean; of a node or a process that is gone, a message is sent again
 REASONS = {
-    1: "its node cannot load Pomona; have its administrator run `pomona silo check`",
-    2: "its worker failed at the task; its log says why",
-    3: "the message to it expired before its node took it",
-    4: "its answer was not kept by the server's SuperLink",
-    5: "its node is not connected: it was stopped, or restarted and is taken again within a minute",
-    8: "its worker ended during the task, and is started again",
+    1: Reason.WORKER_ENDED,
+    2: Reason.WORKER_ENDED,
+    3: Reason.ANSWER_LOST,
+    4: Reason.ANSWER_LOST,
+    5: Reason.NODE_RESTARTED,
+    8: Reason.WORKER_ENDED,
 }
 AGAIN = {3, 5, 8}
 LOOK = 3.0  # seconds that one look waits for answers in transit
@@ -135,10 +135,10 @@ class FlowerBus:
         Empty if SuperLink is unreachable.
         """
         try:
-            with untrusted(TransportError):
+            with untrusted(Reason.UNREADABLE, TransportError):
                 found = [received(m) for m in self.grid.pull_messages([ticket])]
-        except ProtocolError as fault:
-            return {ticket: Undelivered(str(fault), again=False)}
+        except UnusableError as fault:
+            return {ticket: Undelivered(fault.reason, str(fault), again=False)}
         return {ticket: found[0]} if found else {}
 
 
@@ -175,6 +175,6 @@ def received(message: FlowerMessage) -> Message | Undelivered:
     """
     if message.has_error():
         code = message.error.code
-        reason = REASONS.get(code, "its node refused the message")
-        return Undelivered(f"{reason} (Flower's error {code})", again=code in AGAIN)
+        reason = REASONS.get(code, Reason.NODE_REFUSED)
+        return Undelivered(reason, f"Flower's error {code}", again=code in AGAIN)
     return unpacked(message.content)

@@ -6,7 +6,7 @@ federation has used, and the origin of each row.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from pomona_federation.server.round_messages import (
     introductions,
 )
 from pomona_federation.supervision.process_logs import at_round
+from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 
 SCRATCH = "scratch"  # in the folder run/
 
@@ -46,9 +47,9 @@ class FlowerTransport:
     Attributes:
         kit_run: the kit's folder ``run/``, where the gate looks for published values.
         run: id of the run, the same after every restart of the server.
-        absent: why silos did not take part in the last visit, by name.
-        refused: those of them that answered with something unusable, or refused the request.
         pause: seconds between looks for answers.
+        declined: the silos that have declined the study.
+        unused: why silos' uplinks of the last visit are not used, by name.
     """
 
     agreed: StudyAgreement
@@ -59,8 +60,8 @@ class FlowerTransport:
     bus: MessageBus
     audit: Audit
     pause: float = 1.0
-    absent: dict[str, str] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
+    declined: Callable[[], Collection[str]] = frozenset
+    unused: dict[str, UnusedUplink] = field(default_factory=dict)
     _held: dict[int, frozenset[str]] = field(default_factory=dict)
     _settled: dict[int, int] = field(default_factory=dict)
     _starts: dict[int, Tensor] = field(default_factory=dict)
@@ -75,7 +76,13 @@ class FlowerTransport:
 
     def __post_init__(self) -> None:
         self.exchange = MessageExchange(
-            self.agreed, self.run, self.registry, self.bus, self.audit, self.pause
+            self.agreed,
+            self.kit_run,
+            self.run,
+            self.registry,
+            self.bus,
+            self.audit,
+            self.pause,
         )
         self._reader = AnswerReader(self.exchange, tuple(self.server.relays.values()))
         if terms := self.agreed.config.secure_aggregation:
@@ -101,7 +108,8 @@ class FlowerTransport:
         """Send every silo its task, and wait until all answers have come or the deadline has
         passed.
         """
-        self.absent, self.refused, self._fresh, self._round = {}, set(), {}, request.round.number
+        self.unused, self._fresh, self._round = {}, {}, request.round.number
+        self.exchange.handshake.round = self._round
         if request.trains:
             at_round(self._round)
             most = largest(request.expects)  # twice that with 64 bits in place of 32
@@ -126,12 +134,15 @@ class FlowerTransport:
                 tasks[place].answered, arrivals[place] = True, arrival
 
         stage = f"round {self._round}" if request.trains else "last evaluation"
-        self.absent |= self.exchange.send_all(stage, tasks, hear)
+        self.exchange.send_all(stage, tasks, hear)
         arrivals = self._summed(arrivals, tasks, request, down)
         for place, sent in tasks.items():
             if place not in arrivals:
-                self.absent[sent.silo] = sent.reason
-                self.audit.write("absent", silo=sent.silo, round=self._round, reason=sent.reason)
+                unused = self.unused.setdefault(sent.silo, sent.unused(self._round))
+                if sent.silo in self.declined():
+                    unused = unused.model_copy(update={"reason": Reason.DECLINED, "detail": ""})
+                self.unused[sent.silo] = unused
+                self.audit.write(UNUSED, **unused.fields)
         return [arrivals[i] for i in request.ids if i in arrivals]
 
     def _summed(
@@ -145,8 +156,7 @@ class FlowerTransport:
         if not self._sums or not request.trains:
             return arrivals
         made = self._sums.of_round(arrivals, tasks, request, down)
-        for one in tasks.values():
-            one.reason = self._sums.absent.get(one.silo, one.reason)
+        self.unused |= self._sums.unused
         return {i: replace(a, reply=self._spool.kept(a.reply)) for i, a in made.items()}
 
     def commit(self, ids: Sequence[int]) -> None:
@@ -194,7 +204,7 @@ class FlowerTransport:
         """Ask every unknown node for its identity, and process the replies that have come, without
         waiting.
         """
-        self.absent |= self.exchange.handshake.greet()
+        self.exchange.handshake.greet()
 
     # Messages of a round.
 
@@ -243,14 +253,13 @@ class FlowerTransport:
     ) -> Arrival | None:
         """Process one answer; None if the silo counts as absent, or is asked again."""
         try:
-            with untrusted():
+            with untrusted(Reason.UNREADABLE):
                 return self._answered(place, sent, got, request)
-        except ProtocolError as fault:
-            self.refused.add(sent.silo)
-            sent.fail(str(fault))
+        except UnusableError as fault:
+            sent.fail(fault.reason, str(fault))
             if not request.trains:
                 return None
-            self.audit.write("refused", silo=sent.silo, round=self._round, reason=sent.reason)
+            self.unused[sent.silo] = sent.unused(self._round)
             unread = ProtocolError(f"{sent.silo}: {fault}")
             return Arrival(
                 Reply(place), self.run, self._round, request.roster.sizes[place], unread=unread
@@ -262,19 +271,19 @@ class FlowerTransport:
         """A verified answer. Raises ProtocolError, or any other exception, for an unusable one."""
         answer = self._reader.verified(place, sent, got)
         if isinstance(answer, Refusal):
-            self.refused.add(sent.silo)
-            sent.fail(answer.fault)
+            refusal = got.refused(answer)
+            sent.fail(refusal.reason, str(refusal))
             return None
         self._held[place] = frozenset(answer.held)
         sent.bytes_up += got.size
         if answer.missing:
-            sent.fail("it lacks rows that were sent", again=True)
+            sent.fail(Reason.ROWS_MISSING, again=True)
             return None
         fields = {"uplink": answer.uplink, "bytes": got.size}
         self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
         sent.done = True
         if answer.fault and not request.trains:
-            sent.fail(answer.fault)
+            sent.fail(Reason.DIVERGED, answer.fault)
             return None
         uplink = bytes(got.enclosed.get("uplink", b""))
         arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)

@@ -26,6 +26,7 @@ from pomona_federation.messages.message_bus import (
     untrusted,
 )
 from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 from pomona_federation.versions import Versions, note, own, require_begun
 
 NODES = "nodes.json"
@@ -54,6 +55,8 @@ class Handshake:
     Attributes:
         run: id of the run.
         nodes: the node of every identified silo, by place; the last one if there were several.
+        round: the current one; 0 before the first.
+        turned_away: the last refusal of, or by, each silo or node that is not identified.
     """
 
     agreed: StudyAgreement
@@ -62,6 +65,8 @@ class Handshake:
     bus: MessageBus
     audit: Audit
     nodes: dict[int, int] = field(default_factory=dict)
+    round: int = 0
+    turned_away: dict[str, UnusedUplink] = field(default_factory=dict)
     _again: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
     _asked: dict[str, tuple[int, Hello]] = field(default_factory=dict)  # ticket -> whom, what
     _before: Mapping[Place, int] = field(init=False)
@@ -117,33 +122,26 @@ class Handshake:
             agreement=self.agreed.agreement, run=self.run, nonce=nonce, newcomers=newcomers
         )
 
-    def greet(self) -> dict[str, str]:
+    def greet(self) -> None:
         """Ask every unknown node for its identity, and process the replies that have come, without
         waiting.
-
-        Returns who was turned away, and why.
         """
         self.ask()
-        turned_away: dict[str, str] = {}
         for ticket, got in self.bus.fetch(self.tickets).items():
-            turned_away |= self.meet(ticket, got)
-        return turned_away
+            self.meet(ticket, got)
 
-    def meet(self, ticket: str, got: Message | Undelivered) -> dict[str, str]:
-        """Assign a node its silo's place, by the key that signed.
-
-        Returns who was turned away, and why.
-        """
+    def meet(self, ticket: str, got: Message | Undelivered) -> None:
+        """Assign a node its silo's place, by the key that signed."""
         node, hello = self._asked.pop(ticket)
         if isinstance(got, Undelivered):
-            return {}
+            return
         try:
-            with untrusted():
-                return self._met(node, hello, got)
-        except ProtocolError as fault:
-            return self._turned_away(f"node {node}", str(fault))
+            with untrusted(Reason.NOT_A_MEMBER):
+                self._met(node, hello, got)
+        except UnusableError as fault:
+            self._turn_away(f"node {node}", fault)
 
-    def _met(self, node: int, hello: Hello, got: Message) -> dict[str, str]:
+    def _met(self, node: int, hello: Hello, got: Message) -> None:
         """Raise ProtocolError, or another error, unless a silo with a place in the registry has
         signed.
         """
@@ -159,26 +157,29 @@ class Handshake:
             raise
         note(self.registry.path.parent, reply.silo, got.versions)
         if isinstance(reply, Refusal):
-            return self._turned_away(reply.silo, reply.fault)
+            self._turn_away(reply.silo, got.refused(reply))
+            return
         if (reply.nonce, reply.run, reply.agreement) != (hello.nonce, hello.run, hello.agreement):
             raise ProtocolError(f"{reply.silo}: an answer to another hello")
         if self.registry.entries[place].revoked:
             raise ProtocolError(f"{reply.silo} was revoked")
         self.registry.register(place, reply.samples)
         self.nodes[place] = node
+        for who in (reply.silo, f"node {node}"):
+            self.turned_away.pop(who, None)
         write_json(
             self._file,
             KnownNodes(nodes={p: str(n) for p, n in {**self._before, **self.nodes}.items()}),
         )
         self.audit.write("present", silo=reply.silo, samples=reply.samples, node=str(node))
-        return {}
 
-    def _turned_away(self, who: str, reason: str) -> dict[str, str]:
-        """A rejected sender: a silo is named only if its key has signed; otherwise the node is
-        named.
+    def _turn_away(self, who: str, fault: UnusableError) -> None:
+        """Record a rejected sender: a silo is named only if its key has signed; otherwise the node
+        is named.
         """
-        self.audit.write("refused", silo=who, reason=reason)
-        return {who: reason}
+        unused = UnusedUplink(silo=who, round=self.round, reason=fault.reason, detail=str(fault))
+        self.turned_away[who] = unused
+        self.audit.write(UNUSED, **unused.fields)
 
 
 class Identity(Settings):

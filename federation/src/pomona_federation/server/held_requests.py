@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pomona_federation.server.auth_proxy import (
+    ACTIVATE,
     ANSWERS,
     OPEN,
     PIECE,
@@ -72,7 +73,7 @@ class Arrivals:
         return frozenset(os.read(self._pipe, AT_ONCE).decode("ascii", "replace").split())
 
 
-TASKS, ACTIVATE = f"{OPEN}pull-messages", f"{OPEN}activate-node"
+TASKS = f"{OPEN}pull-messages"
 UNKNOWN, LATER = 412, 503  # SuperLink's reply for an unknown key; for Flower's client: try again
 SENT = "/v1/runtime/push-messages"
 NEXT = {SENT, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}

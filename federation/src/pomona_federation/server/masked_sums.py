@@ -15,7 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.core.bounds import PLACES, Number, Place
-from pomona.core.errors import ProtocolError
+from pomona.core.errors import listed
 from pomona.core.fixed_point import Words, word
 from pomona.core.settings import Settings
 from pomona.core.training_settings import SecureAggregation
@@ -28,6 +28,7 @@ from pomona_federation.messages.message_bus import Message, untrusted
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.server.round_messages import AnswerReader, OutgoingTask
+from pomona_federation.unused_uplinks import Reason, UnusableError, UnusedUplink
 
 SUM = "sum.json"
 
@@ -58,14 +59,14 @@ class MaskedSums:
     """The sums of a run.
 
     Attributes:
-        absent: why silos took no part in the last sum, or why there is none, by name.
+        unused: why silos took no part in the last sum, or why there is none, by name.
     """
 
     terms: SecureAggregation
     exchange: MessageExchange
     reader: AnswerReader
     encoding: Encoding
-    absent: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, UnusedUplink] = field(default_factory=dict)
 
     def of_round(
         self,
@@ -84,19 +85,20 @@ class MaskedSums:
             request: to the silos.
             down: what they received.
         """
-        self.absent, number = {}, request.round.number
+        self.unused, number = {}, request.round.number
         ready = self._ready(number, arrivals, tasks)
         places = self._settled(number, ready)
         if not places:
-            faulty = {i: a.reply.fault for i, a in arrivals.items() if a.reply.fault}
-            self.absent |= {tasks[i].silo: fault for i, fault in faulty.items()}
+            for place, arrival in arrivals.items():
+                if fault := arrival.reply.fault:
+                    self._leave_out(tasks[place].silo, number, Reason.DIVERGED, fault)
             return {}
         sent, total = self._parts(places, tasks, sum(t.numel() for t in request.expects.values()))
         if total is None:
             return {}
         if why := excess(total, len(places), self.terms):
-            self.absent |= {tasks[i].silo: why for i in places}
-            self.exchange.audit.write("refused", silo="all", round=number, reason=why)
+            for place in places:
+                self._leave_out(tasks[place].silo, number, Reason.SUM_RANGE, why)
             return {}
         self.exchange.audit.write("sum", round=number, silos=[tasks[i].silo for i in places])
         uplink = self._mean(total, places[0], request, down)
@@ -118,10 +120,11 @@ class MaskedSums:
             if (earlier := silos.setdefault(mask.key, silo)) == silo:
                 ready.append(place)
                 continue
-            reason = f"it gave the same key for the sum of round {number} as {earlier}"
-            self.absent[silo] = reason
-            self.exchange.audit.write("refused", silo=silo, round=number, reason=reason)
+            self._leave_out(silo, number, Reason.SUM_KEY, f"the same key as {earlier}")
         return tuple(sorted(ready))
+
+    def _leave_out(self, silo: str, number: int, reason: Reason, detail: str = "") -> None:
+        self.unused[silo] = UnusedUplink(silo=silo, round=number, reason=reason, detail=detail)
 
     def _mean(
         self, total: Words, place: int, request: ClientRequest, down: Downlink
@@ -139,16 +142,20 @@ class MaskedSums:
         path, names = registry.path.parent / SUM, [e.name for e in registry.entries]
         known = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
         if known and (known.run, known.number) == (self.exchange.run, number):
-            for place in sorted(set(known.places) - set(ready)):
-                self.absent[names[place]] = (
-                    f"round {number} is summed over it too, and it does not answer: have it started"
-                )
-            for place in sorted(set(ready) - set(known.places)):
-                self.absent[names[place]] = "it answered after the sum of the round was settled"
-            return known.places if set(known.places) <= set(ready) else ()
+            gone = [names[place] for place in known.places if place not in ready]
+            without = f"without {listed(gone)}"
+            for silo in gone:
+                self._leave_out(silo, number, Reason.SUM_MISSING)
+            for place in ready:
+                if place not in known.places:
+                    self._leave_out(names[place], number, Reason.SUM_LATE)
+                elif gone:
+                    self._leave_out(names[place], number, Reason.SUM_SHORT, without)
+            return () if gone else known.places
         if len(ready) < self.terms.minimum:
             why = f"a sum needs {self.terms.minimum} silos, {len(ready)} have trained"
-            self.absent |= {names[place]: why for place in ready}
+            for place in ready:
+                self._leave_out(names[place], number, Reason.SUM_SHORT, why)
             return ()
         write_json(path, SettledSum(run=self.exchange.run, number=number, places=ready))
         return ready
@@ -169,32 +176,35 @@ class MaskedSums:
         def hear(place: int, message: Message) -> None:
             one = sent[place]
             try:
-                with untrusted():
+                with untrusted(Reason.SUM_PART):
                     part = self._part(place, one, message, numbers)
-            except ProtocolError as fault:
-                one.fail(str(fault))
-                self.exchange.audit.write("refused", silo=one.silo, **one.about, reason=one.reason)
+            except UnusableError as fault:
+                one.fail(fault.reason, str(fault))
                 return
             one.done = one.answered = True
             if part is not None and place not in added:
                 added.add(place)
                 np.add(total, part, out=total)
 
-        stage = f"sum of round {tasks[places[0]].body.number}"
-        self.absent |= self.exchange.send_all(stage, sent, hear)
-        self.absent |= {one.silo: one.reason for i, one in sent.items() if i not in added}
+        number = tasks[places[0]].body.number
+        self.exchange.send_all(f"sum of round {number}", sent, hear)
+        self.unused |= {o.silo: o.unused(number) for i, o in sent.items() if i not in added}
+        if gone := [sent[i].silo for i in places if i not in added]:
+            for i in added:
+                self._leave_out(sent[i].silo, number, Reason.SUM_SHORT, f"without {listed(gone)}")
         return sent, total if added == set(places) else None
 
     def _part(self, place: int, one: OutgoingRequest, message: Message, numbers: int) -> Words:
-        """A verified part. Raises ProtocolError, also for a refusal."""
+        """A verified part. Raises UnusableError, also for a refusal."""
         answer = self.reader.verified(place, one, message)
         if isinstance(answer, Refusal):
-            raise ProtocolError(answer.fault)
+            raise message.refused(answer)
         uplink, one.bytes_up = bytes(message.enclosed.get("uplink", b"")), message.size
         if sha256(uplink) != answer.uplink:
-            raise ProtocolError("the part is not the one that was signed")
+            raise UnusableError(Reason.SIGNATURE, "the part is not the one that was signed")
         if len(uplink) != numbers * word(self.terms).itemsize:
-            raise ProtocolError(f"a part of {len(uplink)} bytes, of {numbers} numbers")
+            text = f"a part of {len(uplink)} bytes, of {numbers} numbers"
+            raise UnusableError(Reason.SUM_PART, text)
         fields = {"uplink": answer.uplink, "bytes": message.size}
         self.exchange.audit.write("received", silo=answer.silo, round=answer.number, **fields)
         part: Words = np.frombuffer(uplink, word(self.terms))

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
 from pomona.core.bounds import PLACES, Count, Number, plain
-from pomona.core.errors import ConfigError, ProtocolError, StorageError, near
+from pomona.core.errors import ConfigError, StorageError, near
 from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
@@ -26,6 +26,7 @@ from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import signed
 from pomona_federation.messages.message_bodies import RENEWALS, CertifiedKey
+from pomona_federation.unused_uplinks import Reason, UnusableError
 
 if TYPE_CHECKING:
     from pomona.core.round import Roster
@@ -170,7 +171,7 @@ class MemberRegistry:
         """
         entry = self.entries[place]
         if not self._insecure and not signed(entry.key, kind, said, signature):
-            raise ProtocolError(f"the signature is not {entry.name}'s")
+            raise UnusableError(Reason.SIGNATURE, f"the signature is not {entry.name}'s")
 
     def register(self, place: int, size: int) -> None:
         """Record a silo's number of samples; the first reported size is final.

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic, time
+from typing import Any
 
 from pomona.core.errors import QuorumError
 from pomona_federation import versions
@@ -17,9 +18,11 @@ from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bodies import B, Body, Refusal
 from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
+from pomona_federation.server.contacts import Contact, contacts
 from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.supervision.status_files import WAITING, WaitingStatus
+from pomona_federation.supervision.status_files import WAITING, WaitingStatus, clock
+from pomona_federation.unused_uplinks import UNUSED, Reason, UnusedUplink
 
 ATTEMPTS = 3  # attempts to send one message to a silo whose node was lost on the way
 
@@ -69,10 +72,10 @@ class OutgoingMessage(ABC):
     Attributes:
         silo: its name.
         body: what is asked.
-        attempts: how often it was sent.
+        attempts: how often it was sent; ``sent``: last, in seconds since 1970.
         done: nothing more is expected.
         answered: there is an answer, which may be unusable.
-        reason: why there is no usable answer, as long as there is none.
+        reason, detail: why there is no usable answer, as long as there is none.
     """
 
     silo: str
@@ -80,7 +83,9 @@ class OutgoingMessage(ABC):
     attempts: int = field(default=0, init=False)
     done: bool = field(default=False, init=False)
     answered: bool = field(default=False, init=False)
-    reason: str = field(default="it did not answer in time", init=False)
+    sent: float = field(default=0.0, init=False)
+    reason: Reason = field(default=Reason.DEADLINE, init=False)
+    detail: str = field(default="", init=False)
 
     @property
     @abstractmethod
@@ -91,11 +96,16 @@ class OutgoingMessage(ABC):
         """The message of the current attempt."""
         return Message.of(self.body)
 
-    def fail(self, reason: str, again: bool = False) -> None:
+    def fail(self, reason: Reason, detail: str = "", again: bool = False) -> None:
         """Record why there is no answer; ``again``: it may be sent once more, while attempts are
         left.
         """
-        self.reason, self.done = reason, not again or self.attempts >= ATTEMPTS
+        self.reason, self.detail = reason, detail
+        self.done = not again or self.attempts >= ATTEMPTS
+
+    def unused(self, number: int) -> UnusedUplink:
+        """The record of a round without a usable answer."""
+        return UnusedUplink(silo=self.silo, round=number, reason=self.reason, detail=self.detail)
 
 
 @dataclass
@@ -103,11 +113,13 @@ class MessageExchange:
     """Finds the nodes of silos, sends them messages, and collects their answers.
 
     Attributes:
+        kit_run: the kit's folder ``run/``.
         run: id of the run.
         pause: seconds between looks for answers.
     """
 
     agreed: StudyAgreement
+    kit_run: Path
     run: str
     registry: MemberRegistry
     bus: MessageBus
@@ -125,42 +137,55 @@ class MessageExchange:
         """The places whose nodes have identified themselves."""
         return frozenset(self.handshake.nodes)
 
-    def gather(
-        self, kit_run: Path, awaited: Callable[[Collection[str]], Collection[str]] = frozenset
-    ) -> dict[str, str]:
+    def gather(self, awaited: Callable[[Collection[str]], Collection[str]] = frozenset) -> None:
         """Wait for all current members, through arrivals and revocations; a node asked at the end
         has time to answer.
 
         It does not wait for silos that are not ``awaited``, such as one that declines meanwhile,
-        nor for those whose versions, as last noted in ``kit_run`` (the kit's folder ``run/``), do
-        not work with the server's.
+        nor for those whose versions, as last noted, do not work with the server's.
 
-        Returns who was turned away, and why. Raises QuorumError.
+        Raises QuorumError.
         """
-        wait, quorum, turned_away = self.agreed.study.wait, self.agreed.quorum, dict[str, str]()
+        wait, quorum = self.agreed.study.wait, self.agreed.quorum
         limit = monotonic() + wait
         self.waiting.begin("gathering silos", wait)
         while True:
-            turned_away |= self.handshake.greet()
+            self.handshake.greet()
             everybody, away = self._members(awaited)
-            other = {
-                name
-                for name, said in versions.noted(kit_run).items()
-                if not said.works_with(versions.own())
-            }
-            missing = [name for name in away if name not in other]
+            missing = [name for name in away if name not in self._of_other_versions]
             if not missing or monotonic() > limit + (TIMEOUT if self.handshake.asked else 0.0):
                 break
             here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
             self.waiting.tell(here, dict.fromkeys(missing, "has not identified itself"))
             self.bus.wait(self.pause)
         if len(everybody) - len(away) < quorum:
+            for name in away:
+                self.audit.write(UNUSED, **self.away(name, 0).fields)
             raise QuorumError(
                 f"{len(everybody) - len(away)} of {len(everybody)} silos came within {wait:g} s, "
                 f"{quorum} are needed (missing: {', '.join(sorted(away))}); have them started, "
                 "then resume"
             )
-        return turned_away
+
+    def away(self, name: str, number: int) -> UnusedUplink:
+        """Why a member that has not identified itself takes no part in a round."""
+        about: dict[str, Any] = {"silo": name, "round": number}
+        if other := self._of_other_versions.get(name):
+            return UnusedUplink(**about, reason=Reason.VERSION, detail=other)
+        if refusal := self.handshake.turned_away.get(name):
+            return refusal.model_copy(update=about)
+        contact = contacts(self.kit_run).get(name)
+        here = contact is not None and contact.connected
+        return UnusedUplink(**about, reason=Reason.NOT_IDENTIFIED if here else Reason.NOT_CONNECTED)
+
+    @property
+    def _of_other_versions(self) -> dict[str, str]:
+        """The versions of the silos that do not work with the server's, by name."""
+        return {
+            name: str(said)
+            for name, said in versions.noted(self.kit_run).items()
+            if not said.works_with(versions.own())
+        }
 
     def _members(
         self, awaited: Callable[[Collection[str]], Collection[str]]
@@ -182,26 +207,20 @@ class MessageExchange:
         stage: str,
         messages: Mapping[int, OutgoingMessage],
         hear: Callable[[int, Message], None],
-    ) -> dict[str, str]:
+    ) -> None:
         """Send messages and collect answers until every message is done or the deadline has passed.
 
-        A silo whose node stays offline for longer than ``patience`` is given up.
+        A silo whose node is offline is given up ``patience`` seconds after its last sign of life. A
+        message is sent again to a node that has started since it was sent.
 
         Args:
             stage: its name, shown while waiting.
             messages: what to send, by the places of silos.
             hear: called with the place and its node's reply. Verifies it, and records the outcome
                 in the message.
-
-        Returns:
-            Who was turned away meanwhile, and why.
         """
         began, deadline = monotonic(), self.agreed.study.deadline
-        last_seen, sent, turned_away = (
-            dict.fromkeys(messages, began),
-            dict[str, int](),
-            dict[str, str](),
-        )
+        last_seen, sent = dict.fromkeys(messages, began), dict[str, int]()
         self.waiting.begin(stage, deadline)
         while (open_ := _open(messages)) and monotonic() < began + deadline:
             online, now, nodes = self.bus.online(), monotonic(), self.handshake.nodes
@@ -211,18 +230,18 @@ class MessageExchange:
             sent |= self._send({place: messages[place] for place in due}, began + deadline - now)
             got = self.bus.fetch([*sent, *self.handshake.tickets])
             came = bool(got)
-            turned_away |= self._take(got, sent, messages, hear)
+            self._take(got, sent, messages, hear)
+            known = contacts(self.kit_run)
+            self._drop_lost(sent, messages, known)
             last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
-            self._give_up(
-                messages, {p: seen for p, seen in last_seen.items() if p not in sent.values()}, now
-            )
-            self.waiting.tell(*progress(messages, sent.values()))
+            offline = {p: now - at for p, at in last_seen.items() if p not in sent.values()}
+            self._give_up(messages, offline, now - began, known)
+            self.waiting.tell(*progress(messages, sent.values(), known))
             if not came and _open(messages):
                 self.bus.wait(self.pause)
         for place in _open(messages):
             messages[place].done = True
-        self.waiting.tell(*progress(messages, ()))
-        return turned_away
+        self.waiting.tell(*progress(messages, (), {}))
 
     def verified(
         self, place: int, sent: OutgoingMessage, kind: type[B], message: Message
@@ -239,35 +258,56 @@ class MessageExchange:
         sent: dict[str, int],
         messages: Mapping[int, OutgoingMessage],
         hear: Callable[[int, Message], None],
-    ) -> dict[str, str]:
-        """Process answers, and take their tickets out of those ``sent``.
-
-        Returns who was turned away, and why.
-        """
-        turned_away = dict[str, str]()
+    ) -> None:
+        """Process answers, and take their tickets out of those ``sent``."""
         for ticket in tuple(got):
             answer = got.pop(ticket)  # dropped once processed: it may be large
             if ticket not in sent:
-                turned_away |= self.handshake.meet(ticket, answer)
+                self.handshake.meet(ticket, answer)
             elif isinstance(answer, Undelivered):
-                messages[sent.pop(ticket)].fail(answer.reason, answer.again)
+                messages[sent.pop(ticket)].fail(answer.reason, answer.detail, answer.again)
             else:
                 hear(sent.pop(ticket), answer)
-        return turned_away
+
+    def _drop_lost(
+        self,
+        sent: dict[str, int],
+        messages: Mapping[int, OutgoingMessage],
+        known: Mapping[str, Contact],
+    ) -> None:
+        """Take out of those ``sent`` the tickets of messages to nodes that have started since."""
+        for ticket, place in tuple(sent.items()):
+            one = messages[place]
+            contact = known.get(one.silo)
+            if contact and contact.connected and contact.since > one.sent:
+                del sent[ticket]
+                one.fail(Reason.NODE_RESTARTED, again=True)
 
     def _give_up(
-        self, messages: Mapping[int, OutgoingMessage], last_seen: Mapping[int, float], now: float
+        self,
+        messages: Mapping[int, OutgoingMessage],
+        offline: Mapping[int, float],
+        lasts: float,
+        known: Mapping[str, Contact],
     ) -> None:
-        """Give up the silos that were offline for longer than ``patience``."""
+        """Give up the silos without a sign of life for longer than ``patience``.
+
+        ``offline``: seconds since the node of a place was online; 0 if it is. The last request in
+        ``known`` may be earlier than that, as SuperLink notices late; ``lasts``: seconds since the
+        messages were first sent.
+        """
         for place in _open(messages):
-            if now - last_seen.get(place, now) > self.agreed.study.patience:
-                messages[place].fail("it is not connected")
+            seconds = offline.get(place, 0.0)
+            if seconds and (contact := known.get(messages[place].silo)):
+                seconds = max(seconds, min(lasts, time() - contact.seen))
+            if seconds > self.agreed.study.patience:
+                messages[place].fail(Reason.NOT_CONNECTED, f"no sign of life for {seconds:.0f} s")
 
     def _send(self, due: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
         """Send messages to the silos of these places, all at once. Returns the places by ticket."""
         outgoing = []
         for place, one in due.items():
-            one.attempts += 1
+            one.attempts, one.sent = one.attempts + 1, time()
             message = one.message()
             self.audit.write("sent", silo=one.silo, **one.about, bytes=message.size)
             outgoing.append(Outgoing(self.handshake.nodes[place], message, seconds))
@@ -279,13 +319,14 @@ def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:
 
 
 def progress(
-    messages: Mapping[int, OutgoingMessage], sent: Collection[int]
+    messages: Mapping[int, OutgoingMessage], sent: Collection[int], known: Mapping[str, Contact]
 ) -> tuple[list[str], dict[str, str], list[str]]:
     """The state of messages, by place in, by name out.
 
     Args:
         messages: all of them.
         sent: the places of those in transit, or at their silos.
+        known: the silos' connections, by name.
 
     Returns:
         The silos that have answered; those awaited, each with a short reason; and those given up.
@@ -298,5 +339,10 @@ def progress(
         elif one.done:
             given_up.append(one.silo)
         else:
-            missing[one.silo] = "has not answered yet" if place in sent else "is not connected"
+            away = f"is not connected{_since(known.get(one.silo))}"
+            missing[one.silo] = "has not answered yet" if place in sent else away
     return answered, missing, given_up
+
+
+def _since(contact: Contact | None) -> str:
+    return "" if contact is None or contact.connected else f" since {clock(contact.since)}"

@@ -28,11 +28,12 @@ from pomona_federation.messages.message_bodies import (
     mask_statement,
     row_statement,
 )
-from pomona_federation.messages.message_bus import Message
+from pomona_federation.messages.message_bus import Message, untrusted
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, form_of, sha256
-from pomona_federation.server.member_registry import MemberRegistry, RegisteredMember
+from pomona_federation.server.member_registry import RegisteredMember
 from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.study import TrainingStudy
+from pomona_federation.unused_uplinks import ADMITTED, UNUSED, Reason, UnusableError, UnusedUplink
 
 
 @dataclass
@@ -117,30 +118,32 @@ def introductions(
     return tuple(newcomers), tuple(renewed)
 
 
-EVENT = "admission"
-
-
-def log_admission(audit: Audit, registry: MemberRegistry, number: int, verdict: Admission) -> None:
+def log_admission(
+    audit: Audit,
+    names: Sequence[str],
+    number: int,
+    verdict: Admission,
+    rejected: Sequence[UnusedUplink],
+) -> None:
     """Log each decision of one exchange of the round loop. Raises StorageError.
 
-    A line has the round, the silo, whether its uplink was ``admitted`` and, if not, the reason; for
-    an uplink of the right form also, by tensor, the L2 ``norms`` and their ``limits``. Null stands
-    for a norm that is not finite, and for a limit while too few norms are known to compute one.
+    A line is of the event ``admitted`` or ``unused``. For an uplink of the right form it has, by
+    tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm that is not finite, and
+    for a limit while too few norms are known to compute one.
+    ``names``: of the silos, by place; ``rejected``: the record of each rejection.
     """
-    names = [entry.name for entry in registry.entries]
-    decisions = [
-        *((a.reply.client, "") for a in verdict.accepted),
-        *((r.client, r.reason) for r in verdict.rejected),
-    ]
-    for client, reason in decisions:
-        line = {"round": number, "silo": names[client], "admitted": not reason}
+
+    def figures(client: int) -> dict[str, dict[str, float | None]]:
         measured = verdict.norms.get(client)
-        limits = (
-            {}
-            if measured is None
-            else {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
-        )
-        audit.write(EVENT, **line, **limits, **({"reason": reason} if reason else {}))
+        if measured is None:
+            return {}
+        return {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
+
+    for arrival in verdict.accepted:
+        client = arrival.reply.client
+        audit.write(ADMITTED, silo=names[client], round=number, **figures(client))
+    for rejection, unused in zip(verdict.rejected, rejected, strict=True):
+        audit.write(UNUSED, **unused.fields, **figures(rejection.client))
 
 
 def _figures(values: Mapping[str, float]) -> dict[str, float | None]:
@@ -173,7 +176,7 @@ class AnswerReader:
         """
         body = self.exchange.verified(place, sent, Answer, message)
         if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.body.digest):
-            raise ProtocolError("an answer to another task")
+            raise UnusableError(Reason.WRONG_TASK, "an answer to another task")
         return body
 
     def arrival(
@@ -185,7 +188,8 @@ class AnswerReader:
         """
         fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
         agreed = self.exchange.agreed
-        scores = checked_scores(answer, request.watched, agreed)
+        with untrusted(Reason.SCORES):
+            scores = checked_scores(answer, request.watched, agreed)
         reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
         arrival = Arrival(
             reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up
@@ -196,7 +200,7 @@ class AnswerReader:
             sent.mask = self._key(place, sent, answer)
             return arrival, []
         if sha256(uplink) != answer.uplink:
-            raise ProtocolError("the uplink is not the one that was signed")
+            raise UnusableError(Reason.SIGNATURE, "the uplink is not the one that was signed")
         encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
         tensors = encoding.unpack_uplink(uplink, request.expects)
         origins = [
@@ -214,12 +218,15 @@ class AnswerReader:
         task = sent.body
         known = (task.run, task.number, task.sizes[place])
         if (answer.run, answer.number, answer.samples) != known:
-            raise ProtocolError("an answer of another run or round, or with other sample counts")
+            text = "an answer of another run or round, or with other sample counts"
+            raise UnusableError(Reason.WRONG_ROUND, text)
         if answer.mask is None:
-            raise ProtocolError("an answer without a key for the sum of the round")
+            text = "an answer without a key for the sum of the round"
+            raise UnusableError(Reason.SUM_KEY, text)
         said = mask_statement(task, answer.silo, answer.mask.key)
         self.exchange.registry.require_signed(place, "mask", said, answer.mask.signature)
-        require_keys({answer.silo: answer.mask.key})
+        with untrusted(Reason.SUM_KEY):
+            require_keys({answer.silo: answer.mask.key})
         return answer.mask
 
     def _origin(
@@ -239,7 +246,8 @@ class AnswerReader:
             statement = row_statement(sent.body.agreement, self.exchange.run, origin, digest)
             self.exchange.registry.require_signed(place, "row", statement, signature)
         except ProtocolError as fault:
-            raise ProtocolError(f"its row {tensor!r}, which others would get: {fault}") from None
+            text = f"its row {tensor!r}, which others would get: {fault}"
+            raise UnusableError(Reason.SIGNATURE, text) from None
         return digest, origin
 
 

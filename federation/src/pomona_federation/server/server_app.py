@@ -4,10 +4,11 @@
 
 import logging
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import time
+from typing import Any
 
 import torch
 
@@ -42,9 +43,9 @@ from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.survey_app import conduct
 from pomona_federation.study import KIT, EvaluationStudy, SearchStudy, SurveyStudy, TrainingStudy
 from pomona_federation.supervision.process_logs import SERVER, logging_to
-from pomona_federation.supervision.status_files import LIVE, LiveStatus
+from pomona_federation.supervision.status_files import LIVE, LiveStatus, read_status_file
+from pomona_federation.unused_uplinks import UNUSED, Reason, UnusedUplink
 
-QUARANTINED = "not asked to train: its uplinks were refused too often in a row"
 logger = logging.getLogger("pomona")
 
 
@@ -115,10 +116,11 @@ def _rounds(
         federation, share = agreed.federation, agreed.largest_share
         members = None if agreed.own else MemberRegistry(kit_run, federation, share=share)
         registry = MemberRegistry(out, federation, members=members, share=share)
+        parties = (method.server, registry, bus, audit, pause)
         transport = FlowerTransport(
-            agreed, kit_run, run_id(out), method.server, registry, bus, audit, pause
+            agreed, kit_run, run_id(out), *parties, declined=lambda: consents.declined
         )
-        status = ServerStatusFile(out, transport, audit, record)
+        status = ServerStatusFile(out, transport, audit, record, consents)
         for note in point.notes:
             status.note(note)
         about = {} if agreed.own else {"study": agreed.study.name}
@@ -126,7 +128,7 @@ def _rounds(
         audit.write(
             "start", round=point.number, agreement=agreed.agreement, run=transport.run, **about
         )
-        transport.absent |= transport.exchange.gather(kit_run, consents.awaited)
+        transport.exchange.gather(consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members, share)
         if not point.found:
@@ -156,9 +158,13 @@ class ServerStatusFile(NullCallback):
     transport: FlowerTransport
     audit: Audit
     record: RunRecord
+    consents: Consents
     _heavy: Sequence[str] = ()
-    _rejected: Sequence[Rejection] = ()
     _quarantined: frozenset[int] = frozenset()
+    _live: LiveStatus = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._live = read_status_file(LiveStatus, self.out / LIVE)
 
     def begin(self) -> None:
         """Record that the connected silos have reported their sizes."""
@@ -175,33 +181,67 @@ class ServerStatusFile(NullCallback):
 
     def judged(self, number: int, verdict: Admission) -> None:
         """Log which uplinks a round uses; if it is tried again, the last decision counts."""
-        self._rejected, self._quarantined = verdict.rejected, verdict.history.quarantined()
-        log_admission(self.audit, self.transport.registry, number, verdict)
+        self._quarantined, unused = verdict.history.quarantined(), self.transport.unused
+        names = [entry.name for entry in self.transport.registry.entries]
+        rejected = [self._rejection(names[r.client], number, r) for r in verdict.rejected]
+        unused |= {each.silo: each for each in rejected}
+        log_admission(self.audit, names, number, verdict, rejected)
+        self._show(unused)
+
+    def _rejection(self, silo: str, number: int, rejection: Rejection) -> UnusedUplink:
+        """The record of a rejection; of an answer that could not be read the transport has it."""
+        if rejection.check == "unreadable":
+            return self.transport.unused[silo]
+        reason = Reason(rejection.check)
+        return UnusedUplink(silo=silo, round=number, reason=reason, detail=rejection.reason)
+
+    def _show(self, unused: Mapping[str, UnusedUplink], **news: Any) -> None:
+        """Write ``live.json``, in which the last record of a silo stays."""
+        names = {entry.name for entry in self.transport.registry.entries}
+        known = {name: last for name, last in self._live.unused.items() if name in names}
+        known |= self.transport.exchange.handshake.turned_away | dict(unused)
+        self._live = self._live.model_copy(update={"unused": known, **news})
+        write_json(self.out / LIVE, self._live)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
-        """Write the status of a committed round."""
+        """Write the status of a committed round, and why silos that were not asked were not."""
         self._weigh()
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
-        refused = {
-            entries[i].name: QUARANTINED for i in self._quarantined if not entries[i].revoked
-        }
-        refused |= {entries[r.client].name: r.reason for r in self._rejected}
-        live = LiveStatus(
+        absent = [e.name for e in entries if e.name not in present and not e.revoked]
+        unused = {name: u for name, u in self.transport.unused.items() if name in absent}
+        for place, entry in enumerate(entries):
+            if entry.name in absent and entry.name not in unused:
+                unused[entry.name] = self._unasked(place, row.round)
+                self.audit.write(UNUSED, **unused[entry.name].fields)
+        self._show(
+            unused,
+            round=row.round,
             rounds=self.record.config["rounds"],
             present=tuple(present),
-            absent=tuple(e.name for e in entries if e.name not in present and not e.revoked),
-            rejected=tuple(sorted(refused.keys() | self.transport.refused)),
-            why=self.transport.absent | refused,
             bytes_down=sum(row.bytes_down),
             bytes_up=sum(row.bytes_up),
             seconds=row.seconds,
         )
-        write_json(self.out / LIVE, live)
-        self.audit.write("round", round=row.round, present=present, absent=list(live.absent))
+        self.audit.write("round", round=row.round, present=present, absent=absent)
         logger.info("committed with %d silos after %.1f s", len(present), row.seconds)
-        for name, why in live.why.items():
-            logger.warning("%s was not used: %s", name, why)
+        for each in unused.values():
+            logger.warning("%s was not used: %s; %s", each.silo, each.sentence, each.remedy)
+
+    def _unasked(self, place: int, number: int) -> UnusedUplink:
+        """Why a member was not asked in a round."""
+        entry, decided = self.transport.registry.entries[place], self.consents.decisions
+        if place in self._quarantined:
+            reason = Reason.QUARANTINE
+        elif entry.name in self.consents.declined:
+            reason = Reason.DECLINED
+        elif decided and entry.name not in decided:
+            reason = Reason.UNDECIDED
+        elif entry.joined is not None and entry.joined <= number:
+            reason = Reason.NOT_DRAWN
+        else:
+            return self.transport.exchange.away(entry.name, number)
+        return UnusedUplink(silo=entry.name, round=number, reason=reason)
 
     def _weigh(self) -> None:
         """Record silos with too much weight, whenever that changes."""

@@ -2,9 +2,7 @@
 decisions on them.
 """
 
-import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +26,7 @@ from pomona_federation.messages.message_bodies import (
     StudyVisit,
     TakenDecision,
 )
+from pomona_federation.server import contacts
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import OVER, QueuedStudy, StudyQueue
@@ -84,8 +83,6 @@ def _row(queue: StudyQueue, study: QueuedStudy) -> Row:
 
 Response = tuple[int, bytes]
 T = TypeVar("T", bound=Settings)
-SEEN = "seen"  # folder of an empty file per silo, whose time is that of the silo's last visit
-RECENT = 120.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -131,7 +128,8 @@ class StudyRequests:
     def _visited(self, who: str, body: bytes) -> Response:
         visit = _read(StudyVisit, body)
         _require_own(who, visit.silo)
-        self._seen(visit.silo)
+        if not who:  # of a silo with a key the gate hears its node
+            contacts.note(self.kit / "run", visit.silo)
         if visit.decisions:
             self._note(visit.silo, visit.decisions)
         known = [study.known.agreement for study in self._open() if study.known]
@@ -169,29 +167,9 @@ class StudyRequests:
                 )
                 consents.note(said, signature)
 
-    def _seen(self, silo: str) -> None:
-        """Record a silo's visit, as the time of an empty file."""
-        if silo in StudyQueue(self.kit).members:
-            folder = self.kit / "run" / SEEN
-            folder.mkdir(mode=0o700, exist_ok=True)
-            (folder / silo).touch(mode=0o600)
-
     def _open(self) -> list[QueuedStudy]:
         queue = StudyQueue(self.kit)
         return [study for study in queue.all if study.known and queue.state(study) not in OVER]
-
-
-def connected(kit: Path) -> frozenset[str]:
-    """The silos that have asked about studies within the last ``RECENT`` seconds; a running silo
-    asks every 30 s.
-    """
-    now, found = time.time(), set[str]()
-    with suppress(OSError):
-        for path in (kit / "run" / SEEN).iterdir():
-            with suppress(OSError):
-                if now - path.stat().st_mtime < RECENT:
-                    found.add(path.name)
-    return frozenset(found)
 
 
 def _read(kind: type[T], body: bytes) -> T:

@@ -40,6 +40,7 @@ from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
+from pomona_federation.server import contacts
 from pomona_federation.server.auth_proxy import (
     OURS,
     PAGE,
@@ -300,6 +301,7 @@ def main(page: Callable[[Path], Application] | None = None) -> None:
         membership=membership,
         studies=studies,
         page=page(folder) if page else None,
+        heard=partial(contacts.heard, folder / "run"),
     )
     notifier = Notifier()
     hold = Middleware(Hold, answered=partial(notify, folder / "run"), notifier=notifier)

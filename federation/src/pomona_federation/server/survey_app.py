@@ -24,6 +24,7 @@ from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
 from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
 from pomona_federation.survey.result import SiloDisclosure, SurveyResult
+from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 
 FIRST = "columns.json"
 logger = logging.getLogger("pomona")
@@ -50,13 +51,11 @@ class Inquiry:
     """Asks silos.
 
     Attributes:
-        absent: those without an answer to the last question, with the reason.
-        turned_away: nodes that could not identify themselves as silos, with the reason.
+        absent: those without an answer to the last question.
     """
 
     exchange: MessageExchange
-    absent: dict[str, str] = field(default_factory=dict)
-    turned_away: dict[str, str] = field(default_factory=dict)
+    absent: dict[str, UnusedUplink] = field(default_factory=dict)
 
     def ask(
         self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], judge: Judge
@@ -72,16 +71,18 @@ class Inquiry:
         def hear(place: int, message: Message) -> None:
             sent = questions[place]
             try:
-                with untrusted():
+                with untrusted(Reason.UNREADABLE):
                     answers[sent.silo] = self._verified(place, sent, message, judge)
                 sent.answered = sent.done = True
-            except ProtocolError as fault:
-                sent.fail(str(fault))
+            except UnusableError as fault:
+                sent.fail(fault.reason, str(fault))
 
-        self.turned_away |= self.exchange.send_all(stage, questions, hear)
-        self.absent = {sent.silo: sent.reason for sent in questions.values() if not sent.answered}
-        for name, reason in self.absent.items():
-            self.exchange.audit.write("absent", silo=name, stage=stage, reason=reason)
+        number = 1 if question.figures is None else 2
+        self.exchange.handshake.round = number
+        self.exchange.send_all(stage, questions, hear)
+        self.absent = {q.silo: q.unused(number) for q in questions.values() if not q.answered}
+        for unused in self.absent.values():
+            self.exchange.audit.write(UNUSED, **unused.fields)
         return {name: answers[name] for name in silos if name in answers}
 
     def _verified(
@@ -90,14 +91,14 @@ class Inquiry:
         """An answer signed by the silo of a place. Raises ProtocolError."""
         body, asked = self.exchange.verified(place, sent, SurveyAnswer, message), sent.body
         if isinstance(body, Refusal):
-            raise ProtocolError(body.fault)
+            raise message.refused(body)
         if (body.silo, body.agreement, body.run, body.question) != (
             sent.silo,
             asked.agreement,
             asked.run,
             asked.digest,
         ):
-            raise ProtocolError("an answer to another question")
+            raise UnusableError(Reason.WRONG_TASK, "an answer to another question")
         judge(body)
         self.exchange.audit.write("received", silo=sent.silo, **sent.about, bytes=message.size)
         return body
@@ -109,7 +110,7 @@ class FirstStep(Settings):
     silos: dict[SiloName, ColumnsReply] = Field(max_length=PLACES)
     question: FiguresQuestion
     notes: tuple[Line, ...] = ()
-    absent: dict[SiloName, Line] = Field({}, max_length=PLACES)
+    absent: dict[SiloName, UnusedUplink] = Field({}, max_length=PLACES)
 
 
 def conduct(
@@ -129,17 +130,17 @@ def conduct(
         registry = MemberRegistry(
             out, agreed.federation, members=MemberRegistry(kit_run, agreed.federation)
         )
-        exchange = MessageExchange(agreed, run_id(out), registry, bus, audit, pause)
+        exchange = MessageExchange(agreed, kit_run, run_id(out), registry, bus, audit, pause)
         inquiry = Inquiry(exchange)
         about = {"agreement": agreed.agreement, "run": exchange.run, "study": agreed.study.name}
         audit.write("start", round=0, **about)
         consents = Consents(out)
-        inquiry.turned_away |= exchange.gather(kit_run, consents.awaited)
+        exchange.gather(consents.awaited)
         first = read_json(FirstStep, out / FIRST) or _first(agreed, inquiry, consents.declined)
         write_json(out / FIRST, first)
         write_status(out, Status(state="running", round=1))
         told = _second(agreed, inquiry, first)
-        absent = {**first.absent, **inquiry.absent}
+        unused = {**first.absent, **inquiry.absent}
         silos = {
             name: SiloDisclosure(columns=first.silos[name], figures=reply)
             for name, reply in told.items()
@@ -148,18 +149,18 @@ def conduct(
             survey=agreed.survey,
             question=first.question,
             silos=silos,
-            absent=absent,
+            absent={name: each.sentence for name, each in unused.items()},
             notes=first.notes,
         )
         path = page.write(result, out)
         live = LiveStatus(
+            round=1,  # whoever was absent in its first or second step is absent
             rounds=2,
             present=tuple(silos),
-            absent=tuple(absent),
-            why=inquiry.turned_away | absent,
+            unused=exchange.handshake.turned_away | unused,
         )
         write_json(out / LIVE, live)
-        audit.write("finished", silos=list(silos), absent=list(absent))
+        audit.write("finished", silos=list(silos), absent=list(unused))
         logger.info("the survey is in %s", path)
 
 
@@ -216,7 +217,7 @@ def _enough(
     agreed: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]
 ) -> dict[str, SurveyAnswer]:
     if len(answers) < agreed.quorum:
-        why = "; ".join(f"{name}: {reason}" for name, reason in inquiry.absent.items())
+        why = "; ".join(f"{name}: {each.sentence}" for name, each in inquiry.absent.items())
         raise QuorumError(
             f"{len(answers)} silos answered, {agreed.quorum} are needed ({why}); see to them, "
             "then resume"

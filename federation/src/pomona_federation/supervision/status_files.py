@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from pomona.core.bounds import Count, Line, Number, Seconds
 from pomona.core.errors import listed
 from pomona_federation.json_store import read_json
+from pomona_federation.unused_uplinks import UnusedUplink
 
 LIVE, WAITING, NODE = "live.json", "waiting.json", "node.json"
 NAMED = 12  # most silos named in one line
@@ -27,13 +28,18 @@ class StatusFile(BaseModel):
 
 
 class LiveStatus(StatusFile):
-    """A server's last round: names of silos, why some were not used, and bytes."""
+    """A server's last committed round, and why uplinks were not used.
 
+    Attributes:
+        round, rounds: its number, and that of all rounds.
+        present: the silos whose uplinks it used.
+        unused: the last record of each silo, and of nodes that are no silo's, by name.
+    """
+
+    round: Number = 0
     rounds: Number | None = None
     present: Few = ()
-    absent: Few = ()
-    rejected: Few = ()
-    why: dict[Line, Line] = Field({}, max_length=10**4)
+    unused: dict[Line, UnusedUplink] = Field({}, max_length=10**4)
     bytes_down: Count | None = None
     bytes_up: Count | None = None
     seconds: Seconds | None = None
@@ -62,12 +68,12 @@ class WaitingStatus(StatusFile):
         """The whole status in one line, times in UTC."""
         begun = (
             f"{self.stage}: {len(self.answered)} of {len(self.asked)} have answered since "
-            f"{_clock(self.since)}"
+            f"{clock(self.since)}"
         )
         if not self.missing:
             return begun
         named = listed([f"{name} ({why})" for name, why in self.missing.items()], NAMED)
-        return f"{begun}; waiting until {_clock(self.until)} for {named}"
+        return f"{begun}; waiting until {clock(self.until)} for {named}"
 
 
 class NodeStatus(StatusFile):
@@ -92,7 +98,8 @@ def read_status_file(kind: type[L], path: Path) -> L:
     return read_json(kind, path, remedy="remove it, it is written again") or kind()
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A time in seconds since 1970 as text, in UTC."""
     try:
         return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}Z"
     except (OverflowError, ValueError, OSError):

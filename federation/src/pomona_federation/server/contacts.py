@@ -1,0 +1,79 @@
+"""Which silos are connected, and since when: ``run/seen/`` has a file for each silo.
+
+The gate writes them. A file's time is that of the silo's last request, its content the time since
+which it is connected; it is empty once the silo's node has left in order.
+"""
+
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pomona.core.files import content, publish
+from pomona_federation.server.auth_proxy import ACTIVATE, DEACTIVATE
+
+SEEN = "seen"
+GONE = 60.0  # seconds without a request: two of a node's signs of life, as SuperLink counts
+SHORT = 100  # bytes of a file that are read
+
+
+@dataclass(frozen=True)
+class Contact:
+    """A silo's connection; times are seconds since 1970.
+
+    Attributes:
+        since: of the last change between connected and not.
+        seen: of its last request.
+    """
+
+    connected: bool
+    since: float
+    seen: float
+
+
+def heard(run: Path, silo: str, path: str) -> None:
+    """Record a request of a silo's node for a path; "" for a silo without a key."""
+    if silo and path == DEACTIVATE:
+        leave(run, silo)
+    elif silo:
+        note(run, silo, activated=path == ACTIVATE)
+
+
+def note(run: Path, silo: str, activated: bool = False) -> None:
+    """Record a request of a silo; ``activated``: its node has just started.
+
+    Errors of the disk are ignored.
+    """
+    path, now = run / SEEN / silo, time.time()
+    with suppress(OSError):
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        try:
+            before = path.stat()
+            goes_on = before.st_size > 0 and now - before.st_mtime <= GONE and not activated
+        except FileNotFoundError:
+            goes_on = False
+        if goes_on:
+            os.utime(path)
+        else:
+            publish(path, [repr(now).encode()], f".{silo}", 0o600)
+
+
+def leave(run: Path, silo: str) -> None:
+    """Record that a silo's node has left in order."""
+    with suppress(OSError):
+        publish(run / SEEN / silo, [b""], f".{silo}", 0o600)
+
+
+def contacts(run: Path) -> dict[str, Contact]:
+    """The silos that have ever been connected, by name."""
+    known: dict[str, Contact] = {}
+    with suppress(OSError):
+        for path in (run / SEEN).iterdir():
+            with suppress(OSError, ValueError):
+                seen = path.stat().st_mtime
+                begun = content(path, SHORT)
+                connected = bool(begun) and time.time() - seen < GONE
+                since = float(begun) if connected else seen
+                known[path.name] = Contact(connected, since, seen)
+    return known

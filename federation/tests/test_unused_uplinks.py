@@ -1,0 +1,180 @@
+"""Why an uplink was not used: one record, in the audit log, in `status` and in `why`."""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from pomona.cli import main
+from pomona.core.errors import ConfigError
+from pomona.federation.admission import Check
+from pomona_federation.audit_log import Audit, whole
+from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.server import contacts
+from pomona_federation.server.consents import Consents
+from pomona_federation.server.uplink_history import uplinks
+from pomona_federation.status import server
+from pomona_federation.unused_uplinks import REASONS, Reason, Stage, UnusedUplink, of_refusal
+from test_faults import mistaken, tensors
+from test_preflight import server_kit
+
+PAGE = Path(__file__).parents[2] / "docs" / "errors.md"
+
+
+def test_the_page_lists_every_reason_as_the_code_has_it():
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([a-z]+) \| (.+) \| (.+) \|$", PAGE.read_text(), re.M)
+    assert rows == [(reason.value, *REASONS[reason]) for reason in Reason]
+
+
+def test_every_reason_has_a_stage_and_a_remedy_and_admission_no_other():
+    assert list(REASONS) == list(Reason)
+    assert {each.stage for each in REASONS.values()} == set(get_args(Stage))
+    assert all(each.event and each.remedy for each in REASONS.values())
+    assert set(get_args(Check)) <= {reason.value for reason in Reason}
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ("STORAGE: its disk is full", "disk-full"),
+        ("STORAGE; the silo's log has the rest", "silo-fault"),
+        ("CHECKPOINT: the federation continues from round 28", "silo-state"),
+        ("PRIVACY; the silo's log has the rest", "privacy"),
+        ("PROTOCOL: the server runs something else", "refused-task"),
+        ("a KeyError; the silo's log has the rest", "silo-fault"),
+        ("", "silo-fault"),
+    ],
+)
+def test_a_silos_own_refusal_has_a_reason(fault, reason):
+    assert of_refusal(fault) == reason
+
+
+def log(folder, *lines):
+    (folder / "run").mkdir(exist_ok=True)
+    with Audit(folder / "run" / "audit.jsonl") as audit:
+        for event, fields in lines:
+            audit.write(event, **fields)
+
+
+def unused(silo, number, reason):
+    return "unused", UnusedUplink(silo=silo, round=number, reason=reason).fields
+
+
+def committed(number, *present):
+    absent = [name for name in ("north", "south") if name not in present]
+    return "round", {"round": number, "present": list(present), "absent": absent}
+
+
+def test_why_says_of_every_round_what_the_log_says(tmp_path, capsys):
+    """A round that succeeds at its second try was used; one that a resume undoes is forgotten."""
+    folder, _ = server_kit(tmp_path)
+    log(
+        folder,
+        ("start", {"round": 0}),
+        unused("south", 1, "deadline"),
+        committed(1, "north", "south"),
+        unused("south", 2, "not-connected"),
+        committed(2, "north"),
+        unused("south", 3, "norm"),
+        ("start", {"round": 2}),
+        unused("south", 3, "not-connected"),
+        committed(3, "north"),
+        ("start", {"round": 0, "study": "look"}),
+        unused("south", 1, "privacy"),
+        ("finished", {"silos": ["north"], "absent": ["south"]}),
+    )
+    south = uplinks(folder, "south")
+    assert (south["rounds"], south["used"]) == (4, 1)
+    assert [(row["study"], row["round"], row["reason"]) for row in south["unused"]] == [
+        ("kit", 2, "not-connected"),
+        ("kit", 3, "not-connected"),
+        ("look", 1, "privacy"),
+    ]
+    assert {row["remedy"] for row in south["unused"]} == {
+        REASONS[Reason.NOT_CONNECTED].remedy,
+        REASONS[Reason.PRIVACY].remedy,
+    }
+    with pytest.raises(ConfigError, match="north"):
+        uplinks(folder, "nort")
+
+    def said(*words):
+        with pytest.raises(SystemExit, match="0"):
+            main(["server", "why", *words, "--folder", str(folder)])
+        return capsys.readouterr().out
+
+    assert "nothing: 4 of 4 rounds used" in said("north")
+    text = said("south")
+    assert "1 of 4 rounds used" in text
+    assert "2-3" in text
+    assert json.loads(said("south", "--json")) == south
+
+
+def test_a_silo_is_connected_since_its_node_began_or_came_back(tmp_path):
+    def known():
+        return contacts.contacts(tmp_path)["south"]
+
+    def silent(seconds):
+        when = time.time() - seconds
+        os.utime(tmp_path / "seen" / "south", (when, when))
+
+    contacts.heard(tmp_path, "south", "/v1/fleet/activate-node")
+    first = known()
+    assert first.connected
+    silent(contacts.GONE - 5)
+    contacts.heard(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
+    assert known().since == first.since
+    silent(contacts.GONE + 5)
+    gone = known()
+    assert (gone.connected, gone.since) == (False, gone.seen)
+    contacts.heard(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
+    back = known()
+    assert back.connected
+    assert back.since > first.since
+    contacts.heard(tmp_path, "south", "/v1/fleet/deactivate-node")
+    assert not known().connected
+    contacts.heard(tmp_path, "", "/v1/fleet/pull-messages")  # a federation without keys
+    assert list(contacts.contacts(tmp_path)) == ["south"]
+
+
+@pytest.mark.long
+def test_every_round_accounts_for_every_member(world):
+    """Silo-1's uplink of round 2 is too large, silo-2 never comes: each has one record a round."""
+    federation = world.federation(quorum=1, wait=0.5)
+    mistaken(world.patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
+    federation.grid.gone = {12}
+    federation.run()
+    lines = list(whole(federation.server / "run" / "audit.jsonl"))
+    said = [(e["round"], e["silo"], e["reason"]) for e in lines if e["event"] == "unused"]
+    away = [(number, "silo-2", "not-connected") for number in (1, 2, 3)]
+    assert sorted(said) == sorted([(2, "silo-1", "norm"), *away])
+    for each in (e for e in lines if e["event"] == "round"):
+        assert sorted([*each["present"], *each["absent"]]) == federation.names
+        assert each["absent"] == [silo for n, silo, _ in sorted(said) if n == each["round"]]
+    rows = {row["silo"]: row for row in server(federation.server)["silos"]}
+    assert [rows[name]["state"] for name in federation.names] == ["present", "present", "absent"]
+    assert rows["silo-0"]["unused"] is None
+    assert (rows["silo-1"]["unused"]["round"], rows["silo-1"]["unused"]["reason"]) == (2, "norm")
+    assert uplinks(federation.server, "silo-1")["used"] == 2
+    assert uplinks(federation.server, "silo-0") == {
+        "silo": "silo-0",
+        "rounds": 3,
+        "used": 3,
+        "unused": [],
+    }
+
+
+@pytest.mark.long
+def test_a_silo_that_declines_during_a_study_is_said_to_have_declined(world):
+    federation = world.federation(quorum=2, wait=0.5)
+    federation.grid.gone = {11}
+    consents = Consents(federation.server / "run")
+    (federation.server / "run").mkdir(exist_ok=True)
+    for name in federation.names:
+        decision = Decision(silo=name, study="ab" * 32, accepted=name != "silo-1")
+        consents.note(decision, "cd")
+    federation.run()
+    assert {row["reason"] for row in uplinks(federation.server, "silo-1")["unused"]} == {"declined"}
