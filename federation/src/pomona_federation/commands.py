@@ -27,6 +27,8 @@ SERVER: Commands = {
         "server:status",
         "Show the round, who is present, absent or rejected and why, bytes and time.",
     ),
+    "drain": ("server:drain", "Finish the current round, then begin no round and no study."),
+    "undrain": ("server:undrain", "Let rounds and studies begin again."),
     "why": ("server:why", "Say in which rounds a silo's uplink was not used, and why."),
     "stop": ("server:stop", "Stop the server in order."),
     "add": ("server:add", "Add a silo; it joins at the next round."),

@@ -10,13 +10,14 @@ changed.
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 from pomona.core import files
@@ -132,9 +133,13 @@ class Connection:
 
 @contextmanager
 def connection(
-    address: str, ca: str | None, key: EllipticCurvePrivateKey | None, make: Callable[[], Any]
+    address: str,
+    ca: str | None,
+    key: EllipticCurvePrivateKey | None,
+    make: Callable[[], Any],
+    before: int | None = None,
 ) -> Iterator[Connection]:
-    """Connect to SuperLink, and send it a sign of life every 30 s.
+    """Connect to SuperLink, and send it a sign of life every 30 s; at the end, tell it so.
 
     Flower reports a connection that cannot be made in its log and raises SystemExit; a fault within
     the block ends it. A refused key raises KeyboardInterrupt.
@@ -144,7 +149,10 @@ def connection(
         ca: path of the authority's certificate; None without TLS.
         key: the silo's private key; None for a federation without keys.
         make: makes the HTTP client (httpx) that carries everything.
+        before: the node of an earlier life, which may have been killed: SuperLink would count it as
+            connected for a minute, and refuse this one.
     """
+    from flwr.proto.fleet_pb2 import DeactivateNodeRequest
     from flwr.supernode import fleet_http_connection as module
     from flwr.supernode.fleet_http_client import FleetHttpClient
 
@@ -153,6 +161,12 @@ def connection(
             super().__init__(*args, **options)
             self._client.close()
             self._client = make()
+
+        def ActivateNode(self, request: Any) -> Any:
+            if before is not None:
+                with suppress(httpx.HTTPError):
+                    self.DeactivateNode(DeactivateNodeRequest(node_id=before))
+            return super().ActivateNode(request)
 
     vars(module)["FleetHttpClient"] = FleetClient
     keys = (key, key.public_key()) if key else None

@@ -18,7 +18,7 @@ from pomona_federation.server.member_registry import (
     weight_by_name,
 )
 from pomona_federation.server.registry_admin import entries
-from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.study_queue import StudyQueue, draining
 from pomona_federation.server.study_requests import overview
 from pomona_federation.silo import history
 from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
@@ -69,6 +69,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "federation": federation.name,
         "study": getattr(meant, "name", None),
         "studies": overview(folder),
+        "drain": _drain(folder, queue, held is not None),
         "method": _method(agreed) if agreed else "",
         "version": str(versions.own()),
         **_fields(held, "pid", "since"),
@@ -89,6 +90,14 @@ def server(folder: Path, study: str | None = None) -> Row:
             *_turned_away(members, live),
         ],
     }
+
+
+def _drain(folder: Path, queue: StudyQueue, held: bool) -> str:
+    """Say "draining" while a round is finished, then "drained"; "" unless that was asked for."""
+    if not draining(folder / "run"):
+        return ""
+    running = held and any(queue.state(study) == "running" for study in queue.all)
+    return "draining" if running else "drained"
 
 
 def _fields(record: object, *names: str) -> Row:

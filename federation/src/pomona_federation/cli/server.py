@@ -97,6 +97,7 @@ def _show(s: dict[str, Any]) -> None:
         f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}"
         if s["study"]
         else "no study",
+        *([f"{s['drain']}: `pomona server undrain` ends that"] if s["drain"] else []),
         *([s["sum"]] if s["sum"] else []),
         s["version"],
         *_notices(s),
@@ -124,6 +125,32 @@ def _notices(s: dict[str, Any]) -> Iterator[str]:
     if s["certificate"]:
         yield f"certificate valid until {s['certificate']}"
     yield from (f"warning: {warning}" for warning in (s["warning"], *s["notes"]) if warning)
+
+
+def drain(*, folder: ServerKit = SERVER, json: Json = False) -> None:
+    """Finish the current round, then begin no round and no study, also after a restart, until
+    `pomona server undrain`.
+    """
+    _drain(folder, json, on=True)
+
+
+def undrain(*, folder: ServerKit = SERVER, json: Json = False) -> None:
+    """Let rounds and studies begin again; a running server continues the study that it stopped."""
+    _drain(folder, json, on=False)
+
+
+def _drain(folder: Path, json: bool, on: bool) -> None:
+    from pomona_federation.server.study_queue import StudyQueue
+    from pomona_federation.status import server
+
+    StudyQueue(folder).drain(on)
+    state = server(folder)["drain"]
+    said = {
+        "": "rounds and studies begin again",
+        "draining": "the current round is finished first; then nothing begins",
+        "drained": "nothing runs, and nothing begins",
+    }
+    emit({"drain": state}) if json else print(said[state])
 
 
 def _last(unused: dict[str, Any] | None) -> str:

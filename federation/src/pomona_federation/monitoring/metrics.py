@@ -73,6 +73,7 @@ def _run(study: StudyView) -> list[Family]:
             "Whether a server process holds the folder.",
             float(now["pid"] is not None),
         ),
+        gauge(f"{SERVER}_draining", "Whether no round begins.", float(bool(now["drain"]))),
         gauges(
             f"{SERVER}_state",
             "1 for the state of the run.",

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from pomona.core.bounds import Count, Finite, Sha256
 from pomona.core.errors import ConfigError, StorageError, near
-from pomona.core.files import blocks, opened, publish
+from pomona.core.files import blocks, opened, publish, writing
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file
 from pomona.storage.lock import locked
@@ -41,6 +41,11 @@ from pomona_federation.study import (
     read_study,
     weights_file,
 )
+
+
+def draining(run: Path) -> bool:
+    """Whether the operator lets no round and no study begin; ``run``: the kit's folder."""
+    return (run / DRAIN).exists()
 
 
 def completed(
@@ -78,6 +83,8 @@ def completed(
 
 
 STUDIES, SUBMITTED = "studies", "study.json"
+STOPPED = 143  # exit code of a study that is to continue later
+DRAIN = "drain"  # file in run/: while it is there, no round and no study begins
 State = Literal[
     "proposed", "ready", "running", "finished", "interrupted", "failed", "declined", "aborted"
 ]
@@ -167,8 +174,10 @@ class StudyQueue:
 
     def next(self) -> QueuedStudy | None:
         """The study to run now: the first that is neither finished nor undecided; a started one
-        comes first.
+        comes first; none while the server is drained.
         """
+        if draining(self.kit / "run"):
+            return None
         states = [(study, self.state(study)) for study in self.all]
         begun = [study for study, state in states if state in {"running", "interrupted"}]
         return next(iter([*begun, *(study for study, state in states if state == "ready")]), None)
@@ -255,6 +264,15 @@ class StudyQueue:
                 f"{given} cannot be copied into the kit ({fault.strerror}); make room"
             ) from None
         return study.with_weights(None, sha256)
+
+    def drain(self, on: bool) -> None:
+        """Let no further round and no study begin, or let them begin again. Raises StorageError."""
+        run = self.kit / "run"
+        if on == draining(run):
+            return
+        with writing(run):
+            write_line(run, "drained" if on else "undrained")
+            (run / DRAIN).touch(mode=0o600) if on else (run / DRAIN).unlink()
 
     def abort(self, name: str) -> None:
         """Keep a study from running, or stop it.

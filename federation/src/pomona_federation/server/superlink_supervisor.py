@@ -19,7 +19,7 @@ from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
 from pomona_federation.audit_log import Audit
 from pomona_federation.server.registry_admin import written
-from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
+from pomona_federation.server.study_queue import STOPPED, QueuedStudy, StudyQueue, draining
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
 from pomona_federation.supervision.processes import end
@@ -29,7 +29,14 @@ LAUNCH = 300.0  # seconds until a submitted run must have a process, on a busy m
 GONE = 60.0  # the same without SuperLink's helper, which launches it
 SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
 
-Verdict = Literal["wait", "finished", "failed", "aborted", "resubmit", "restart", "refused"]
+Verdict = Literal[
+    "wait", "finished", "failed", "aborted", "drained", "resubmit", "restart", "refused"
+]
+# why a study that the operator has stopped is interrupted
+STOPS = {
+    "aborted": "aborted by the server's operator",
+    "drained": "the server is drained; `pomona server undrain` continues",
+}
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Observation:
         appeared: whether the ServerApp has been seen since the run was submitted.
         waited: seconds since the run was submitted.
         helper: whether SuperLink's helper is alive, which launches the ServerApp.
+        draining: whether no round shall begin.
     """
 
     status: Status | None
@@ -52,6 +60,7 @@ class Observation:
     appeared: bool
     waited: float
     helper: bool = True
+    draining: bool = False
 
 
 def judge(seen: Observation) -> Verdict:
@@ -66,6 +75,8 @@ def judge(seen: Observation) -> Verdict:
         return "restart"
     if seen.app:
         return "wait"
+    if seen.draining and status and status.state == "interrupted":
+        return "drained"
     if seen.appeared:
         return "resubmit"
     return "restart" if seen.waited > (LAUNCH if seen.helper else GONE) else "wait"
@@ -170,7 +181,9 @@ class ServerPolicy:
                 return None
             if not told:
                 self.say(
-                    f"waiting for the silos to decide on {', '.join(waiting)}"
+                    "drained: no study begins until `pomona server undrain`"
+                    if draining(self.folder / "run")
+                    else f"waiting for the silos to decide on {', '.join(waiting)}"
                     if waiting
                     else "no study to run"
                 )
@@ -199,14 +212,10 @@ class ServerPolicy:
         self._alike = self._alike * (reached == self._reached) + failed
         self._failures = 0 if reached > self._reached else self._failures + 1
         self._reached = max(self._reached, reached)
-        if verdict == "aborted":
-            status = Status(
-                state="interrupted",
-                round=round_,
-                code=143,
-                reason="aborted by the server's operator",
-            )
+        if why := STOPS.get(verdict):
+            status = Status(state="interrupted", round=round_, code=STOPPED, reason=why)
             write_status(self.state, status)
+            self._give_up_run()
             return status
         if verdict in {"finished", "failed"}:
             assert status, "the verdict is based on it"
@@ -262,8 +271,9 @@ class ServerPolicy:
             appeared |= app
             status = read_status(self.state)
             age = time.time() - status.time if status else 0.0
-            waited = time.monotonic() - began
-            seen = Observation(status, age, supervisor.alive, app, appeared, waited, helper)
+            waited, drains = time.monotonic() - began, draining(self.folder / "run")
+            alive = supervisor.alive
+            seen = Observation(status, age, alive, app, appeared, waited, helper, drains)
             if (verdict := judge(seen)) != "wait":
                 return verdict
             if study.known and self.queue.state(self.queue.named(study.name)) == "aborted":

@@ -8,9 +8,11 @@ two share a pair of sockets; nothing listens on a port.
 """
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ import psutil
 
 from pomona.core.bounds import DIGEST, plain
 from pomona.core.errors import ProtocolError
+from pomona.core.files import content, publish
 from pomona_federation import flower_internals, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.silo.http_client import ServerRoute
@@ -30,6 +33,8 @@ from pomona_federation.supervision.processes import QUIET, die_with_parent
 BEGIN = "the silo's node starts"  # first line of a life in the log
 REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign of life
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
+LAST = Path("state", "node", "number")  # of the last life's node
+SHORT = 100  # bytes of that file that are read
 IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
 HELD = 0.25  # shortest duration in seconds of a request for messages that the gate has held
 
@@ -123,6 +128,21 @@ def longest(silo: SiloFile) -> int:
     return memory if models is None else min(memory, int(models * 1e6) + LETTER)
 
 
+def last_node(folder: Path) -> int | None:
+    """The number of the node of an earlier life; None if it is not known."""
+    try:
+        return int(content(folder / LAST, SHORT))
+    except (OSError, ValueError):
+        return None
+
+
+def note_node(folder: Path, number: int) -> None:
+    """Keep the number of this life's node; without it, the next one may have to wait a minute."""
+    with suppress(OSError):
+        (folder / LAST).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        publish(folder / LAST, [str(number).encode()], ".number")
+
+
 def main() -> None:
     """Answer the server's messages until a signal, or until the connection is given up."""
     if len(sys.argv) != 3 or not DIGEST.fullmatch(sys.argv[2]):
@@ -130,6 +150,7 @@ def main() -> None:
     folder, app = Path(sys.argv[1]), sys.argv[2]
     os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SuperLink is told of the end
     say = partial(print, flush=True)
     say(BEGIN)
     from pomona_federation.silo.http_client import client
@@ -143,8 +164,9 @@ def main() -> None:
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:
         with flower_internals.connection(
-            federation.server, ca, key, partial(client, route)
+            federation.server, ca, key, partial(client, route), last_node(folder)
         ) as link:
+            note_node(folder, link.node)
             Node(link, worker, app, longest(silo), say).serve()
     except KeyboardInterrupt:  # Flower's answer to a refused sign of life
         sys.exit(REFUSED)
