@@ -172,7 +172,9 @@ class StudyTerms(Settings):
     )
     deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
     patience: float = Field(
-        300.0, ge=0, description="seconds a round waits for a silo whose node is offline"
+        300.0,
+        ge=0,
+        description="seconds a round waits for a silo that is offline, from its last sign of life",
     )
     wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
     quorum: int | None = Field(
