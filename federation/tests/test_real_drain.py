@@ -46,4 +46,6 @@ def test_silos_come_and_go_and_a_drained_study_continues_to_the_bit(tmp_path, mo
         missed = uplinks(local.server, "silo-2")["unused"]
         assert {row["reason"] for row in missed} <= {"not-connected", "not-identified"}
     with capsys.disabled():
-        print(f"\nnode killed: two rounds {back:.0f} s; silo stopped: a round {without:.0f} s")
+        print(  # noqa: T201 - the figures
+            f"\nnode killed: two rounds {back:.0f} s; silo stopped: a round {without:.0f} s"
+        )
