@@ -27,6 +27,7 @@ from pomona_federation.server import page_readers
 from pomona_federation.server.auth_proxy import PAGE, Gate
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
+from pomona_federation.unused_uplinks import UnusedUplink
 
 ELSEWHERE = "203.0.113.9"
 
@@ -311,8 +312,13 @@ def test_the_page_shows_a_run_and_escapes_every_text(ran, tmp_path):
     live = LiveStatus(
         rounds=3,
         present=("silo-0",),
-        rejected=("silo-1",),
-        why={"silo-1": f"{HOSTILE} in /var/lib/pomona/keys/silo.key", HOSTILE: "no place"},
+        unused={
+            name: UnusedUplink(silo=name, round=2, reason="samples", detail=text)
+            for name, text in {
+                "silo-1": f"{HOSTILE} in /var/lib/pomona/keys/silo.key",
+                HOSTILE: "no place",
+            }.items()
+        },
         seconds=120.0,
     )
     write_json(server / "run" / LIVE, live)

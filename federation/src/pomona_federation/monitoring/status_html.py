@@ -93,15 +93,24 @@ def _silos(now: Row) -> Table:
         {
             "silo": silo["silo"],
             "state": silo["state"],
-            "connected": "yes" if silo["connected"] else "no",
+            "connected": f"{'yes' if silo['connected'] else 'no'}{_since(silo['since'])}",
             "samples": silo["samples"],
             "weight": silo["weight"],
             "version": _shown(silo["version"] or ""),
-            "why": _shown(silo["why"]),
+            "not used": _shown(_last(silo["unused"])),
         }
         for silo in now["silos"]
     ]
     return _table("silos", "Silos", rows)
+
+
+def _since(when: str | None) -> str:
+    return f" since {when}" if when else ""
+
+
+def _last(unused: Row | None) -> str:
+    """The last round that did not use a silo's uplink, and why."""
+    return f"round {unused['round']}: {unused['sentence']}" if unused else ""
 
 
 def _rounds(view: StudyView) -> Table | None:

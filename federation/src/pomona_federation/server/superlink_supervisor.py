@@ -160,6 +160,9 @@ class ServerPolicy:
             return step
         self._over = True
         name = self._study.name if self._study else KIT
+        if verdict == "drained":
+            self.say(f"study {name} stops after round {step.round}: the server is drained")
+            return Restart(0.0, stop=False)
         with suppress(StorageError):  # a full disk, which the status has already reported
             about = {"study": name, "state": step.state, "code": step.code}
             self.audit.write("ended", **about, round=step.round)
