@@ -24,6 +24,7 @@ from pomona_federation.messages.message_bodies import MaskKey, SumRequest, mask_
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.silo.client_app import ClientApp
+from pomona_federation.silo.outgoing_filter import texts
 from pomona_federation.silo.preflight import run as checked
 from pomona_federation.silo.privacy_budget import overview
 from pomona_federation.silo.silo_in_study import Silo
@@ -103,6 +104,8 @@ def test_a_silo_check_has_both_figures(world):
     assert "of which up to 1 may be with them" in leaves["epsilon"]
     assert f"{scenario.epsilons(alone=True)[0]:.3g} at" in leaves["alone"]
     assert "clipped" not in leaves["sum"]
+    shown = {key for key, told in leaves.items() if told is not None} - {"every_round"}
+    assert len(list(texts(leaves))) == len(shown)
 
 
 def test_a_federation_refuses_what_a_simulation_refuses_of_noise_in_sums(world):

@@ -5,6 +5,7 @@ will leave it.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from errno import EDQUOT, ENOSPC
+from math import ceil
 from typing import Any
 
 from pomona.config import Config
@@ -135,9 +136,13 @@ def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int
     }
 
 
-def departing_in_survey(federation: Federation, survey: SurveySettings) -> dict[str, Any]:
+def departing_in_survey(
+    federation: Federation, survey: SurveySettings, largest_group: int
+) -> dict[str, Any]:
     """List of everything that leaves a silo in a survey, by the keys of
     ``outgoing_filter.texts``.
+
+    ``largest_group``: the most training rows of one group.
     """
     noise = survey.noise
     asked = ", ".join(survey.columns) or (
@@ -156,10 +161,22 @@ def departing_in_survey(federation: Federation, survey: SurveySettings) -> dict[
         "the same again in every later survey",
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
+        "groups": _rows_of_groups(survey, largest_group),
         "stays": (
             f"every row, every cell of fewer than {survey.least} rows, smallest and largest values"
         ),
     }
+
+
+def _rows_of_groups(survey: SurveySettings, most: int) -> str | None:
+    """How little a survey protects a group of up to ``most`` rows, which it counts singly."""
+    if most == 1:
+        return None
+    noise = f"; its epsilon is {most * survey.noise.epsilon:.3g}" if survey.noise else ""
+    return (
+        f"one (data.group_column) has up to {most} training rows, which count singly: a cell of "
+        f"{survey.least} may be of {ceil(survey.least / most)} alone{noise}"
+    )
 
 
 def _received(card: Card, places: int, each: int) -> str:
@@ -231,6 +248,7 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "stays": "stays in the silo",
         "epsilon": "privacy loss epsilon",
         "alone": "by its own noise alone",
+        "groups": "of groups",
         "total": "of all on this data",
     }
     for key, word in words.items():

@@ -28,6 +28,7 @@ from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import require_device, worst_cost
 from pomona_federation.silo.study_facts import facts, readable, remarks
 from pomona_federation.silo.study_proposals import compare, over_the_network
+from pomona_federation.survey.raw_data import read_raw
 from pomona_federation.versions import mismatch, own
 
 TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
@@ -224,7 +225,8 @@ def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     assert survey
     found = readable(work.file.data, work.member, survey)
     work.require_affordable()
-    leaves |= departing_in_survey(work.federation, survey)
+    largest = read_raw(work.file.data, survey.seed, work.member).largest_group
+    leaves |= departing_in_survey(work.federation, survey, largest)
     return None, found
 
 

@@ -16,6 +16,7 @@ from pomona.data.preprocessing import MOST_CATEGORIES, RawTable, TableColumn
 from pomona.data.settings import DataSettings, Features
 from pomona.data.text import FIRST_WORD, PADDING
 from pomona.data.validation import blocks
+from pomona.objective.dataset import groups_of
 from pomona.partition import divide
 from pomona_federation.survey.replies import ColumnForm, ColumnsReply, Word, disclosable
 
@@ -78,6 +79,13 @@ class RawData:
             columns=tuple(forms),
             layout=table.layout,
         )
+
+    @property
+    def largest_group(self) -> int:
+        """The most training rows of one group, such as a patient; 1 without groups."""
+        if (groups := groups_of(self.dataset)) is None:
+            return 1
+        return int(np.unique(groups[self.rows], return_counts=True)[1].max(initial=1))
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column of numbers or days (n,), NaN for missing values."""
