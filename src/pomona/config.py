@@ -377,8 +377,10 @@ class Config(Settings):
         """Why the epsilon of a private run is no bound: there is no noise, it is known, or training
         records leave past it; None if it is one.
         """
-        if not self.privacy or self.privacy.void:
-            return self.privacy and self.privacy.void
+        if not self.privacy:
+            return None
+        if self.privacy.void:
+            return self.privacy.void
         own = self.method.method().card.privacy.releases
         past = [release.name for release in acknowledged(self.privacy, own) if release.exact]
         return f"no bound: {', '.join(past)} without noise" if past else None
