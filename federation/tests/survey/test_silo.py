@@ -181,6 +181,17 @@ def test_columns_of_some_silos_only_are_named(tmp_path):
     )
 
 
+def test_who_leaves_the_others_no_common_column_is_named(tmp_path):
+    honest = silo.columns(SURVEY, table(tmp_path), 0)
+    alone = honest.model_copy(update={"columns": (ColumnForm(name="x", kind="number"),)})
+    silos = {"north": honest, "south": alone, "west": honest}
+    with pytest.raises(DataError, match="south lacks columns that most have: age, ward, visit"):
+        agreeing.agreed(SURVEY, silos)
+    fewer = honest.model_copy(update={"columns": honest.columns[1:]})
+    _, notes = agreeing.agreed(SURVEY, silos | {"south": fewer})
+    assert [note.partition(" columns")[0] for note in notes] == ["south lacks"]
+
+
 def test_what_one_silo_decides_for_all_is_noted_with_its_name(tmp_path):
     """A false answer would stay: each silo discloses a column once."""
     honest = silo.columns(SURVEY, table(tmp_path), 0)

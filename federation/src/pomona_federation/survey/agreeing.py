@@ -1,5 +1,6 @@
 """The server's first step: from the silos' columns to a common way of reading each."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pomona.core.errors import DataError, ProtocolError, listed
@@ -48,7 +49,8 @@ def agreed(
     if not question.columns:
         raise DataError(
             f"{listed([*silos])} have no column in common; name their columns alike in their "
-            "silo.toml"
+            "silo.toml",
+            *notes,
         )
     return question, tuple(notes)
 
@@ -59,13 +61,21 @@ def _common(
     """The columns that all silos have and the survey asks about, and remarks on the others."""
     first = next(iter(by_silo.values()))
     common = [column for column in first if all(column in forms for forms in by_silo.values())]
+    counts = Counter(column for forms in by_silo.values() for column in forms)
+    usual = [column for column, count in counts.items() if 2 * count > len(by_silo)]
     notes = [
+        f"{name} lacks columns that most have: {listed(lacking)}; it is left out of a survey that "
+        "it declines"
+        for name, forms in by_silo.items()
+        if (lacking := [column for column in usual if column not in forms])
+    ]
+    notes += [
         (
             f"{name} has columns that others have not: {listed(alone)}; it leaves them out by "
             "data.drop_columns"
         )
         for name, forms in by_silo.items()
-        if (alone := [column for column in forms if column not in common])
+        if (alone := [c for c in forms if c not in usual and counts[c] < len(by_silo)])
     ]
     notes += [
         f"column {column} is not at every silo" for column in survey.columns if column not in common
