@@ -337,3 +337,17 @@ def test_an_evaluation_sends_the_model_of_no_other_study_than_the_one_it_names(f
     (line,) = [line for line in lines if line.check == "agreement"]
     assert line.result == "failed"
     assert "that of kit" in line.text
+
+
+def test_rules_accept_no_more_studies_than_they_say(federation):
+    """Each is small, ends, and leaves its files: without a limit a server could fill any disk, and
+    ask for ever.
+    """
+    kit = federation.kits / "silo-0"
+    (kit / "policy.toml").write_text('kinds = ["train"]\nstudies = 2\n')
+    for name in ("first", "second", "third"):
+        StudyQueue(federation.server).submit(study_file(federation, name))
+        said = heard(federation, "silo-0")
+    states = {k.study.name: k.status for k in KnownStudies(kit).all}
+    assert states == {"first": "accepted", "second": "accepted", "third": "pending"}
+    assert "rules have accepted 2 studies, studies = 2" in said[-1]

@@ -136,6 +136,13 @@ def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
         yield f"{traffic.mb_in_all:.3g} MB in all, more than {policy.mb_in_all:g}"
 
 
+def _one_more(policy: ConsentPolicy, known: Sequence[KnownStudy]) -> Iterator[str]:
+    """One study more than rules may accept: each takes room, and reveals something more."""
+    accepted = sum(k.status == "accepted" and k.terms is not None for k in known)
+    if accepted >= policy.studies:
+        yield f"rules have accepted {accepted} studies, studies = {policy.studies}"
+
+
 def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
     """A kit policy's verdict on a study; anything that cannot be determined does not fit, whatever
     the reason.
@@ -145,7 +152,10 @@ def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
         _ = silo.file  # accepts if it has the study's view of the data
         agreed, text = silo.agreed, StudyText.of(silo.agreed)
         tasks = _by_hand(kit, known.study.view)
-        wrong = list(misfits(policy, agreed, text, tasks, local_now().date()))
+        wrong = [
+            *misfits(policy, agreed, text, tasks, local_now().date()),
+            *_one_more(policy, KnownStudies(kit).all),
+        ]
         if wrong := wrong or list(oversizes(policy, outlined(agreed))):
             return Verdict(False, "; ".join(wrong))
         read = True

@@ -128,6 +128,13 @@ class ConsentPolicy(ConsentTerms):
         "silo's models; a study without it does not fit",
     )
     rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="largest number of rounds")
+    studies: int = Field(
+        100,
+        ge=1,
+        le=10**4,
+        description="largest number of studies that rules have accepted, whose folders are in "
+        "state/studies; further ones do not fit",
+    )
     epochs_in_all: int = Field(
         10_000,
         ge=1,
