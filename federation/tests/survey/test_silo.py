@@ -408,3 +408,6 @@ def test_a_page_shows_names_as_text(tmp_path):
     html = page.write(result, tmp_path / "page").read_text()
     assert "<b>" not in html
     assert "ward = &lt;" in html
+    notes = ("south has columns that others have not: <img src=x>, [y](z)",)
+    text = page.write(result.model_copy(update={"notes": notes}), tmp_path / "page")
+    assert r"not: \<img src=x>, \[y](z)" in text.with_name("survey.md").read_text()

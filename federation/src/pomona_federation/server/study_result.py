@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.settings import Settings
-from pomona.core.table import Table, csv_text, markdown
+from pomona.core.table import MARKDOWN, Table, csv_text, markdown
 from pomona.results.web.page_writer import render, write_page
 
 
@@ -44,8 +44,9 @@ class ResultFiles:
             more or {}
         )
         texts |= {f"{name}.csv": csv_text(self.records)} if self.records else {}
+        escaped = (line.translate(MARKDOWN) for line in self.opening)
         texts[f"{name}.md"] = (
-            "\n\n".join([f"# {self.title}", *self.opening, *map(markdown, self.tables)]) + "\n"
+            "\n\n".join([f"# {self.title}", *escaped, *map(markdown, self.tables)]) + "\n"
         )
         return write_page(out, texts | {f"{name}.html": self._html(list(texts))})
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from pomona.core.bounds import first
 from pomona.core.errors import DataError
-from pomona.core.table import Table, markdown
+from pomona.core.table import MARKDOWN, Table, markdown
 from pomona.core.toml import Tree
 from pomona.data.preprocessing import Preprocessing, TableColumn
 from pomona.data.targets import in_order
@@ -208,7 +208,8 @@ def write(result: SurveyResult, out: Path) -> Path:
     texts = {RESULT: result.model_dump_json(indent=1) + "\n", **({TASK: task} if task else {})}
     made = tables(result)
     told = opening(result, lacking)
-    parts = ["# Survey", *told, *(markdown(table).rstrip() for table in made)]
+    escaped = (line.translate(MARKDOWN) for line in told)  # notes have names of columns
+    parts = ["# Survey", *escaped, *(markdown(table).rstrip() for table in made)]
     parts += ["## Section task of the next study", f"```toml\n{task}```"] if task else []
     return write_page(
         out, texts | {TEXT: "\n\n".join(parts) + "\n", PAGE: _html(result, made, told, task)}
