@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 import pomona
+from pomona.experiments.grid import choose
 from pomona.record.run_folder import load
 from pomona_federation.audit_log import whole
+from pomona_federation.server.search_study import Trial, _decided_alone
 from pomona_federation.silo import client_app
 
 pytestmark = pytest.mark.long
@@ -51,3 +53,20 @@ def test_false_scores_of_one_in_three_silos_do_not_end_a_study(world):
     assert all(note.startswith("silo-1, round ") for note in named)
     assert "accuracy on validation" in named[0]
     assert {*named} <= {note.text for note in deployed.notes}
+
+
+def test_a_silo_whose_scores_alone_choose_the_trial_of_a_search_is_named():
+    """The mean of what silos report decides; one of three moves it by a third of its lie."""
+    honest = ({"north": 0.6, "south": 0.6, "west": 0.6}, {"north": 0.7, "south": 0.7, "west": 0.7})
+    false = [scores | {"south": 1.0 - k} for k, scores in enumerate(honest)]
+
+    def named(scores):
+        trials = [
+            Trial(number=k, agreement="", point={}, score=sum(s.values()) / 3, silos=s)
+            for k, s in enumerate(scores)
+        ]
+        winner = choose([trial.score for trial in trials])
+        return winner, [note.partition("'")[0] for note in _decided_alone(trials, winner)]
+
+    assert named(honest) == (1, [])
+    assert named(false) == (0, ["south"])

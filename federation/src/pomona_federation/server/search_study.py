@@ -2,19 +2,22 @@
 best.
 """
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import tomli_w
+from pydantic import Field
 
-from pomona.core.errors import DivergedError, QuorumError
+from pomona.core.errors import DivergedError, QuorumError, listed
 from pomona.core.settings import Settings
 from pomona.core.table import Table, of_records
 from pomona.experiments.grid import RULE, choose
 from pomona.experiments.job import best_on_validation
 from pomona.lifecycle import status_kept
-from pomona.metrics.metric import metric_named
+from pomona.metrics.metric import LOSS, metric_named
+from pomona.metrics.outvoted import outvoted
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.storage.run_status import Status, read_status, write_status
@@ -35,6 +38,7 @@ class Trial(Settings):
         score: the mean over silos on validation data in the best validation round, higher is
             better; None without any.
         best_round: that round.
+        silos: each silo's score in it, as reported.
         fault: why there is no score; empty if it ran to its end.
     """
 
@@ -43,19 +47,21 @@ class Trial(Settings):
     point: dict[str, Any]
     score: float | None = None
     best_round: int | None = None
+    silos: dict[str, float | None] = Field({})
     fault: str = ""
 
 
 class SearchResult(Settings):
     """All trials; ``winner`` is the number of the best one, None if none has a score.
 
-    ``metric``: of scores.
+    ``metric``: of scores. ``notes``: a line for each silo whose scores alone decide, for people.
     """
 
     metric: str
     rule: str
     trials: tuple[Trial, ...]
     winner: int | None
+    notes: tuple[str, ...] = ()
 
 
 def search(agreed: StudyAgreement, name: str, out: Path, rounds: Rounds) -> SearchResult:
@@ -76,8 +82,10 @@ def search(agreed: StudyAgreement, name: str, out: Path, rounds: Rounds) -> Sear
     trials, tried, metric = agreed.trials, [], str(agreed.config.metric)
     for number, (trial, point) in enumerate(zip(trials, agreed.study.search.trials, strict=True)):
         tried.append(_tried(trial, number, point, out / TRIALS / f"{number:03d}", rounds))
+        winner = choose([t.score for t in tried])
+        notes = () if winner is None else tuple(_decided_alone(tried, winner))
         found = SearchResult(
-            metric=metric, rule=RULE, trials=tuple(tried), winner=choose([t.score for t in tried])
+            metric=metric, rule=RULE, trials=tuple(tried), winner=winner, notes=notes
         )
         more = {} if found.winner is None else {WINNER: winning_study(trials[found.winner], name)}
         _files(found, name, len(trials)).write(out, RESULTS["search"], found, more)
@@ -110,7 +118,36 @@ def _tried(
     best = best_on_validation(result, model, when)
     if best is None:
         return Trial(**about, fault="no silo has a score on validation samples")
-    return Trial(**about, score=best.value, best_round=best.round)
+    curve = result.curve(model, when, "validation")
+    point = next(e.point for e in curve if e.round == best.round)
+    by, values = (LOSS, point.losses) if point.value is None else (result.metric, point.values)
+    names = result.about["clients"]
+    scores = {names[i]: None if v is None else by.goodness(v) for i, v in values.items()}
+    return Trial(**about, score=best.value, best_round=best.round, silos=scores)
+
+
+def _decided_alone(trials: Sequence[Trial], winner: int) -> Iterator[str]:
+    """A line for each silo without whose scores, which it reports itself, another trial would be
+    the best; the mean decides all the same, as settings that ruin one silo are bad ones.
+    """
+    best, against = trials[winner], defaultdict[str, list[str]](list)
+    for trial in trials:
+        if trial.score is not None and trial.number != winner:
+            numbered = list(best.silos)
+            one, two = (
+                {i: t.silos.get(name) for i, name in enumerate(numbered)} for t in (trial, best)
+            )
+            for client, alone in outvoted(one, two, 0.0, reported=True).items():
+                own = "missing" if alone.gain is None else f"{alone.gain:+.3g}"
+                against[numbered[client]].append(
+                    f"{trial.number} (its gain {own}, the others' {alone.low:+.3g} to "
+                    f"{alone.high:+.3g})"
+                )
+    for silo, others in against.items():
+        yield (
+            f"{silo}'s scores alone make trial {winner} better than {listed(others)}; a silo "
+            "reports them itself: see that they are right before training with these settings"
+        )
 
 
 def winning_study(agreed: StudyAgreement, name: str) -> str:
@@ -147,4 +184,5 @@ def _files(found: SearchResult, name: str, total: int) -> ResultFiles:
         if found.winner is None
         else [f"Trial {found.winner} is the best; {WINNER} trains with its settings."]
     )
+    opening += found.notes
     return ResultFiles(f"Search {name}", opening, [table], records)
