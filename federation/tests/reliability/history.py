@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pomona_federation.audit_log import verify, whole
 from pomona_federation.study import KIT
+from pomona_federation.unused_uplinks import ADMITTED, UNUSED, Reason
 
 Line = Mapping[str, object]
 
@@ -153,38 +154,37 @@ def _members_are_whole(lines: Sequence[Line], members: set[str]) -> Iterator[str
                 yield f"round {line['round']} has the members {sorted(named.elements())}"
 
 
-def _attempts(lines: Sequence[Line]) -> Iterator[tuple[int, list[Line]]]:
-    """The lines of each try of each round; a task that is sent after admission begins another."""
-    attempt, judged = 0, False
-    numbered = []
+def _attempts(lines: Sequence[Line]) -> Iterator[list[Line]]:
+    """The lines of each try of each round; a task that is sent after a decision begins another."""
+    attempt, decided, numbered = 0, False, []
     for line in lines:
-        if line["event"] == "start" or (judged and line["event"] == "sent"):
-            attempt, judged = attempt + 1, False
-        judged |= line["event"] == "admission"
+        if line["event"] == "start" or (decided and line["event"] == "sent"):
+            attempt, decided = attempt + 1, False
+        decided |= line["event"] in {ADMITTED, UNUSED} and bool(line["round"])
         numbered.append((attempt, line))
     for _, group in groupby(numbered, key=lambda pair: pair[0]):
-        yield attempt, [line for _, line in group]
+        yield [line for _, line in group]
 
 
 def _counted_once(lines: Sequence[Line]) -> Iterator[str]:
     """A round uses each answer once, and only of silos that have answered in it."""
     answered = defaultdict[object, set[object]](set)
-    for _, tried in _attempts(lines):
+    for tried in _attempts(lines):
         admitted = Counter[tuple[object, object]]()
         for line in tried:
-            about = line.get("round"), line.get("silo")
+            number, silo = about = line.get("round"), line.get("silo")
             if line["event"] == "received":
-                answered[line["round"]].add(line["silo"])
-            elif line["event"] == "admission":
+                answered[number].add(silo)
+            elif line["event"] == ADMITTED:
                 admitted[about] += 1
                 if admitted[about] > 1:
-                    yield f"round {about[0]}: two decisions on one answer of {about[1]}"
-                if line["admitted"] and about[1] not in answered[about[0]]:
-                    yield f"round {about[0]}: admitted {about[1]}, which has not answered"
+                    yield f"round {number}: two answers of {silo} are used"
+                if silo not in answered[number]:
+                    yield f"round {number}: {silo} is used, which has not answered"
             elif line["event"] == "round":
-                used = {name for (number, name) in admitted if number == about[0]}
-                if strangers := set(line["present"]) - used:
-                    yield f"round {about[0]}: {sorted(strangers)} present without admission"
+                used = {name for (n, name) in admitted if n == number}
+                if strangers := set(line["present"]) ^ used:
+                    yield f"round {number}: {sorted(strangers)} present or used, not both"
 
 
 def _answered_once(lines: Sequence[Line]) -> Iterator[str]:
@@ -212,21 +212,16 @@ def _sums(lines: Sequence[Line], minimum: int | None) -> Iterator[str]:
 
 
 def _reasons(lines: Sequence[Line]) -> Iterator[str]:
-    """Whoever is absent from a committed round, refused or not admitted has a reason."""
-    named = set[object]()
+    """Whoever is absent from a committed round has a record that says why, with a reason."""
+    named = defaultdict[object, set[object]](set)
     for line in lines:
-        event, silo = line["event"], line.get("silo")
-        failed = event in {"absent", "refused"} or (event == "admission" and not line["admitted"])
-        if failed and not line.get("reason"):
-            yield f"round {line.get('round')}: {silo} is {event} without a reason"
-        if failed:
-            named.add(silo)
-        elif event == "round":
-            for missing in (
-                set(line["absent"]) - named - ({*line["absent"]} if "all" in named else set())
-            ):
+        if line["event"] == UNUSED:
+            named[line["round"]].add(line["silo"])
+            if line.get("reason") not in set(Reason):
+                yield f"round {line['round']}: {line['silo']} is unused without a reason"
+        elif line["event"] == "round":
+            for missing in sorted(set(line["absent"]) - named[line["round"]]):
                 yield f"round {line['round']}: nothing says why {missing} is absent"
-            named.clear()
 
 
 def _trained_once(visits: Mapping[str, Sequence[Line]]) -> Iterator[str]:

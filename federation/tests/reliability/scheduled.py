@@ -40,6 +40,7 @@ from pomona_federation.messages.message_bus import Undelivered
 from pomona_federation.server import handshake, message_exchange
 from pomona_federation.server.server_app import coordinate
 from pomona_federation.study import KIT
+from pomona_federation.unused_uplinks import Reason
 from real_federation import simulated
 
 ROUNDS = 3
@@ -180,7 +181,10 @@ class ScheduledBus:
             self._note_keys(out.message)
             if self.happens("lost", 0.05):
                 if self.draw.random() < 0.7:  # else nothing is ever heard of it
-                    self.replies[ticket] = self.later(), Undelivered("lost", again=True)
+                    self.replies[ticket] = (
+                        self.later(),
+                        Undelivered(Reason.NODE_RESTARTED, "", again=True),
+                    )
                 continue
             for _ in range(2 if self.happens("repeated", 0.1) else 1):
                 self.due.append((self.later(), int(ticket), out.node, ticket, out.message))
@@ -224,7 +228,7 @@ class ScheduledBus:
             self.events["silo killed"] += 1
             if self.draw.random() < 0.3:
                 self.away[node] = self.clock + self.draw.exponential(8.0)
-            return Undelivered("its worker ended", again=True)
+            return Undelivered(Reason.WORKER_ENDED, "", again=True)
 
     def _note_keys(self, message):
         if message.kind == SumRequest.kind:

@@ -17,8 +17,8 @@ def round_of(number, present=SILOS, summed=False):
         *(line("sent", silo=s, round=number, task=f"t{number}") for s in SILOS),
         *(line("received", silo=s, round=number, uplink=f"{s}{number}") for s in present),
         *([line("sum", round=number, silos=list(present))] if summed else []),
-        *(line("absent", silo=s, round=number, reason="offline") for s in absent),
-        *(line("admission", silo=s, round=number, admitted=True) for s in present),
+        *(line("unused", silo=s, round=number, reason="not-connected") for s in absent),
+        *(line("admitted", silo=s, round=number) for s in present),
         line("round", round=number, present=list(present), absent=absent),
     ]
 
@@ -102,15 +102,13 @@ SERVER = {
     "started after": after("round", 2, begun(1)),
     "a message of round 1 after round 2": after("round", 2, line("received", silo="a", round=1)),
     "has the members": replaced("round", 2, present=["a", "b"]),
-    "two decisions on one answer": after(
-        "admission", 2, line("admission", silo="a", round=2, admitted=True)
-    ),
+    "two answers of a are used": after("admitted", 2, line("admitted", silo="a", round=2)),
     "which has not answered": without("received", 2, "b"),
-    "present without admission": without("admission", 2, "b"),
+    "['b'] present or used": without("admitted", 2, "b"),
     "different answers of a": after("received", 2, line("received", silo="a", round=2, uplink="x")),
     "agreed were 3": replaced("sum", 2, silos=["a", "b"]),
     "sums over": after("sum", 2, line("sum", round=2, silos=["a", "b", "c", "d"])),
-    "without a reason": after("received", 2, line("refused", silo="a", round=2, reason="")),
+    "without a reason": after("received", 2, line("unused", silo="a", round=2, reason="so")),
     "nothing says why": replaced("round", 2, present=["a", "b"], absent=["c"]),
 }
 SILO = {
