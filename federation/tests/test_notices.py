@@ -433,15 +433,15 @@ def desk(tmp_path, monkeypatch):
 def test_nothing_is_sent_of_what_was_before_nor_twice_after_a_restart(desk):
     desk.log("proposed", study="before")
     one = desk.started()
-    one.look()
+    one.check()
     assert not desk.sent
     desk.log("proposed", study="a")
-    one.look()
-    one.look()
+    one.check()
+    one.check()
     desk.log("proposed", study="b")  # while nothing runs
     two = desk.started()
-    two.look()
-    desk.started().look()
+    two.check()
+    desk.started().check()
     assert desk.sent == [("proposed", "a", "webhook"), ("proposed", "b", "webhook")]
 
 
@@ -451,12 +451,12 @@ def test_a_receiver_that_fails_is_tried_again_and_holds_up_no_other(tmp_path, mo
     desk.fails["webhook"] = "nobody listens"
     desk.log("proposed", study="a")
     for _ in range(3):  # not due yet
-        running.look()
+        running.check()
     assert desk.sent == [("proposed", "a", "1@a.example")]
     assert [text for text in desk.said if "nobody listens" in text] == desk.said[:1]
     desk.fails.clear()
     desk.now += 31
-    desk.started().look()  # after a restart, too
+    desk.started().check()  # after a restart, too
     assert desk.sent[1:] == [("proposed", "a", "webhook")]
 
 
@@ -464,12 +464,12 @@ def test_tries_and_waiting_notices_have_a_bound(desk, monkeypatch):
     running = desk.started()
     desk.fails["webhook"] = "nobody listens"
     tries = []
-    monkeypatch.setattr(notifier, "MOST", 3)
+    monkeypatch.setattr(notifier, "WAITING_LIMIT", 3)
     monkeypatch.setattr(notifier, "TRIES", 2)
     for study in "abcde":
         desk.log("proposed", study=study)
     for _ in range(4):
-        running.look()
+        running.check()
         tries.append(len(running._memory.waiting))
         desk.now += 4000
     assert tries[0] == 3
@@ -477,7 +477,7 @@ def test_tries_and_waiting_notices_have_a_bound(desk, monkeypatch):
     assert sum("given up" in text for text in desk.said) == 3
     desk.fails.clear()
     desk.log("proposed", study="f")
-    running.look()
+    running.check()
     assert desk.sent == [("proposed", "f", "webhook")]
 
 
@@ -493,9 +493,9 @@ def test_a_notice_whose_sending_was_killed_is_not_repeated(desk, monkeypatch):
     desk.log("proposed", study="b")
     monkeypatch.setattr(notifier, "send", killed)
     with pytest.raises(Killed):
-        running.look()
+        running.check()
     monkeypatch.setattr(notifier, "send", desk._send)
-    desk.started().look()
+    desk.started().check()
     assert desk.sent == [("proposed", "b", "webhook")]
     assert any("may not have arrived" in text for text in desk.said)
 
@@ -505,13 +505,13 @@ def test_a_damaged_memory_or_log_repeats_nothing_and_stops_nothing(desk, content
     desk.log("proposed", study="a")
     (desk.kit / "run" / "notices.json").write_bytes(content)
     running = desk.started()
-    running.look()
+    running.check()
     (desk.kit / "run" / "audit.jsonl").unlink()
-    running.look()
+    running.check()
     desk.log("proposed", study="b")
-    running.look()
+    running.check()
     desk.log("proposed", study="c")
-    running.look()
+    running.check()
     assert ("proposed", "c", "webhook") in desk.sent
     assert ("proposed", "a", "webhook") not in desk.sent
 
@@ -524,8 +524,8 @@ def test_a_full_disk_is_reported_although_nothing_can_be_kept(desk, monkeypatch)
     desk.settings = desk.settings.model_copy(update={"free_gb": 1e6})
     running.events = ServerEvents(desk.kit, desk.settings)
     monkeypatch.setattr(notifier, "write_json", full)
-    running.look()
-    running.look()
+    running.check()
+    running.check()
     assert [event for event, *_ in desk.sent] == ["disk"]
     assert sum("cannot be written" in text for text in desk.said) == 1
 

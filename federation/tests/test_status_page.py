@@ -237,7 +237,7 @@ def test_a_flood_is_refused_makes_no_page_and_keeps_out_no_other_address(kit):
         async with httpx.AsyncClient(transport=transport, base_url="https://a") as session:
             return [(await session.get(PAGE, headers=head)).status_code for _ in range(count)]
 
-    most = status_page.MOST
+    most = status_page.REQUEST_LIMIT
     assert asyncio.run(flood(ELSEWHERE, most + 3)) == [401] * most + [429] * 3
     assert door.ask(authorization=basic(token)).status_code == 429
     assert door.ask(client="203.0.113.10", authorization=basic(token)).status_code == 200

@@ -29,65 +29,71 @@ def status_html(kit: Path) -> Callable[[], str]:
 
     def rendered() -> str:
         views = server.studies()
-        now = views[0].now
-        tables = [_silos(now), *filter(None, map(_rounds, views)), _studies(now["studies"])]
+        status = views[0].now
+        tables = [_silos(status), *filter(None, map(_rounds, views)), _studies(status["studies"])]
         links = [(table.name, table.title) for table in tables if table.rows]
         return render(
             "status.html.jinja",
             package="pomona_federation.monitoring",
-            title=now["federation"],
+            title=status["federation"],
             every=EVERY,
             first=links[0][0] if links else "notes",
             links=links,
-            lines=[_shown(line) for line in _lines(now, views)],
-            notes=[_shown(note) for note in (*now["notes"], now["warning"]) if note],
+            lines=[_safe(line) for line in _lines(status, views)],
+            notes=[_safe(note) for note in (*status["notes"], status["warning"]) if note],
             tables=[table for table in tables if table.rows],
         )
 
     return rendered
 
 
-def _lines(now: Row, views: Iterable[StudyView]) -> Iterable[str]:
+def _lines(status: Row, views: Iterable[StudyView]) -> Iterable[str]:
     yield f"As of {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; this page reloads every {EVERY} s."
-    yield f"The server has run since {_time(now['since'])}." if now["pid"] else "No server runs."
-    if now["certificate"]:
-        yield f"Its certificate is valid until {now['certificate']}."
+    yield (
+        f"The server has run since {_time(status['since'])}."
+        if status["pid"]
+        else "No server runs."
+    )
+    if status["certificate"]:
+        yield f"Its certificate is valid until {status['certificate']}."
+    if status["drain"]:
+        yield f"The server is {status['drain']}: it begins no study."
     for view in views:
         yield from _of_study(view)
 
 
 def _of_study(view: StudyView) -> Iterable[str]:
-    now, record = view.now, view.recorded
-    if now["study"] is None:
+    status, record = view.now, view.recorded
+    if status["study"] is None:
         yield "There is no study."
         return
-    yield f"Study {_title(now)}, {now['method']}: {now['state']}{_progress(now)}."
-    if now["waiting"]:
-        yield now["waiting"]["line"]
-    if now["reason"]:
-        yield f"Why: {now['reason']} (code {now['code']})"
-    if now["sum"]:
-        yield now["sum"]
-    for (model, when, split), mean in record.means.items():
-        yield f"Mean over silos of {record.metric}, {model}, {when}, {split}: {mean:.4g}"
+    yield f"Study {_title(status)}, {status['method']}: {status['state']}{_progress(status)}."
+    if status["waiting"]:
+        yield status["waiting"]["line"]
+    if status["reason"]:
+        yield f"Why: {status['reason']} (code {status['code']})"
+    if status["sum"]:
+        yield status["sum"]
+    for (model, moment, split), mean in record.means.items():
+        yield f"Mean over silos of {record.metric}, {model}, {moment}, {split}: {mean:.4g}"
 
 
-def _title(now: Row) -> str:
-    return "of the kit" if now["study"] == KIT else str(now["study"])
+def _title(status: Row) -> str:
+    return "of the kit" if status["study"] == KIT else str(status["study"])
 
 
-def _progress(now: Row) -> str:
+def _progress(status: Row) -> str:
     """Round, and the time left at the speed of the last round."""
-    if now["method"] == "survey" or not now["rounds"]:
+    if status["method"] == "survey" or not status["rounds"]:
         return ""
-    trial = "" if now["trial"] is None else f", trial {now['trial']}"
-    left = (now["rounds"] - now["round"]) * (now["seconds"] or 0) / 60
+    trial = "" if status["trial"] is None else f", trial {status['trial']}"
+    left = (status["rounds"] - status["round"]) * (status["seconds"] or 0) / 60
     time = f"about {left:.0f} min left" if left >= 1 else "less than a minute left"
-    running = now["state"] == "running" and left
-    return f"{trial}, round {now['round']} of {now['rounds']}{f', {time}' if running else ''}"
+    running = status["state"] == "running" and left
+    return f"{trial}, round {status['round']} of {status['rounds']}{f', {time}' if running else ''}"
 
 
-def _silos(now: Row) -> Table:
+def _silos(status: Row) -> Table:
     """The silos in the last round of the current study."""
     rows = [
         {
@@ -96,16 +102,16 @@ def _silos(now: Row) -> Table:
             "connected": f"{'yes' if silo['connected'] else 'no'}{_since(silo['since'])}",
             "samples": silo["samples"],
             "weight": silo["weight"],
-            "version": _shown(silo["version"] or ""),
-            "not used": _shown(_last(silo["unused"])),
+            "version": _safe(silo["version"] or ""),
+            "not used": _safe(_last(silo["unused"])),
         }
-        for silo in now["silos"]
+        for silo in status["silos"]
     ]
     return _table("silos", "Silos", rows)
 
 
-def _since(when: str | None) -> str:
-    return f" since {when}" if when else ""
+def _since(time: str | None) -> str:
+    return f" since {_time(time)}" if time else ""
 
 
 def _last(unused: Row | None) -> str:
@@ -135,7 +141,7 @@ def _studies(rows: Iterable[Row]) -> Table:
     return _table(
         "studies",
         "Studies",
-        [{key: row[key] for key in STUDY} | {"why": _shown(row["why"])} for row in rows],
+        [{key: row[key] for key in STUDY} | {"why": _safe(row["why"])} for row in rows],
     )
 
 
@@ -148,5 +154,5 @@ def _time(text: str) -> str:
     return text.replace("T", " ").replace("+00:00", " UTC")
 
 
-def _shown(text: str) -> str:
+def _safe(text: str) -> str:
     return without_paths(text)

@@ -24,7 +24,7 @@ from pomona_federation.server.auth_proxy import Receive, Scope, Send
 from pomona_federation.server.page_readers import reader, readers
 
 FRESH = 5.0  # seconds
-WINDOW, MOST = 60.0, 120  # seconds, and requests from one address in them
+WINDOW, REQUEST_LIMIT = 60.0, 120  # seconds, and requests from one address in them
 ADDRESSES = 10_000  # counted at a time
 HEADERS = (
     (b"cache-control", b"no-store"),
@@ -34,7 +34,7 @@ HEADERS = (
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"connection", b"close"),
 )
-ASKS = (b"www-authenticate", b'Basic realm="Pomona", charset="UTF-8"')
+CHALLENGE = (b"www-authenticate", b'Basic realm="Pomona", charset="UTF-8"')
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 
 
@@ -62,30 +62,30 @@ class StatusPage:
         if not self._timely(str((scope.get("client") or ("",))[0])):
             return await _reply(send, 429, "too many requests\n", (b"retry-after", b"60"))
         try:
-            known = readers(self.kit)
+            registered = readers(self.kit)
         except PomonaError:
             return await _reply(send, 503, "the server's files cannot be read\n")
-        if reader(known, scope["headers"]) is None:
-            return await _reply(send, 401, "give the token as the password\n", ASKS)
+        if reader(registered, scope["headers"]) is None:
+            return await _reply(send, 401, "give the token as the password\n", CHALLENGE)
         return await _reply(send, *await self._current())
 
     def _timely(self, address: str) -> bool:
         """Whether an address may ask once more now."""
-        now = self.clock()
-        if now - self._window > WINDOW or len(self._requests) > ADDRESSES:
-            self._window, self._requests = now, Counter()
+        moment = self.clock()
+        if moment - self._window > WINDOW or len(self._requests) > ADDRESSES:
+            self._window, self._requests = moment, Counter()
         self._requests[address] += 1
-        return self._requests[address] <= MOST
+        return self._requests[address] <= REQUEST_LIMIT
 
     async def _current(self) -> tuple[int, str]:
         """Status and text of the page."""
         async with self._making:
             if self._page is None or self.clock() - self._page[0] > FRESH:
-                status, text = await asyncio.to_thread(self._made)
+                status, text = await asyncio.to_thread(self._rendered)
                 self._page = self.clock(), status, text
             return self._page[1:]
 
-    def _made(self) -> tuple[int, str]:
+    def _rendered(self) -> tuple[int, str]:
         try:
             return 200, self.render()
         except (PomonaError, OSError):

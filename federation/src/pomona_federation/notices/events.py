@@ -25,15 +25,15 @@ class Progress(Settings):
 
     Attributes:
         study: the study that the next lines are about.
-        begun: the last study whose begin was reported.
-        ended: the code of the last study that ended; 0 after a start.
+        reported_begin: the last study whose begin was reported.
+        last_code: the code of the last study that ended; 0 after a start.
         absent: rounds in a row without a silo, by name.
         reported: the disk and the certificate as last reported.
     """
 
     study: Line = KIT
-    begun: Line = ""
-    ended: int = 0
+    reported_begin: Line = ""
+    last_code: int = 0
     absent: dict[Line, Count] = Field({}, max_length=PLACES)
     reported: dict[Line, Line] = Field({}, max_length=10)
 

@@ -33,19 +33,19 @@ from pomona_federation.supervision.supervisor import backoff
 
 FILE, LOG = "notices.json", "audit.jsonl"  # in the state of a kit
 TICK = 5.0  # seconds between looks
-MOST = 200  # notices that wait, all receivers together
-TRIES = 8  # of one notice
-FIRST, LONGEST = 30.0, 3600.0  # seconds before a second try, doubled by each
+WAITING_LIMIT = 200  # notices that wait, all receivers together
+TRIES = 8  # of a notice
+FIRST_DELAY, LONGEST_DELAY = 30.0, 3600.0  # seconds before a second try, doubled by each
 LEAVE = 15.0  # seconds that the last notices may take when the process ends
 
 
 class Outgoing(Settings):
-    """A notice for one receiver; ``due`` in seconds since 1970."""
+    """A notice for a receiver; ``send_after`` in seconds since 1970."""
 
     notice: Notice
     channel: str
     tries: Count = 0
-    due: Finite = 0.0
+    send_after: Finite = 0.0
 
     @property
     def key(self) -> str:
@@ -65,7 +65,7 @@ class Memory(Settings):
 
     mark: Mark = Mark()
     progress: Progress = Progress()
-    waiting: tuple[Outgoing, ...] = Field((), max_length=MOST)
+    waiting: tuple[Outgoing, ...] = Field((), max_length=WAITING_LIMIT)
     sending: str = ""
 
 
@@ -79,7 +79,7 @@ class Notifier:
         federation: its name.
         settings: which events, and where to.
         events: finds what is worth a notice.
-        say: called with a line when a receiver begins to fail, and when it works again.
+        log: called with a line when a receiver begins to fail, and when it works again.
     """
 
     kit: Path
@@ -87,7 +87,7 @@ class Notifier:
     federation: str
     settings: NotifySettings
     events: Events
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     clock: Callable[[], float] = time.time
     _memory: Memory = field(init=False)
     _troubles: dict[str, str] = field(default_factory=dict)  # by receiver, or by file
@@ -95,7 +95,7 @@ class Notifier:
     _thread: Thread = field(init=False)
 
     def __post_init__(self) -> None:
-        """Continue where an earlier process has stopped; the first one begins at the log's end."""
+        """Continue where an earlier process has stopped; the first begins at the log's end."""
         self._thread = Thread(target=self._run, name="notices", daemon=True)
         try:
             memory = read_json(Memory, self.state / FILE)
@@ -104,9 +104,9 @@ class Notifier:
             memory = None
         self._memory = memory or Memory(mark=self._end())
         if key := self._memory.sending:
-            self.say(f"a notice may not have arrived at {key.partition(' ')[2]}")
-            rest = tuple(one for one in self._memory.waiting if one.key != key)
-            self._memory = self._memory.model_copy(update={"sending": "", "waiting": rest})
+            self.log(f"a notice may not have arrived at {key.partition(' ')[2]}")
+            waiting = tuple(outgoing for outgoing in self._memory.waiting if outgoing.key != key)
+            self._memory = self._memory.model_copy(update={"sending": "", "waiting": waiting})
 
     def __enter__(self) -> "Notifier":
         """Start the thread."""
@@ -124,14 +124,14 @@ class Notifier:
         ending = False
         while True:
             try:
-                self.look()
+                self.check()
             except Exception as fault:  # no notice may end the server
                 self._trouble("notices", f"{type(fault).__name__}: {fault}")
             if ending:
                 return
             ending = self._ending.wait(TICK)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Read new lines, then send what is due."""
         mark, lines = self._memory.mark, list[dict[str, Any]]()
         try:
@@ -143,58 +143,60 @@ class Notifier:
             self._trouble(LOG, f"{fault}; notices continue after its end")
             mark, lines = self._end(), []
         progress, messages = self.events.read(lines, self._memory.progress)
-        progress, more = self.events.conditions(progress)
+        progress, conditions = self.events.conditions(progress)
         chain = mark.sha256
         fresh = [
             Outgoing(notice=self._notice(message, chain), channel=channel)
-            for message in (*messages, *more)
+            for message in (*messages, *conditions)
             if message.event in self.settings.events
             for channel in self.settings.channels
         ]
         waiting = (*self._memory.waiting, *fresh)
-        if len(waiting) > MOST:
-            self._trouble("queue", f"{len(waiting) - MOST} notices are dropped, the oldest first")
-        before, self._memory = (
+        if len(waiting) > WAITING_LIMIT:
+            self._trouble(
+                "queue", f"{len(waiting) - WAITING_LIMIT} notices are dropped, the oldest first"
+            )
+        previous, self._memory = (
             self._memory,
             self._memory.model_copy(
-                update={"mark": mark, "progress": progress, "waiting": waiting[-MOST:]}
+                update={"mark": mark, "progress": progress, "waiting": waiting[-WAITING_LIMIT:]}
             ),
         )
-        if self._memory != before:
+        if self._memory != previous:
             self._write()
-        for one in self._memory.waiting:
-            if one.due <= self.clock():
-                self._send(one)
+        for outgoing in self._memory.waiting:
+            if outgoing.send_after <= self.clock():
+                self._send(outgoing)
 
-    def _send(self, one: Outgoing) -> None:
-        if one.channel not in self.settings.channels:  # the settings have changed since
-            return self._replace(one, None)
-        self._memory = self._memory.model_copy(update={"sending": one.key})
+    def _send(self, outgoing: Outgoing) -> None:
+        if outgoing.channel not in self.settings.channels:  # the settings have changed since
+            return self._replace(outgoing, None)
+        self._memory = self._memory.model_copy(update={"sending": outgoing.key})
         self._write()
         try:
-            send(one.notice, one.channel, self.settings, self.kit)
+            send(outgoing.notice, outgoing.channel, self.settings, self.kit)
         except SendError as fault:
-            self._trouble(one.channel, f"notices do not arrive: {fault}")
-            tries = one.tries + 1
-            due = self.clock() + backoff(tries, FIRST, LONGEST)
+            self._trouble(outgoing.channel, f"notices do not arrive: {fault}")
+            tries = outgoing.tries + 1
+            send_after = self.clock() + backoff(tries, FIRST_DELAY, LONGEST_DELAY)
             if tries >= TRIES:
-                self.say(f"{one.channel}: a notice is given up after {tries} tries")
-            again = one.model_copy(update={"tries": tries, "due": due})
-            return self._replace(one, again if tries < TRIES else None)
-        self._clear(one.channel)
-        return self._replace(one, None)
+                self.log(f"{outgoing.channel}: a notice is given up after {tries} tries")
+            again = outgoing.model_copy(update={"tries": tries, "send_after": send_after})
+            return self._replace(outgoing, again if tries < TRIES else None)
+        self._clear(outgoing.channel)
+        return self._replace(outgoing, None)
 
-    def _replace(self, one: Outgoing, by: Outgoing | None) -> None:
-        waiting = (by if each is one else each for each in self._memory.waiting)
+    def _replace(self, outgoing: Outgoing, successor: Outgoing | None) -> None:
+        waiting = (successor if item is outgoing else item for item in self._memory.waiting)
         self._memory = self._memory.model_copy(
-            update={"sending": "", "waiting": tuple(each for each in waiting if each)}
+            update={"sending": "", "waiting": tuple(item for item in waiting if item)}
         )
         self._write()
 
     def _notice(self, message: Message, chain: str) -> Notice:
-        about = [chain, message.event, message.study, message.silo, message.text]
+        content = [chain, message.event, message.study, message.silo, message.text]
         return Notice(
-            id=hashlib.sha256("\n".join(about).encode()).hexdigest()[:32],
+            id=hashlib.sha256("\n".join(content).encode()).hexdigest()[:32],
             time=datetime.fromtimestamp(self.clock(), UTC).isoformat(timespec="seconds"),
             federation=self.federation,
             event=message.event,
@@ -219,37 +221,41 @@ class Notifier:
                 pass
         return mark
 
-    def _trouble(self, about: str, text: str) -> None:
+    def _trouble(self, subject: str, text: str) -> None:
         """Say once that something fails."""
-        if about not in self._troubles:
-            self.say(f"{about}: {text}")
-        self._troubles[about] = text
+        if subject not in self._troubles:
+            self.log(f"{subject}: {text}")
+        self._troubles[subject] = text
 
-    def _clear(self, about: str) -> None:
-        if self._troubles.pop(about, ""):
-            self.say(f"{about}: works again")
+    def _clear(self, subject: str) -> None:
+        if self._troubles.pop(subject, ""):
+            self.log(f"{subject}: works again")
 
 
 def _marks(path: Path) -> Iterator[Mark]:
     """The marks of all lines of a file."""
-    mark, before = Mark(), None
-    while mark != before:
-        before = mark
-        for _, mark in lines_after(path, before):
+    mark, previous = Mark(), None
+    while mark != previous:
+        previous = mark
+        for _, mark in lines_after(path, previous):
             yield mark
 
 
 def pending(state: Path) -> Counter[str]:
     """How many notices wait, by receiver. Raises StorageError."""
     memory = read_json(Memory, state / FILE) or Memory()
-    return Counter(one.channel for one in memory.waiting)
+    return Counter(outgoing.channel for outgoing in memory.waiting)
 
 
 def try_out(kit: Path, federation: str, settings: NotifySettings) -> dict[str, str]:
     """Send every receiver a notice now; "sent", or why it did not arrive, by receiver."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    about = {"id": secrets.token_hex(16), "time": now, "federation": federation, "event": "test"}
-    notice = Notice(**about, text="a test: notices of this federation arrive here")
+    notice = Notice(
+        id=secrets.token_hex(16),
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        federation=federation,
+        event="test",
+        text="a test: notices of this federation arrive here",
+    )
     outcomes = {}
     for channel in settings.channels:
         try:

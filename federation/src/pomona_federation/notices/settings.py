@@ -56,7 +56,7 @@ class NotifySettings(Settings):
     )
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _receivers_complete(self) -> Self:
         if not (self.webhook or self.mail_to):
             raise ValueError("names no receiver; give webhook, or mail_to")
         if bool(self.mail_to) != bool(self.mail_from) or bool(self.mail_to) != bool(self.smtp):

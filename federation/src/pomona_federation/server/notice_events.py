@@ -50,24 +50,24 @@ class ServerEvents:
                 text = f"study {study} waits for the silos' decisions"
                 return progress, [Message("proposed", text, study)]
             case "start":
-                return self._started(study, line.get("round"), progress)
+                return self._study_begins(study, line.get("round"), progress)
             case "round":
                 return self._counted(line, progress)
             case "ended" if isinstance(code, int):
-                return progress.model_copy(update={"ended": code}), [_over(study, line)]
-            case "stopped" if code not in {progress.ended, *STOPPED_IN_ORDER}:
+                return progress.model_copy(update={"last_code": code}), [_study_ended(study, line)]
+            case "stopped" if code not in {progress.last_code, *STOPPED_IN_ORDER}:
                 return progress, [Message("failed", f"the server has stopped{_reason(code)}")]
         return progress, []
 
-    def _started(
+    def _study_begins(
         self, study: str, number: object, progress: Progress
     ) -> tuple[Progress, list[Message]]:
         """A study's start; its trials and its resumes start again."""
         absent = progress.absent if study == progress.study else {}
-        now = progress.model_copy(update={"study": study, "ended": 0, "absent": absent})
-        if number != 0 or study == progress.begun:
-            return now, []
-        return now.model_copy(update={"begun": study}), [
+        updated = progress.model_copy(update={"study": study, "last_code": 0, "absent": absent})
+        if number != 0 or study == progress.reported_begin:
+            return updated, []
+        return updated.model_copy(update={"reported_begin": study}), [
             Message("begun", f"study {study} has begun", study)
         ]
 
@@ -90,24 +90,24 @@ class ServerEvents:
         """The disk and the server's certificate, if they need a person and that is news."""
         free = shutil.disk_usage(self.kit).free / 1e9
         low = free < self.settings.free_gb * (RECOVERED if "disk" in progress.reported else 1)
-        now: dict[str, str] = {"disk": "low"} if low else {}
+        reported: dict[str, str] = {"disk": "low"} if low else {}
         texts: dict[Event, str] = {"disk": f"{free:.1f} GB are free on the server's disk"}
         try:
-            until = certificates.expires(self.kit / "certs" / "server.crt")
-            if warning := certificates.warning(until):
-                now["certificate"] = f"{warning.partition(' ')[0]} {until:%Y-%m-%d}"
+            expiry = certificates.expires(self.kit / "certs" / "server.crt")
+            if warning := certificates.warning(expiry):
+                reported["certificate"] = f"{warning.partition(' ')[0]} {expiry:%Y-%m-%d}"
                 texts["certificate"] = f"the server's certificate {warning}"
         except ConfigError:  # a federation without TLS, or one whose server says so itself
             pass
         messages = [
             Message(event, text)
             for event, text in texts.items()
-            if now.get(event) not in {None, progress.reported.get(event)}
+            if reported.get(event) not in {None, progress.reported.get(event)}
         ]
-        return progress.model_copy(update={"reported": now}), messages
+        return progress.model_copy(update={"reported": reported}), messages
 
 
-def _over(study: str, line: Mapping[str, Any]) -> Message:
+def _study_ended(study: str, line: Mapping[str, Any]) -> Message:
     rounds = f"after round {line.get('round')}"
     match line.get("state"):
         case "finished":

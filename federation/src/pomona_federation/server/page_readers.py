@@ -23,14 +23,14 @@ from pomona_federation.json_store import read_json, write_json
 
 FILE = "page.json"  # in run/
 BYTES = 24  # random bytes of a token
-MOST = 200  # readers
+READER_LIMIT = 200  # readers
 LONGEST = 1000  # bytes of the header with a token
 
 
 class Readers(Settings):
     """SHA-256 of each reader's token, by name."""
 
-    tokens: dict[Name, Sha256] = Field({}, max_length=MOST)
+    tokens: dict[Name, Sha256] = Field({}, max_length=READER_LIMIT)
 
 
 def readers(kit: Path) -> Readers:
@@ -53,13 +53,15 @@ def revoke(kit: Path, name: str) -> None:
     _change(kit, name, None)
 
 
-def reader(known: Readers, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+def reader(registered: Readers, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     """The reader whose token is the password in a request's head; None without a valid one.
 
     The work is the same for every head: one hash, compared with all.
     """
     hashed = _hashed(_password(headers))
-    matches = [name for name, token in known.tokens.items() if hmac.compare_digest(token, hashed)]
+    matches = [
+        name for name, token in registered.tokens.items() if hmac.compare_digest(token, hashed)
+    ]
     return matches[0] if matches else None
 
 

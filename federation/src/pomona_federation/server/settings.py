@@ -32,10 +32,10 @@ class ServerFile(Settings):
             return cls()
         tree = read_file(path)
         with named_file(path):
-            own = validated(cls, tree)
-            if own.page and federation.insecure:
+            settings = validated(cls, tree)
+            if settings.page and federation.insecure:
                 raise ConfigError(
                     "page = true, but insecure = true means that tokens travel in the clear; take "
                     "one of them out"
                 )
-        return own
+        return settings

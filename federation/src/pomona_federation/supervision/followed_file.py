@@ -49,13 +49,17 @@ def lines_after(path: Path, mark: Mark) -> Iterator[tuple[bytes, Mark]]:
                     f"{path} was rewritten: the line that ended at byte {mark.end} is another one "
                     "now"
                 )
-            at = mark.end
+            position = mark.end
             for text in islice(file, AT_ONCE):
                 if not text.endswith(b"\n"):
                     return
-                now = Mark(begin=at, end=at + len(text), sha256=hashlib.sha256(text).hexdigest())
-                at = now.end
-                yield text[:-1], now
+                following = Mark(
+                    begin=position,
+                    end=position + len(text),
+                    sha256=hashlib.sha256(text).hexdigest(),
+                )
+                position = following.end
+                yield text[:-1], following
     except FileNotFoundError:
         if mark.end:
             raise RewrittenError(f"{path} is gone") from None
@@ -87,26 +91,26 @@ class Followed(Generic[T]):
     path: Path
     begin: Callable[[], T]
     _mark: Mark = field(default_factory=Mark)
-    _known: T | None = None
+    _content: T | None = None
 
     def look(self) -> T:
         """The current content; a rewritten file, as after a resume, is read again.
 
         Raises StorageError.
         """
-        if self._known is None:
-            self._known = self.begin()
+        if self._content is None:
+            self._content = self.begin()
         try:
-            self._read(self._known)
+            self._read(self._content)
         except RewrittenError:
-            self._known, self._mark = self.begin(), Mark()
-            self._read(self._known)
-        return self._known
+            self._content, self._mark = self.begin(), Mark()
+            self._read(self._content)
+        return self._content
 
-    def _read(self, known: T) -> None:
-        before = None
-        while self._mark != before:
-            before = self._mark
-            for line, now in lines_after(self.path, self._mark):
-                known.take(line)
-                self._mark = now
+    def _read(self, content: T) -> None:
+        previous = None
+        while self._mark != previous:
+            previous = self._mark
+            for line, mark in lines_after(self.path, self._mark):
+                content.take(line)
+                self._mark = mark
