@@ -161,9 +161,20 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
                     "federation.toml": Federation.load,
                     "STUDY.toml": read_study,
                     "policy.toml": policy,
+                    "kits-server-server.toml": server,
                 }
                 named.append(read.get(path.name, SiloFile.load)(path).name)
-    assert named == ["clinics", "north", "south", "west", "second", "policy", "cross", "tune"]
+    assert named == [
+        "clinics",
+        "north",
+        "south",
+        "server",
+        "west",
+        "second",
+        "policy",
+        "cross",
+        "tune",
+    ]
     federation, study = (
         Federation.load(tmp_path / "federation.toml"),
         read_study(tmp_path / "STUDY.toml"),
@@ -194,6 +205,15 @@ def policy(path: Path):
         ConsentPolicy.model_fields
     )
     return SimpleNamespace(name="policy")
+
+
+def server(path: Path):
+    """A server's own settings, under a name."""
+    from pomona.core.toml import read_file
+    from pomona_federation.server.settings import ServerFile
+
+    assert ServerFile.model_validate(read_file(path)).notify
+    return SimpleNamespace(name="server")
 
 
 @pytest.fixture

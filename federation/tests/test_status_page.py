@@ -9,6 +9,7 @@ import re
 import stat
 from contextlib import suppress
 from html.parser import HTMLParser
+from pathlib import PurePosixPath
 
 import httpx
 import pytest
@@ -19,6 +20,8 @@ from monitored import HOSTILE, copied, running
 from pomona.core.errors import ConfigError
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import FailuresOf
+from pomona_federation.installation.backup import saved
+from pomona_federation.installation.contents import RULES, Item, rule
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import status_page
 from pomona_federation.monitoring.status_html import status_html
@@ -101,6 +104,13 @@ def test_a_revoked_token_opens_nothing_from_the_next_request_on(kit):
         ("page", "ben", True),
         ("page", "ann", False),
     ]
+
+
+def test_a_backup_brings_back_no_revoked_token():
+    path = PurePosixPath("run", page_readers.FILE)
+    assert not saved(Item(path, rule(path, RULES["server"]), 1, plain=True))
+    path = PurePosixPath("server.toml")
+    assert saved(Item(path, rule(path, RULES["server"]), 1, plain=True))
 
 
 def wrong_heads(token):

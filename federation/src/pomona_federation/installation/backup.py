@@ -48,6 +48,7 @@ LEFT_OUT = (
     "state/logs/**",
     "run/logs/**",
     "run/arrivals",
+    "run/page.json",  # a token that was revoked since would be valid again
     "**.unfinished",
     "**/.lock",
     "**/.roster.lock",
