@@ -13,7 +13,8 @@ from pomona.core.bounds import Line, Number
 from pomona.core.errors import ProtocolError
 
 # events in the server's audit log
-ADMITTED, UNUSED = "admitted", "unused"
+ADMITTED = "admitted"
+UNUSED = "unused"
 Stage = Literal["study", "connection", "silo", "answer", "admission", "sum"]
 
 
@@ -104,7 +105,7 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.NOT_CONNECTED: Explanation(
         "connection",
         "its node was not connected for longer than patience",
-        "if nobody there has stopped it, call: `pomona silo status` says why; it is taken again "
+        "unless it was stopped on purpose, call: `pomona silo status` says why; it is taken again "
         "as soon as it is connected",
     ),
     Reason.NODE_RESTARTED: Explanation(
