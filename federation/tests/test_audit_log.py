@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.core.errors import StorageError
-from pomona_federation import audit_log
+from pomona_federation import audit_log, unused_uplinks
 from pomona_federation.audit_log import Audit, verify, whole
+from pomona_federation.unused_uplinks import ADMITTED, UNUSED
 
 
 def written(path, events):
@@ -275,6 +276,7 @@ def test_the_table_of_events_in_the_documents_is_complete():
             )
             known = next(filter(None, constants), None)
             written |= set(re.findall(r'"(\w+)"', known[1] if known else event))
+            written |= {ADMITTED, UNUSED} & {vars(unused_uplinks).get(event)}
     assert told == written
 
 
