@@ -10,10 +10,13 @@ import sys
 import time
 from types import SimpleNamespace
 
+import httpx
 import psutil
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.proto.fleet_pb2 import ActivateNodeResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.supercore.constant import TaskType
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.run import RunNotRunningException
@@ -395,3 +398,36 @@ def test_a_file_that_ends_within_a_part_is_refused(cut):
         with pytest.raises(EOFError):
             worker.read(file)
     os.close(file)
+
+
+def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path):
+    """Flower's client over a line that records its requests."""
+    asked = []
+
+    def answers(request):
+        asked.append(request.url.path.rpartition("/")[2])
+        if asked[-1] == "deactivate-node" and len(asked) == 1:
+            return httpx.Response(412, text="it is not connected")
+        node = ActivateNodeResponse(node_id=5).SerializeToString()
+        beat = SendNodeHeartbeatResponse(success=True).SerializeToString()
+        return httpx.Response(
+            200,
+            content={"activate-node": node, "send-node-heartbeat": beat}.get(asked[-1], b""),
+            headers={"content-type": "application/x-protobuf"},
+        )
+
+    assert node.last_node(tmp_path) is None
+    node.note_node(tmp_path, 2**64 - 1)
+    before = node.last_node(tmp_path)
+    assert before == 2**64 - 1
+    line = httpx.Client(transport=httpx.MockTransport(answers))
+
+    def lives():
+        with flower_internals.connection("127.0.0.1:9", None, None, lambda: line, before) as link:
+            assert link.node == 5
+            raise SystemExit(143)
+
+    with pytest.raises(SystemExit):
+        lives()
+    told = [path for path in asked if path.endswith("activate-node")]
+    assert told == ["deactivate-node", "activate-node", "deactivate-node"]

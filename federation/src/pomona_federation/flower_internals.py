@@ -2,9 +2,9 @@
 may change it.
 
 Replaced are the HTTP client of a silo's connection (``connection``), SuperLink's list of
-middleware, the server that runs it, and how long it waits for an app's start (``run_superlink``). Tested with Flower 1.42;
-``federation/tests/test_flower_internals.py`` fails with the name of whatever is gone or has
-changed.
+middleware, the server that runs it, and how long it waits for an app's start (``run_superlink``).
+Tested with Flower 1.42; ``federation/tests/test_flower_internals.py`` fails with the name of
+whatever is gone or has changed.
 """
 
 import hashlib
