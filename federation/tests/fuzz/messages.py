@@ -1,6 +1,8 @@
 """Messages as text, and as answered by a silo of a real kit; bytes of tensors."""
 
+import json
 import shutil
+import tomllib
 from functools import partial
 
 import torch
@@ -17,11 +19,13 @@ from pomona_federation.messages.message_bodies import (
     MaskKey,
     Refusal,
     SumRequest,
+    SurveyAnswer,
     Task,
 )
 from pomona_federation.messages.tensor_bytes import Encoding, sha256
 from pomona_federation.silo.client_app import ClientApp
 from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.study import parse_study
 
 REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 
@@ -128,6 +132,51 @@ def row(world):
     return st.builds(
         lambda own, kept: bytes([own]) + kept, st.integers(0, 1), damaged(Valid(data))
     ), act
+
+
+# Surveys and studies.
+
+FIGURES = {
+    "rows": 30,
+    "numbers": {"age": {"values": [31.5, 60], "counts": [14, 15], "rest": 1}},
+    "names": {"site": {"names": ["A", "B"], "counts": [10, 20]}},
+    "classes": {"names": ["0", "1"], "counts": [12, 18]},
+    "words": {"up": 12},
+    "withheld": {"name": "too many categories"},
+}
+SURVEYED = {
+    "agreement": "ab" * 32, "run": "ef" * 32, "silo": "silo-1", "question": "cd" * 32,
+    "columns": {
+        "rows": 30, "kind": "table", "dtype": "float32", "targets": "classes",
+        "columns": [{"name": "age", "kind": "number"}, {"name": "site", "kind": "category", "missing": ["?"]}],
+    },
+    "figures": FIGURES,
+}  # fmt: skip
+
+
+@target("survey-answer, as text", 50)
+def surveyed(world):
+    def act(data):
+        record = message_bodies.read(SurveyAnswer, text(data))
+        assert message_bodies.read(SurveyAnswer, record.model_dump_json()) == record
+
+    valid = Valid(json.dumps(SURVEYED).encode(), JSON)
+    act(valid.data)
+    return messages(SurveyAnswer, valid), act
+
+
+@target("study, as proposed to a silo", 20)
+def proposed(world):
+    whole = tomllib.loads((world.kit / "federation.toml").read_text())
+    study = {"kind": "train", "name": "second", "run": whole["run"], "task": whole["task"]}
+
+    def act(data):
+        found = parse_study(data)
+        assert parse_study(json.dumps(found.model_dump(mode="json"))) == found
+
+    valid = Valid(json.dumps(study).encode(), JSON)
+    act(valid.data)
+    return inputs(valid), act
 
 
 # Bytes of tensors.

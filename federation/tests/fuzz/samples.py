@@ -5,10 +5,13 @@ import io
 import json
 import struct
 import tempfile
+from datetime import date
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import tifffile
 from edits import JSON, Valid, damaged, edited, inputs
 from hypothesis import strategies as st
@@ -47,12 +50,24 @@ def idx(array):
 TABLE = b"age,dose,site,sick\n" + b"".join(
     b"%d,%d.5,%s,%d\n" % (i, i, b"AB"[i % 2 : i % 2 + 1], i % 2) for i in range(12)
 )
+
+
+def parquet():
+    """A table with a text, a date, a dictionary and gaps."""
+    content = io.BytesIO()
+    columns = {"age": [*range(11), None], "day": [date(2020, 1, 1 + i) for i in range(12)]}
+    columns |= {"site": pa.array(list("AB" * 6)).dictionary_encode(), "sick": [0, 1] * 6}
+    pyarrow.parquet.write_table(pa.table(columns), content)
+    return content.getvalue()
+
+
 TEXTS = b"sick,body,title\n" + b'0,"up, and ""down""",first\n1,down,second\n' * 4
 X, Y = np.arange(96, dtype=np.float32).reshape(24, 4), np.arange(24) % 3
 CSV = {"name": "table", "label_column": "sick", "client_column": "site"}
 FILES = {
     "table.csv": (TABLE, CSV),
     "table.csv, without a header": (TABLE.partition(b"\n")[2], {"name": "table", "label_column": -1, "client_column": 2}),
+    "table.parquet": (parquet(), CSV),
     "texts.csv": (TEXTS, {"name": "text", "label_column": "sick", "text_columns": ("body", "title")}),
     "table.npz": (archive(x=X, y=Y, x_test=X[:6], y_test=Y[:6]), {"name": "arrays"}),
     "targets.npz": (archive(x=X, y=X[:, :2]), {"name": "arrays", "targets": "regression"}),
