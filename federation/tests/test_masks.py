@@ -140,6 +140,13 @@ def test_keys_of_any_secrets_are_usable(drawn_secrets):
     require_keys({str(i): public(secret.hex()) for i, secret in enumerate(drawn_secrets)})
 
 
+def test_no_mask_is_made_with_a_key_of_small_order():
+    secret = "01" * 32
+    keys = {0: public(secret), 4: bytes(32).hex()}
+    with pytest.raises(ProtocolError, match="place 4"):
+        masked(np.zeros(3, np.uint32), secret, 0, keys, "ab" * 32)
+
+
 def test_one_key_of_two_silos_is_refused_by_both_names():
     key = public("ab" * 32)
     with pytest.raises(ProtocolError, match="basel has the same key for the sum as geneva"):

@@ -200,7 +200,8 @@ def renewed(folder: Path) -> bytes:
 
     used = keys.line(keys.own(kits / "silo-0/keys/silo.key").public_key()).decode().split()[1]
     left = sorted(p.name for p in (kits / "silo-0/keys").glob("next.*"))
-    return repr((used == public, public in (kits / "server/run/roster.json").read_text(), left)).encode()  # fmt: skip
+    registered = public in (kits / "server/run/roster.json").read_text()
+    return json.dumps([used == public, registered, left]).encode()
 
 
 # One fault.
@@ -225,6 +226,14 @@ def attempt(act: Callable[[Path], int], folder: Path) -> tuple[int, str]:
     return code, said.getvalue()
 
 
+def differing(right: bytes, result: bytes) -> str:
+    """The files whose content differs, if results are files by name."""
+    one, two = json.loads(right), json.loads(result)
+    if not isinstance(one, dict) or not isinstance(two, dict):
+        return "results"
+    return f"files: {sorted(k for k in one.keys() | two.keys() if one.get(k) != two.get(k))}"
+
+
 def case(
     begin: Path, work: Path, writer: Writer, at: int, until: int, right: bytes | None
 ) -> dict[str, object]:
@@ -246,7 +255,9 @@ def case(
         if second:
             fault = fault or f"cannot be done again: {said_then[-300:]!r}"
         elif writer.result(work) != right:
-            fault = fault or "done again, it ends with other files"
+            fault = (
+                fault or f"done again, it ends with other {differing(right, writer.result(work))}"
+            )
     result = writer.result(work).hex() if right is None else ""
     return {"calls": calls, "call": call, "code": code, "fault": fault, "said": said[-200:], "result": result}  # fmt: skip
 
@@ -277,7 +288,7 @@ def forked(act: Callable[[], dict[str, object]]) -> dict[str, object]:
     return {"calls": 0, "call": "", "code": -1, "said": "", "result": ""} | found
 
 
-def tried(name: str, begin: Path, writer: Writer, folder: Path, every: int, rest: bool) -> int:
+def tried(name: str, begin: Path, writer: Writer, folder: Path, options: argparse.Namespace) -> int:
     """Print one writer's figures and what is wrong; returns the number of faults."""
     since, faults, ends = time.monotonic(), 0, Counter[str]()
     work = folder / "work"
@@ -293,15 +304,16 @@ def tried(name: str, begin: Path, writer: Writer, folder: Path, every: int, rest
     if whole["fault"] or whole["code"]:
         print(f"{name}: fails without a fault: {whole}")
         return 1
-    right, calls, at, kinds = bytes.fromhex(str(whole["result"])), int(str(whole["calls"])), 1, Counter[str]()  # fmt: skip
+    right, calls = bytes.fromhex(str(whole["result"])), int(str(whole["calls"]))
+    at, kinds = options.first, Counter[str]()
     while at <= calls:
-        seen = fresh(at, sys.maxsize if rest else at, right)
+        seen = fresh(at, sys.maxsize if options.rest else at, right)
         kinds[str(seen["call"]).partition(" ")[0]] += 1
         ends["went on" if not seen["code"] else f"code {seen['code']}"] += 1
         if seen["fault"]:
             faults += 1
             print(f"  {name}, call {at}, {seen['call']}, code {seen['code']}: {seen['fault']}", flush=True)  # fmt: skip
-        at += every
+        at += options.every
     tried_ = sum(kinds.values())
     listed = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
     ended = ", ".join(f"{end}: {count}" for end, count in sorted(ends.items()))
@@ -324,6 +336,7 @@ def main(given: list[str]) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--rest", action="store_true")
     options = parser.parse_args(given)
     sys.path[:0] = [str(HERE), *(str(HERE.parents[2] / p) for p in ("tests", "federation/tests", "federation/tests/fuzz"))]  # fmt: skip
@@ -331,10 +344,7 @@ def main(given: list[str]) -> int:
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         known = writers(Path(folder))
         chosen = {n: w for n, w in known.items() if not options.names or n in options.names}
-        faults = sum(
-            tried(name, *writer, Path(folder), options.every, options.rest)
-            for name, writer in chosen.items()
-        )
+        faults = sum(tried(name, *writer, Path(folder), options) for name, writer in chosen.items())
     print(f"{faults} faults")
     return faults > 0
 
