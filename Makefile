@@ -30,8 +30,8 @@ LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hash
 lock: .venv/dev
 	{ echo "# PyTorch for CUDA: Python 3.11 to 3.13 on Linux, x86-64 and aarch64"; $(BIN)/$(LOCK) -c constraints.txt; } > $(LOCKS)/cuda.lock
 	sed 's/^torch==.*/&+cpu/' constraints.txt > .venv/cpu.txt
-	{ echo "# PyTorch for CPU: Python 3.11$(if $(WHEELS),, to 3.13) on Linux, x86-64$(if $(WHEELS),, and aarch64)"; echo "--extra-index-url $(CPU)"; \
-	  $(BIN)/$(LOCK) -c .venv/cpu.txt $(if $(WHEELS),--find-links $(WHEELS),--extra-index-url $(CPU)); } > $(LOCKS)/cpu.lock
+	{ echo "# PyTorch for CPU: Python 3.11$(if $(WHEELS),, to 3.13) on Linux, x86-64$(if $(WHEELS),, and aarch64)"; \
+	  $(BIN)/$(LOCK) -c .venv/cpu.txt $(if $(WHEELS),--find-links $(WHEELS),--extra-index-url $(CPU)) | sed /^--extra-index-url/d; } > $(LOCKS)/cpu.lock
 
 # The optional native engine, compiled here: needs a C++ compiler
 native: .venv/native

@@ -436,7 +436,7 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
     federation.grid.faults.append(on_answer(loses, number=2))
     federation.run()
     assert CheckpointError.kind in reasons(federation)
-    assert "restore the folder from a backup" in reasons(federation)
+    assert "it has no state of the study" in reasons(federation)
     gone = {(3, 1), (4, 1)}
     expected = world.simulated(federation, absent=gone)
     ours = deployed(federation)

@@ -590,6 +590,8 @@ def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(
             assert "--require-hashes" in text
             assert "pomona[" not in text
             assert "SHA256SUMS" not in text, "there is no wheel of Pomona's yet to compare"
+            assert ("--extra-index-url https://download.pytorch.org" in text) == (kind == "cpu")
+    assert b"index-url" not in lock  # behind a mirror pip would ask there for each library
 
 
 def test_a_kit_without_a_study_is_compared_by_agreement_and_authority(tmp_path, capsys):

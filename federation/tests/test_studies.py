@@ -160,6 +160,23 @@ def test_a_study_that_too_many_decline_never_runs(federation):
     assert [study.name for study in queue.open] == ["kit"]
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quorum": 4}, "needs 4 silos, and there are 3 members"),
+        ({"run": {"secure_aggregation": {"minimum": 4, "max_norm": 1.0}}}, "there are 3 members"),
+        ({"run": {"model": {"name": "unet3d"}}}, "unet3d takes volumes"),
+    ],
+)
+def test_what_no_silo_could_ever_run_is_refused_when_it_is_submitted(changes, words, federation):
+    run = {**tomllib.loads(federation.toml.read_text())["run"], **changes.pop("run", {})}
+    with pytest.raises(ConfigError, match=words):
+        StudyQueue(federation.server).submit(
+            study_file(federation, "second", **changes, run={**run, "method": "fedavg"})
+        )
+    assert StudyQueue(federation.server).open[1:] == []
+
+
 def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(world):
     federation = world.federation(quorum=3)
     queue, path = StudyQueue(federation.server), study_file(federation, "second", wait=0.0)

@@ -1,6 +1,7 @@
 """Texts by a network's own tokenizer: the tokens of the package, in a run, a file and a prediction."""
 
 import json
+import os
 import socket
 
 import numpy as np
@@ -160,7 +161,7 @@ def test_what_is_no_tokenizer_is_refused(file, beside, message, tmp_path):
 
 
 @pytest.mark.parametrize("part", ["post_processor", "model"])
-def test_a_damaged_tokenizer_is_one_line_also_where_the_package_panics(part, tmp_path):
+def test_a_damaged_tokenizer_is_one_line_also_where_the_package_panics(part, tmp_path, capfd):
     made(tmp_path)
     tree = json.loads((tmp_path / "tokenizer.json").read_text())
     if part == "model":
@@ -170,6 +171,8 @@ def test_a_damaged_tokenizer_is_one_line_also_where_the_package_panics(part, tmp
     damaged = Tokenizer(file=json.dumps(tree), padding=1)
     with pytest.raises(ConfigError, match="cannot be used"):
         damaged.encode(["what is it"], LENGTH, 0.5)
+    os.write(2, b"after it")
+    assert capfd.readouterr().err == "after it"  # no trace of the package's
 
 
 def test_a_models_tokenizer_must_be_that_of_its_network(tmp_path):

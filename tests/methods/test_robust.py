@@ -312,6 +312,16 @@ def test_clipped_and_krum_name_whom_they_count_for_less():
         assert not server.limited(w, {"model": W[:4]}, ids[:4], roster, a_round(1)).get(5)
 
 
+def test_clipped_says_that_its_radius_is_of_clients_that_have_not_moved():
+    w, moved = random(1, 3)[0], random(3, 3)
+    for still, named in ((w.repeat(4, 1), True), (w + random(4, 3), False)):
+        W = torch.cat([still, 20 + moved])
+        server = method_of("fedavg+clipped")().method().server
+        found = server.limited(w, {"model": W}, tuple(range(7)), Roster((1,) * 7), a_round(1))
+        assert set(found) == {4, 5, 6}
+        assert all(("most clients have hardly changed" in text) == named for text in found.values())
+
+
 def test_an_apple_client_moves_cores_that_are_out_of_reach():
     cores, known = random(8, 5), torch.tensor([True] * 6 + [False, True])
     cores[3] *= 1e6

@@ -12,15 +12,17 @@ from pomona.scenario import Scenario
 from pomona.scenario_checks import require_covered
 from pomona.tasks import TASKS
 from pomona_federation.agreement import StudyAgreement
+from pomona_federation.silo.study_facts import outlined
 from pomona_federation.study import TrainingStudy
 
 
 def require_possible(agreed: StudyAgreement) -> None:
     """Raise ConfigError for a study that no silo could run, whatever its data.
 
-    No network is built: its size is for each silo's rules to judge.
+    Of a network only the shapes are computed: its size is for each silo's rules to judge.
     """
     agreed.require_computable()
+    outlined(agreed)
     if isinstance(agreed.study, TrainingStudy) and agreed.config.privacy:
         scenario = without_data(agreed)
         require_covered(scenario.config, scenario.dataset, scenario.partition, agreed=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.bounds import PLACES, Name
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, listed, near
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file, read_file, validated
@@ -151,8 +151,8 @@ class Federation(Settings):
         own = {key: value for key, value in tree.items() if key in OF_STUDY}
         if own and "task" not in own:
             raise ConfigError(
-                f"{min(own)} is a setting of a study, and there is no section task; give both, or "
-                "neither"
+                f"{listed(sorted(own), 5)}: of a study, and there is no section task; move to the "
+                "STUDY.toml of each study, or give [task] for a study that the kits come with"
             )
         study = {"study": validated(TrainingStudy, {**own, "name": KIT})} if own else {}
         return validated(

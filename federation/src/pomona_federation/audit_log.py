@@ -130,6 +130,18 @@ def whole(path: Path) -> Iterator[dict[str, Any]]:
         yield from (line for _, line in _lines(file, path) if line is not None)
 
 
+def restored_from(state: Path) -> str:
+    """When the backup was made from which a kit was last restored; "" for none.
+
+    Raises StorageError.
+    """
+    path = state / "audit.jsonl"
+    lines = whole(path) if path.exists() else ()
+    return max(
+        (str(line.get("made")) for line in lines if line.get("event") == "restored"), default=""
+    )
+
+
 def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:
     """The last line among some events about an agreement's hash, if it follows the previous line in
     the chain.

@@ -33,6 +33,7 @@ SERVER: Commands = {
     "stop": ("server:stop", "Stop the server in order."),
     "add": ("server:add", "Add a silo; it joins at the next round."),
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),
+    "readmit": ("server:readmit", "Take a silo again that was restored from an older backup."),
     "renew-key": ("kits:replace_key", "Let a silo's next key take its key's place."),
     "page": ("people:page", "List who may read the status page; let a person read it, or no more."),
     "notify": ("people:notify", "Show where notices go, and send one to try it."),
@@ -49,6 +50,7 @@ SILO: Commands = {
         "Show what the federation did for this silo: accuracy beside training alone, and who "
         "helped.",
     ),
+    "export": ("silo:export", "Export this silo's own model for other programs."),
     "stop": ("silo:stop", "Stop taking part; the silo's state stays."),
     "studies": (
         "studies:studies",

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -10,6 +10,9 @@ from pomona.cli.output import Json, emit, print_table, shown, talk
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.files import publish, writing
 from pomona.core.table import Table, csv_text, of_records
+
+if TYPE_CHECKING:
+    from pomona.personal import PersonalModel
 
 MOST_COLUMNS = 20  # outputs in a terminal's table
 
@@ -22,6 +25,10 @@ OwnCode = Annotated[
 ]
 
 
+To = Annotated[
+    Literal["safetensors", "pt2", "onnx"],
+    Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
+]
 Masks = Annotated[
     Path | None,
     Parameter(
@@ -209,10 +216,7 @@ def export(
         str,
         Parameter(help="name of the client, or its place from 0; name:1 or place:1 if both fit"),
     ],
-    to: Annotated[
-        Literal["safetensors", "pt2", "onnx"],
-        Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
-    ],
+    to: To,
     out_: Annotated[
         Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")
     ] = None,
@@ -231,15 +235,20 @@ def export(
     """
     from pomona.core.files import own
     from pomona.personal import PersonalModel
-    from pomona.personal.export import export as write
-    from pomona.personal.export import inputs
     from pomona.record.run_folder import load, require_unchanged
 
     number = client_place(client, load(run).about["clients"])
     name = f"models/client-{number:02d}.safetensors"
     require_unchanged(run, name)
     net = PersonalModel.load(run / name, own_code)
-    path = out_ or own(run, "exports", f"client-{number:02d}.{to}")
+    exported(net, out_ or own(run, "exports", f"client-{number:02d}.{to}"), to, json)
+
+
+def exported(net: "PersonalModel", path: Path, to: To, json: bool) -> None:
+    """Write a personal model for other programs, and print where."""
+    from pomona.personal.export import export as write
+    from pomona.personal.export import inputs
+
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(net, path, to)

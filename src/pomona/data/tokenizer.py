@@ -4,6 +4,7 @@ it. It runs no code of its folder, and reaches no network.
 
 import hashlib
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -27,6 +28,7 @@ MOST_BYTES = 2**24  # bytes of a tokenizer.json: a model's file holds it
 MOST_TOKENS = 10**7
 MOST_GROWTH = 1000  # how many times longer its replacements may make a text
 PADDING = 0  # in all data
+STDERR = 2
 
 
 class Tokenizer(Settings):
@@ -88,10 +90,11 @@ class Tokenizer(Settings):
 @contextmanager
 def _faults() -> Iterator[None]:
     """Turn what the package raises, which has no narrower types, into ConfigError: its panics are
-    no Exceptions.
+    no Exceptions, and write a trace of many lines to the process's stderr, which is left out.
     """
     try:
-        yield
+        with _quiet():
+            yield
     except BaseException as fault:
         if not isinstance(fault, Exception) and type(fault).__name__ != "PanicException":
             raise
@@ -99,6 +102,19 @@ def _faults() -> Iterator[None]:
             f"the {FILE} cannot be used ({bounds.plain(str(fault))}); save it again with "
             "tokenizers of this version"
         ) from fault
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Write nothing to the process's stderr."""
+    stderr = os.dup(STDERR)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), STDERR)
+        yield
+    finally:
+        os.dup2(stderr, STDERR)
+        os.close(stderr)
 
 
 def _growth(node: Any) -> float:

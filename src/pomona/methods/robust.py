@@ -47,6 +47,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -138,6 +139,9 @@ class Robust:
         )
 
 
+STILL = 1e-3  # length of a change, as a share of the model's, below which it is next to none
+
+
 def clipped(settings: Clipped, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
     """Return models whose changes are no longer than the radius."""
     return robust_rules.clipped(W, w, settings.robust_radius)
@@ -146,8 +150,15 @@ def clipped(settings: Clipped, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
 def shortened(settings: Clipped, W: Tensor, w: Tensor) -> dict[int, str]:
     """Name the clients whose changes are clipped."""
     factor, length, radius = robust_rules.clipping(robust_rules.gram(W, w), settings.robust_radius)
+    still = (
+        ": most clients have hardly changed the model, and the radius is of their changes' length; "
+        "look at their data, or take another rule"
+        if float(length.median()) <= STILL * float(torch.linalg.vector_norm(w))
+        else ""
+    )
     return {
         k: f"its change is {float(length[k]):.4g} long, and counts as one of {float(radius):.4g}"
+        f"{still}"
         for k in (factor < 1).nonzero().flatten().tolist()
     }
 

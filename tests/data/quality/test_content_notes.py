@@ -23,6 +23,19 @@ def test_ordinary_patients_give_no_note():
     assert data_notes(data_settings(name="breast-cancer"), clients=4) == []
 
 
+@pytest.mark.parametrize("cell", [1e17, 25_000.0, -3e5])
+def test_one_cell_that_flattens_its_column_is_named(cell):
+    """Standardised with it, the others differ by less than a tenth of a deviation."""
+    frame = patients()
+    name = next(c for c in frame if frame[c].dtype == float and frame[c].nunique() > 100)
+    frame.loc[17, name] = cell
+    x = frame[name]
+    assert ((x - x.mean()) / x.std()).drop(17).std() < 0.1
+    one(notes(frame), f"column {name}", "in row 18", "standardised", "correct the cell")
+    frame.loc[17, name] = x.drop(17).mean() + 8 * x.drop(17).std()  # far, and yet a measurement
+    assert not [text for text in notes(frame) if "standardised" in text]
+
+
 @pytest.mark.parametrize("codes", [("ill", "well"), (1, 0), (2, 1), (7, -3)])
 def test_a_copy_or_a_code_of_the_label(codes):
     frame = patients()

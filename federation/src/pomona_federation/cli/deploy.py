@@ -19,7 +19,7 @@ from pomona_federation.notices.settings import NotifySettings
 from pomona_federation.provision.wheels import LOCK, Libraries, described
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.silo.consent_rules import ConsentPolicy
-from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.settings import SiloFile, StudyLimits
 from pomona_federation.study import (
     KINDS,
     EvaluateTerms,
@@ -227,6 +227,7 @@ FILES: Mapping[str, type[Settings]] = {
     "[survey] of STUDY.toml": SurveySettings,
     "[survey.noise] of STUDY.toml": Noise,
     "silo.toml": SiloFile,
+    "silo.toml, each [[limits]]": StudyLimits,
     "policy.toml": ConsentPolicy,
     "server.toml": ServerFile,
     "[notify] of server.toml": NotifySettings,

@@ -265,3 +265,29 @@ def revoke(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None
         emit({"silo": name, "revoked": True, "remains": LASTING})
     else:
         print(f"{name} is revoked from the next round on. What cannot be undone: {LASTING}")
+
+
+def readmit(
+    name: str,
+    *,
+    study: Annotated[str | None, Parameter(help="name of a study; default the current one")] = None,
+    folder: ServerKit = SERVER,
+    json: Json = False,
+) -> None:
+    """Take a silo again that was restored from a backup older than the study's last round.
+
+    It continues from the newest round that it has, or begins anew. Ask its administrator first that
+    no other copy of it runs.
+
+    Parameters
+    ----------
+    name
+        the silo
+    """
+    from pomona_federation.server.registry_admin import readmit
+
+    of, number = readmit(folder, name, study)
+    if json:
+        emit({"silo": name, "study": of, "round": number})
+    else:
+        print(f"{name} is taken again in study {of}, at the latest in round {number}")

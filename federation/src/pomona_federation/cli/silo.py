@@ -1,11 +1,15 @@
 """``pomona silo``: a silo of a federation, on its own machine."""
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, emit, out, print_table, say, size, talk
+from pomona.cli.predict import To, exported
+from pomona.core.errors import ConfigError
+from pomona.core.files import content, own, publish
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import HERE, SiloKit
 from pomona_federation.cli.server import stopping
@@ -147,3 +151,32 @@ def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -
         out.print()
         print_table(of_records(rows, title))
     print(f"\nwritten  {page}")
+
+
+def export(
+    *,
+    to: To,
+    study: Study = None,
+    out_: Annotated[
+        Path | None, Parameter(name="--out", help="the file; default state/.../exports/personal.TO")
+    ] = None,
+    folder: SiloKit = HERE,
+    json: Json = False,
+) -> None:
+    """Export this silo's own model for other programs, as `pomona export` does, beside its card.
+
+    Own code that the model names is run if silo.toml lists code.
+    """
+    from pomona.core.registry import importable
+    from pomona.personal import PersonalModel
+    from pomona_federation.silo.silo_in_study import Silo
+
+    silo = Silo.in_study(folder, study)
+    models = silo.state / "models"
+    if not (model := models / "personal.safetensors").is_file():
+        raise ConfigError(f"{model} is not there; it comes with the first round of this silo")
+    importable(folder)
+    path = out_ or own(models, "exports", f"personal.{to}")
+    exported(PersonalModel.load(model, bool(silo.file.code)), path, to, json)
+    if (card := models / "personal.card.md").is_file():
+        publish(path.with_name(f"{path.stem}.card.md"), [content(card)])

@@ -137,6 +137,8 @@ class Task(Body):
         joined: the sizes when this silo became a member, if no round of it is settled and they are
             others now: those that it starts from.
         start: hash of the model that a newcomer starts from; None for the run's initial model.
+        again: whether the lead has taken the silo again after a restore: if round ``settled`` is
+            not there, it continues from the newest that is, or begins anew without any.
     """
 
     kind = "task"
@@ -152,16 +154,17 @@ class Task(Body):
     settled: Number
     joined: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()] = ()
     start: Sha256 | None = None
+    again: bool = False
     downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
     newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=PLACES), FailFast()] = ()
     renewals: Annotated[tuple[Renewal, ...], Field(max_length=PLACES), FailFast()] = ()
 
     @property
     def question(self) -> str:
-        """Hash of the task without newcomers and renewals: the answer stays the same after someone
-        has joined.
+        """Hash of the task without newcomers, renewals and ``again``: the answer stays the same
+        after someone has joined, or was taken again.
         """
-        return self.model_copy(update={"newcomers": (), "renewals": ()}).digest
+        return self.model_copy(update={"newcomers": (), "renewals": (), "again": False}).digest
 
     @property
     def needs(self) -> set[str]:
@@ -237,6 +240,8 @@ class Answer(Body):
         missing: hashes of rows that the silo needs and does not have.
         held: hashes of rows that it keeps.
         mask: its key for the round's sum, in place of an uplink, with secure aggregation.
+        continued: the round that it has continued from in place of ``settled``, 0 for none, if it
+            was taken again.
     """
 
     kind = "answer"
@@ -256,6 +261,7 @@ class Answer(Body):
     missing: Hashes = ()
     held: Hashes = ()
     mask: MaskKey | None = None
+    continued: Number | None = None
 
 
 class Refusal(Body):

@@ -23,7 +23,7 @@ from pomona_federation import keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import PROTOCOL, Federation
 from pomona_federation.flower_internals import PIN
-from pomona_federation.provision.wheels import LOCK, SUMS, described, own_wheels
+from pomona_federation.provision.wheels import LOCK, SUMS, described, index, own_wheels
 from pomona_federation.task_settings import TaskSettings
 
 EXECUTABLE = "start.sh"
@@ -205,6 +205,7 @@ def _about(
         "version": version("pomona"),
         "wheels": own_wheels(),
         "lock": described(installed[LOCK]),
+        "index": index(installed[LOCK]),
         "summed": SUMS in installed,
     }
 

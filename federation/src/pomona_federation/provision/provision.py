@@ -16,9 +16,10 @@ import tomli_w
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import LONG, content
 from pomona.core.files import WEIGHTS as MOST_WEIGHTS
-from pomona.core.toml import read_file, validated
+from pomona.core.toml import named_file, read_file, validated
 from pomona_federation import certificates, flower_internals, keys
 from pomona_federation.address import Address
+from pomona_federation.agreed_scenario import require_possible
 from pomona_federation.agreement import Federation, FoundingMember
 from pomona_federation.provision import kit_files
 from pomona_federation.provision.kit_files import appearing, folders, write
@@ -86,6 +87,9 @@ def provision(
         StorageError: the folder already exists, or cannot be written.
     """
     federation = Federation.load(path)
+    if federation.own:
+        with named_file(path):
+            require_possible(federation.own)
     agreed, names = _agreed(path, federation), tuple(silo.name for silo in federation.silo)
     brought = {
         silo.name: keys.public(path.parent / silo.key) for silo in federation.silo if silo.key

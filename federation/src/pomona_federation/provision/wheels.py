@@ -47,6 +47,13 @@ def described(lock: bytes) -> str:
     return lock.partition(b"\n")[0].decode(errors="replace").removeprefix("# ")
 
 
+def index(lock: bytes) -> str:
+    """The option of pip for the index that has PyTorch for CPU, if a lock names that; not in the
+    lock itself, so that a mirror of PyPI which has it can do without.
+    """
+    return "--extra-index-url https://download.pytorch.org/whl/cpu " if b"+cpu" in lock else ""
+
+
 def of_folder(folder: Path) -> Mapping[str, bytes]:
     """Files of a kit's folder ``wheels`` from the lead's folder of that name.
 

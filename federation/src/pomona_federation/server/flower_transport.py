@@ -50,6 +50,8 @@ class FlowerTransport:
         pause: seconds between looks for answers.
         declined: the silos that have declined the study.
         unused: why silos' uplinks of the last visit are not used, by name.
+        width: numbers of a model.
+        readmitted: a line for each silo that was taken again in the last visit.
     """
 
     agreed: StudyAgreement
@@ -62,6 +64,8 @@ class FlowerTransport:
     pause: float = 1.0
     declined: Callable[[], Collection[str]] = frozenset
     unused: dict[str, UnusedUplink] = field(default_factory=dict)
+    width: int = 0
+    readmitted: list[str] = field(default_factory=list)
     _held: dict[int, frozenset[str]] = field(default_factory=dict)
     _settled: dict[int, int] = field(default_factory=dict)
     _starts: dict[int, Tensor] = field(default_factory=dict)
@@ -110,6 +114,7 @@ class FlowerTransport:
         """
         self.unused, self._fresh, self._round = {}, {}, request.round.number
         self.exchange.handshake.round = self._round
+        self.readmitted = []
         if request.trains:
             at_round(self._round)
             most = largest(request.expects)  # twice that with 64 bits in place of 32
@@ -218,7 +223,8 @@ class FlowerTransport:
     ) -> Task:
         """The task of receiver ``k`` of a request."""
         place = request.ids[k]
-        joined = self._joined.get(place, ())
+        joined, settled = self._joined.get(place, ()), self._settled.get(place, 0)
+        again = 0 < settled < (self.registry.entries[place].again or 0)
         downlink = {
             key: downlink_entry(
                 packed, key, k, place, self._origins if key in self.server.relays else {}
@@ -233,9 +239,10 @@ class FlowerTransport:
             trains=request.trains,
             watched=tuple(sorted(request.watched)),
             sizes=request.roster.sizes,
-            settled=self._settled.get(place, 0),
+            settled=settled,
             joined=() if joined == request.roster.sizes else joined,
-            start=self._start(place, k, packed),
+            start=self._last(place, k, packed) if again else self._start(place, k, packed),
+            again=again,
             downlink=downlink,
             newcomers=newcomers,
             renewals=renewals,
@@ -247,6 +254,18 @@ class FlowerTransport:
         if start is None or not self._sums:
             return None if start is None else packed.add(start)
         return packed.digest("model", int(packed.down["model"].index[k]))
+
+    def _last(self, place: int, k: int, packed: PackedRows) -> str | None:
+        """The hash of the model from which a silo that was taken again begins if it has no state:
+        its own last one, if others get it, else the one that it receives now.
+        """
+        for key, entry in packed.down.items():
+            whole = entry.bank.shape[1] == self.width
+            if whole and key in self.server.relays:
+                return packed.digest(key, place)
+            if whole and key == "model" and entry.index.dim() == 1:
+                return packed.digest(key, int(entry.index[k]))
+        return None
 
     def _receive(
         self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest
@@ -282,12 +301,29 @@ class FlowerTransport:
         fields = {"uplink": answer.uplink, "bytes": got.size}
         self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
         sent.done = True
+        if answer.continued is not None:
+            self._readmitted(sent, answer.continued)
         if answer.fault and not request.trains:
             sent.fail(Reason.DIVERGED, answer.fault)
             return None
         uplink = bytes(got.enclosed.get("uplink", b""))
         arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)
         return replace(arrival, reply=self._spool.kept(arrival.reply))
+
+    def _readmitted(self, sent: OutgoingTask, continued: int) -> None:
+        """Record what a silo that was taken again has continued from."""
+        settled = sent.body.settled
+        about = {"round": self._round, "settled": settled, "continued": continued}
+        self.audit.write("readmitted", silo=sent.silo, **about)
+        begins = (
+            f"continues from its state of round {continued}, as a backup had it"
+            if continued
+            else "begins anew"
+        )
+        self.readmitted.append(
+            f"{sent.silo}, taken again in round {self._round}, {begins}: what it has kept to "
+            f"itself in the rounds up to {settled} since is lost"
+        )
 
     @property
     def _encoding(self) -> Encoding:

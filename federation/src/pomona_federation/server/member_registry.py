@@ -44,6 +44,7 @@ class RegisteredMember:
         certificate: the authority's OpenSSH certificate for name and key; empty for founders, whom
             every kit knows, until their key is renewed.
         earlier: its previous keys, the oldest first.
+        again: from which round on it was taken again after a restore; None if it was not.
         size: its training samples; None until reported.
         joined, left: its first and its last round; None while open.
         revoked: not a member from the next round on.
@@ -57,6 +58,7 @@ class RegisteredMember:
     left: Number | None = None
     revoked: bool = False
     earlier: Annotated[tuple[CertifiedKey, ...], Field(max_length=RENEWALS)] = ()
+    again: Number | None = None
 
 
 class RegistryFile(Settings):
@@ -162,6 +164,19 @@ class MemberRegistry:
         self._change(
             place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before)
         )
+
+    def readmit(self, name: str) -> int:
+        """Take a silo again whose state is older than the study's; returns the first such round.
+
+        Raises ConfigError for an unknown or revoked silo, or one without a round in the study.
+        """
+        entry = self.entries[place := self.place(name)]
+        if entry.revoked or entry.joined is None:
+            why = "is revoked" if entry.revoked else "has not taken part in the study yet"
+            raise ConfigError(f"{name} {why}; nothing of it can be taken again")
+        again = self._read()[1] + 1
+        self._change(place, again=again)
+        return again
 
     def require_signed(
         self, place: int, kind: str, said: Mapping[str, Any], signature: str
@@ -271,8 +286,8 @@ def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
 
 def _in_study(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
     """A member as the federation knows it, with its size and rounds in one study."""
-    size, joined, left = (own.size, own.joined, own.left) if own else (None, None, None)
-    return replace(member, size=size, joined=joined, left=left)
+    own = own or RegisteredMember(member.name)
+    return replace(member, size=own.size, joined=own.joined, left=own.left, again=own.again)
 
 
 def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from pomona.core.files import writing
+from pomona.core.notes import Note
 from pomona.core.registry import importable
 from pomona.federation.admission import Admission, Rejection
 from pomona.federation.callbacks import NullCallback
@@ -117,8 +118,14 @@ def _rounds(
         members = None if agreed.own else MemberRegistry(kit_run, federation, share=share)
         registry = MemberRegistry(out, federation, members=members, share=share)
         parties = (method.server, registry, bus, audit, pause)
+        width = max((p.stop for p in scenario.initial.parameters), default=0)
         transport = FlowerTransport(
-            agreed, kit_run, run_id(out), *parties, declined=lambda: consents.declined
+            agreed,
+            kit_run,
+            run_id(out),
+            *parties,
+            declined=lambda: consents.declined,
+            width=width,
         )
         status = ServerStatusFile(out, transport, audit, record, consents)
         for note in point.notes:
@@ -209,6 +216,9 @@ class ServerStatusFile(NullCallback):
         Raises SystemExit if the server is drained.
         """
         self._weigh()
+        for line in self.transport.readmitted:
+            self.note(line)
+            self.record.note(Note(line, "training", row.round))
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
         absent = [e.name for e in entries if e.name not in present and not e.revoked]

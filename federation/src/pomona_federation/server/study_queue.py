@@ -230,6 +230,11 @@ class StudyQueue:
         agreed = federation.under(study)
         with named_file(path):
             require_possible(agreed)
+            if agreed.quorum > (count := len(self.members)):
+                raise ConfigError(
+                    f"a round needs {agreed.quorum} silos, and there are {count} members: add "
+                    "silos first, or lower quorum or secure_aggregation.minimum"
+                )
             if len(study.text.encode()) > LONGEST:
                 raise ConfigError(
                     f"more than {LONGEST} bytes, which no silo reads; shorten classes or words"

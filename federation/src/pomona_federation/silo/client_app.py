@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from pomona import personal
-from pomona.core.errors import ConfigError, ProtocolError
+from pomona.core.errors import CheckpointError, ConfigError, ProtocolError
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.kept_models import ModelChoice
@@ -24,6 +24,7 @@ from pomona.objective.dataset import clustered, groups_of
 from pomona.objective.private import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
+from pomona_federation.audit_log import restored_from
 from pomona_federation.messages.masks import new_secret
 from pomona_federation.messages.message_bodies import (
     Answer,
@@ -43,7 +44,7 @@ from pomona_federation.silo.own_models import judged_model
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.round_store import RoundStore, RowCache
 from pomona_federation.silo.row_provenance import Provenance, names
-from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.silo_in_study import Silo, audited
 from pomona_federation.silo.silo_scenario import (
     InitialDownlink,
     at_place,
@@ -108,6 +109,7 @@ class ClientApp:
         if given := self._rounds.answered(task):
             return self._again(task, given[0].model_copy(update={"held": cache.held}), given[1])
         log.require_new(task)
+        base = self._base(task)
         about: dict[str, Any] = {
             "agreement": task.agreement,
             "run": task.run,
@@ -124,7 +126,12 @@ class ClientApp:
         self.silo.reserve(task.run)
         self._policy.pin(task, forms, self.silo.own.partition.sha256)
         log.note(task)
-        clients, reply = self._visit(task, down, start)
+        if base != task.settled:
+            audited(
+                self.silo, "readmitted", round=task.number, settled=task.settled, continued=base
+            )
+            about |= {"continued": base}
+        clients, reply = self._visit(task, base, down, start)
         if self.silo.own.config.privacy:
             PrivacyBudget(self.silo.folder).note_spent(
                 task.agreement, task.run, clients.spent(task.place)
@@ -138,8 +145,8 @@ class ClientApp:
         seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
         answer = Answer(**about, held=cache.held, seconds=seconds)
         if task.trains and not reply.fault:
-            self._rounds.keep(task, clients, answer, uplink, secret)
-        self._note(task, clients, reply, len(uplink), sum(map(len, enclosed.values())), norm)
+            self._rounds.keep(task, base, clients, answer, uplink, secret)
+        self._note(task, base, clients, reply, len(uplink), sum(map(len, enclosed.values())), norm)
         # only now: after a kill before the model was saved it is done again
         if not task.trains and not reply.fault:
             self._rounds.keep_evaluation(task, answer)
@@ -225,10 +232,25 @@ class ClientApp:
                 f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB"
             )
 
+    def _base(self, task: Task) -> int:
+        """The round that a task continues from, as ``RoundStore.base``.
+
+        Raises CheckpointError, also if a private study is to begin anew without its ledger.
+        """
+        base = self._rounds.base(task, lambda: restored_from(self.silo.folder / "state"))
+        if task.settled and not base and self.silo.agreed.config.privacy:
+            raise CheckpointError(
+                "it has no state of this private study, whose ledger knows what was spent; it sits "
+                "the study out to its end"
+            )
+        return base
+
     def _visit(
-        self, task: Task, down: Downlink, start: Tensor | None
+        self, task: Task, base: int, down: Downlink, start: Tensor | None
     ) -> tuple[ClientRuntime, Reply]:
-        """Continue from the settled state; the silo keeps everything that it evaluates."""
+        """Continue from the state after round ``base``; the silo keeps everything that it
+        evaluates.
+        """
         silo, scenario = self.silo, self._scenario(task)
         config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
         stores = silo.state / "private" / "dp"
@@ -247,8 +269,8 @@ class ClientApp:
             open_own(stores, objective, place)
             charge(stores, objective, scenario, place, silo.reserve_in_all)
             objective.key_store(place).within(silo.reserved)
-        if task.settled:
-            self._rounds.restore(task.settled, clients, place, roster)
+        if base:
+            self._rounds.restore(base, clients, place, roster)
         else:
             joined = replace(roster, sizes=task.joined or task.sizes)
             clients.begin(
@@ -302,6 +324,7 @@ class ClientApp:
     def _note(
         self,
         task: Task,
+        base: int,
         clients: ClientRuntime,
         reply: Reply,
         up: int,
@@ -315,7 +338,7 @@ class ClientApp:
         line = {
             "round": task.number,
             "trained": task.trains,
-            "settled": task.settled,
+            "settled": base,
             "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],
@@ -333,4 +356,5 @@ class ClientApp:
             path = self.silo.state / "models" / "personal.safetensors"
             personal.save_frozen(path.parent, self._scenario(task).frozen)
             personal.save(path, models[headline], self._scenario(task), task.place, headline)
-            own_models.write(path, self._scenario(task), self.silo.agreed, task, clients, reply)
+            visit = task.model_copy(update={"settled": base})
+            own_models.write(path, self._scenario(task), self.silo.agreed, visit, clients, reply)

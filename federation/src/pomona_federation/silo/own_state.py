@@ -65,6 +65,7 @@ OWN = (
     "accept_epsilon",
     "accept_epsilon_total",
     "accept_delta_total",
+    "limits",
     "max_upload_mb",
     "max_download_mb",
     "code",
@@ -184,7 +185,8 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
             f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}",
             foreign=True,
         )
-    bounds = {key: getattr(silo, key) for key in OWN if getattr(silo, key)}
+    named = silo.model_dump(include=set(OWN), exclude_defaults=True)
+    bounds = {key: named[key] for key in OWN if named.get(key)}
     yield RuleLine(
         f"silo.toml: {_worded(bounds)}"
         if bounds

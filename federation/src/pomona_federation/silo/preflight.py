@@ -144,11 +144,13 @@ def _study(folder: Path, which: str) -> tuple[Silo, str]:
     assert known
     study = known.study
     data = f"view {study.view}" if study.view else "[data]"
+    limits = silo.file.limits_of(study.kind, study.view)
+    own = f"; {limits.worded}" if limits else ""
     return (
         silo,
         (
             f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; "
-            f"{known.status}"
+            f"{known.status}{own}"
         ),
     )
 

@@ -6,7 +6,7 @@ An evaluation changes no state: ``evaluation.json`` holds the answer of the last
 that may be asked again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,22 +64,38 @@ class RoundStore:
         known = read_json(KeptEvaluation, self.folder / EVALUATION)
         return (known.answer, b"") if known and known.question == task.question else None
 
-    def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:
-        """Restore clients to the silo's state after round ``number``.
+    def base(self, task: Task, backup: Callable[[], str] = str) -> int:
+        """The round of this silo whose state a task continues from; 0 for a new one.
 
-        Raises CheckpointError if it is not here.
+        It is the settled round or, if that is not here and the lead has taken the silo again, the
+        newest before it: its own state, only older.
+
+        Args:
+            task: of this silo.
+            backup: when the backup was made from which the kit was last restored; "" for none.
+
+        Raises:
+            CheckpointError: the settled round is not here, and the silo was not taken again.
         """
-        for found, path in committed(self.folder):
-            if found == number:
-                kept = checkpoint.read(path)
-                state: dict[str, Tensor] = {k: t for k, t in kept.tensors.items() if k != ANSWER}
-                clients.restore((place,), state, roster)
-                return
+        here = [number for number, _ in committed(self.folder)]
+        if not task.settled or task.settled in here:
+            return task.settled
+        earlier = [number for number in here if number < task.settled]
+        if task.again and (earlier or not here):
+            return max(earlier, default=0)
+        state = f"its state is of round {max(here)}" if here else "it has no state of the study"
+        came = f", restored from a backup of {made}," if (made := backup()) else ""
         raise CheckpointError(
-            f"the federation continues from this silo's round {number}, which is not in "
-            "state/checkpoints; restore the "
-            "folder from a backup, or have the silo revoked and added again"
+            f"{state}{came} and the study continues from this silo's round {task.settled}: it sits "
+            "the study out until the lead takes it again (pomona server readmit); if another copy "
+            "of it runs, stop this one"
         )
+
+    def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:
+        """Restore clients to the silo's state after round ``number``, which is here."""
+        kept = checkpoint.read(dict(committed(self.folder))[number])
+        state: dict[str, Tensor] = {k: t for k, t in kept.tensors.items() if k != ANSWER}
+        clients.restore((place,), state, roster)
 
     def agree(self, clients: ClientRuntime, place: int) -> None:
         """Raise PrivacyError unless the client's ledger continues from the last round here,
@@ -96,11 +112,17 @@ class RoundStore:
         return str(meta["secret"]) if meta.get("task") == task.question else ""
 
     def keep(
-        self, task: Task, clients: ClientRuntime, answer: Answer, uplink: bytes, secret: str = ""
+        self,
+        task: Task,
+        base: int,
+        clients: ClientRuntime,
+        answer: Answer,
+        uplink: bytes,
+        secret: str = "",
     ) -> None:
         """Publish a trained round, with its answer, and the private key for its sum, if any.
 
-        The settled round stays, however many rounds have failed since; and so does its predecessor,
+        The round that it continued from, ``base``, stays, however many rounds have failed since; and so does its predecessor,
         since a server that loses its newest checkpoint goes back to it.
         """
         stored = clients.stored(task.place) | clients.copies.stored((task.place,))
@@ -109,10 +131,10 @@ class RoundStore:
             "task": task.question,
             "answer": answer.model_dump_json(),
             "position": clients.position(task.place),
-            "settled": task.settled,
+            "settled": base,
             "secret": secret,
         }
-        spare = {task.settled, self._before(task.settled)}
+        spare = {base, self._before(base)}
         checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT, spare=spare)
 
     def keep_evaluation(self, task: Task, answer: Answer) -> None:

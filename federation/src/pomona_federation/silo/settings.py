@@ -6,6 +6,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from pomona.core.bounds import NameOrNone
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.toml import named, named_file, read_file, validated
@@ -13,7 +14,7 @@ from pomona.data.section import CHOICES, Data
 from pomona.data.settings import FilesByClient
 from pomona_federation.address import Address
 from pomona_federation.agreement import SiloName
-from pomona_federation.study import StudyName
+from pomona_federation.study import Kind, StudyName
 
 PATHS = ("path", "dir", "train", "validation", "test", "proxy_password_file")
 # megabits a second: eight concurrent pieces of 5 MiB, each within the gate's limit of 300 s
@@ -38,6 +39,55 @@ def _proxy(url: str) -> str:
 
 
 ProxyUrl = Annotated[str, AfterValidator(_proxy)]
+
+
+class StudyLimits(Settings):
+    """Limits of consent for studies of some kinds, on some views, in place of the file's own."""
+
+    kinds: tuple[Kind, ...] = Field(
+        (), max_length=20, description="kinds of studies for which it counts; any if empty"
+    )
+    views: tuple[NameOrNone, ...] = Field(
+        (), max_length=1000, description='views for which it counts, "" for [data]; any if empty'
+    )
+    accept_epsilon: float | None = Field(
+        None, gt=0, description="in place of the file's, which counts if unset"
+    )
+    accept_epsilon_total: float | None = Field(None, gt=0, description="likewise")
+    accept_delta_total: float | None = Field(None, gt=0, lt=1, description="likewise")
+    without_noise: bool = Field(
+        False,
+        description="whether such studies may be without noise: they count as without bound on "
+        "their data, so that a total limit refuses all later ones there",
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not (self.kinds or self.views):
+            raise ValueError("limits for no kind and no view; name kinds, views or both")
+        if not (self.without_noise or self.changed):
+            raise ValueError("limits that change nothing; set a limit, or without_noise")
+        return self
+
+    @property
+    def changed(self) -> dict[str, float]:
+        """The limits that it sets, by key."""
+        limits = {key: getattr(self, key) for key in PRIVACY}
+        return {key: value for key, value in limits.items() if value is not None}
+
+    @property
+    def worded(self) -> str:
+        """What it says, for the silo's administrator."""
+        limits = [f"{key} = {value:g}" for key, value in self.changed.items()]
+        allowed = ["without noise too"] if self.without_noise else []
+        return f"[[limits]] of silo.toml for it: {', '.join([*limits, *allowed])}"
+
+    def count_for(self, kind: Kind, view: str) -> bool:
+        """Whether it counts for a study of this kind on this view, "" for section data."""
+        return kind in (self.kinds or (kind,)) and view in (self.views or (view,))
+
+
+PRIVACY = ("accept_epsilon", "accept_epsilon_total", "accept_delta_total")
 
 
 class SiloFile(Settings):
@@ -94,6 +144,12 @@ class SiloFile(Settings):
         lt=1,
         description="largest sum of their deltas; 1 / n if accept_epsilon_total is set",
     )
+    limits: tuple[StudyLimits, ...] = Field(
+        (),
+        max_length=100,
+        description="limits for studies of some kinds or views, [[limits]]; the first that counts "
+        "for a study replaces the three above",
+    )
     data: Data = Field(description="the silo's data, as section data of a run")
     views: dict[StudyName, Data] = Field(
         {},
@@ -133,6 +189,17 @@ class SiloFile(Settings):
                 "there"
             )
         return self.model_copy(update={"data": self.views[view]})
+
+    def limits_of(self, kind: Kind, view: str) -> StudyLimits | None:
+        """The limits that count for a study in place of the file's own; None without any."""
+        return next((limits for limits in self.limits if limits.count_for(kind, view)), None)
+
+    def limited(self, kind: Kind, view: str, noise: bool) -> "SiloFile":
+        """The settings with the limits for a study; ``noise``: whether it has any."""
+        if not (limits := self.limits_of(kind, view)):
+            return self
+        lifted = limits.without_noise and not noise
+        return self.model_copy(update=dict.fromkeys(PRIVACY) if lifted else limits.changed)
 
     @classmethod
     def load(cls, path: Path) -> "SiloFile":

@@ -26,6 +26,7 @@ from pomona_federation.silo.member_id import member_id
 from pomona_federation.silo.privacy_budget import Claim, Cost, Most, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario, worst_cost
+from pomona_federation.study import SurveyStudy
 from pomona_federation.versions import Versions
 
 PINNED = "agreement.json"
@@ -113,10 +114,13 @@ class Silo:
 
     @cached_property
     def file(self) -> SiloFile:
-        """The silo's own settings, with the data that the study asks for."""
-        return SiloFile.load(self.folder / "silo.toml").viewed(
-            self.agreed.study.view if self.studying else ""
-        )
+        """The silo's own settings, with the data that the study asks for, and the limits for it."""
+        own = SiloFile.load(self.folder / "silo.toml")
+        if not self.studying:
+            return own
+        study = self.agreed.study
+        noise = study.survey.noise if isinstance(study, SurveyStudy) else study.run.get("privacy")
+        return own.limited(study.kind, study.view, bool(noise)).viewed(study.view)
 
     @property
     def state(self) -> Path:
@@ -187,7 +191,7 @@ class Silo:
             spent = f", after {before:.3g} that a restored backup did not know" if before else ""
             raise PrivacyError(
                 f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do "
-                "not take part, or raise it"
+                "not take part, raise it, or set [[limits]] for such studies"
             )
         PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
 

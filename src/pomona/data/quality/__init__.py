@@ -20,6 +20,7 @@ CHECKS = (
     columns.identifiers,
     columns.constant,
     columns.empty,
+    columns.flattened,
     markers.in_features,
     markers.in_labels,
     units.notes,

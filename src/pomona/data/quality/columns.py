@@ -6,11 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import listed
-from pomona.data.quality.cells import Cells, capped, digits
+from pomona.data.quality.cells import Cells, capped, digits, without_gaps
+from pomona.data.quality.markers import outside
 
 ENOUGH_ROWS = 30  # rows after which measured integers repeat
 EXPECTED_VALUES = 10  # at a client, from the share of values at the others
 MOSTLY_EMPTY = 0.02  # largest share of rows with a value, where a column has none to speak of
+FLAT = 10.0  # times the deviation that the others keep, in units of it, is lost on one cell
 DISTINCT = 0.95  # smallest share of distinct texts of an identifier
 
 
@@ -76,6 +78,36 @@ def constant(cells: Cells) -> list[str]:
         "leave them out by data.drop_columns"
     )
     return [line] if values else []
+
+
+def flattened(cells: Cells) -> list[str]:
+    """Warn about columns in which one cell is so far from the others that they are next to equal
+    once the column is standardised.
+    """
+    low, high = np.fmin.reduce(cells.extremes[1]), np.fmax.reduce(cells.extremes[2])
+    lines = []
+    for k, name in cells.columns("number"):
+        if np.isfinite(low[k]) and (line := _flattened(cells, k, (low[k], high[k]))):
+            lines.append((name, f"column {name}: {line}"))
+    return capped(lines)
+
+
+def _flattened(cells: Cells, k: int, ends: tuple[float, float]) -> str:
+    """Describe the one cell of a column that flattens it; "" if there is none."""
+    sample = without_gaps(np.concatenate([rows[:, k] for rows in cells.samples]))
+    far = float(max(ends, key=lambda end: abs(end - np.median(sample))))
+    others = sample[sample != far]
+    reach = FLAT * len(cells) ** 0.5 * (others.std() if len(others) else np.inf)
+    if len(others) < ENOUGH_ROWS or abs(far - np.median(others)) < reach or not others.std():
+        return ""
+    column = cells.column(k)
+    if (column == far).sum() > 1 or far in outside(column):
+        return ""
+    return (
+        f"{digits(far)} in row {int(np.argmax(column == far)) + 1} is so far from the others "
+        f"({digits(others.min())} to {digits(others.max())}) that they are next to equal once "
+        "columns are standardised; correct the cell, or leave it empty"
+    )
 
 
 def empty(cells: Cells) -> list[str]:

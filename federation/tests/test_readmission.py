@@ -1,0 +1,193 @@
+"""A silo restored from a backup older than the study's round sits out, and is taken again by the
+lead.
+"""
+
+import shutil
+
+import pytest
+
+from federation_in_process import APPLE, deployed, lost, same, stopped_after
+from pomona.core.errors import CheckpointError, ConfigError
+from pomona.privacy.ledger import Ledger
+from pomona.record.run_folder import load
+from pomona.storage import checkpoint
+from pomona.storage.run_status import committed
+from pomona.storage.safetensors_stream import memory
+from pomona_federation.agreement import Federation
+from pomona_federation.audit_log import whole
+from pomona_federation.installation.backup import backup
+from pomona_federation.installation.restore import Restoring, restore
+from pomona_federation.messages.message_bodies import Task, read
+from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.messages.tensor_bytes import sha256
+from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.registry_admin import readmit
+from pomona_federation.silo.privacy_budget import Cost
+from pomona_federation.silo.round_store import RoundStore
+from representatives import drawn
+
+pytestmark = pytest.mark.long
+
+SILO, NODE, PLACE = "silo-1", 11, 1
+METHODS = ["ditto", "fedala", "fedper", "fedfomo", "feddyn", "pgfed", "auto"]
+SUMS = {"secure_aggregation": {"minimum": 2, "max_norm": 10.0}}
+PRIVATE = {
+    "noise_multiplier": 2.0,
+    "max_grad_norm": 1.0,
+    "delta": 0.001,
+    "epsilon_budget": 100.0,
+    "acknowledge": ["sample-counts", "metrics"],
+}
+
+
+def restored(federation, tar, **said):
+    """Replace the silo's kit with the content of its backup, next to its data."""
+    kit = federation.kits / SILO
+    data = shutil.copytree(kit / "data", federation.kits.parent / "data", dirs_exist_ok=True)
+    shutil.rmtree(kit)
+    restore(tar, kit, "silo", Restoring(spent=Cost(), trusted=True, **said))
+    shutil.copytree(data, kit / "data", dirs_exist_ok=True)
+
+
+def behind(world, method=APPLE, run=(), taken=1, **said):
+    """A federation whose silo-1 is restored, after round 3, from a backup of round ``taken`` (0: of
+    a state without the study); it has sat round 4 out.
+    """
+    federation = world.federation(method, {"rounds": 7, **dict(run)}, quorum=2)
+    if taken:
+        stopped_after(federation, world.patch, taken)
+    backup(federation.kits / SILO, "silo", world.folder / "it.tar")
+    stopped_after(federation, world.patch, 3)
+    restored(federation, world.folder / "it.tar", **said)
+    stopped_after(federation, world.patch, 4)
+    assert cohorts(federation)[4] == (0, 2)
+    return federation
+
+
+def ended(federation):
+    """Take the silo again, and run to the end; its tasks in round 5."""
+    federation.grid.sent.clear()
+    readmit(federation.server, SILO, None)
+    federation.run()
+    return [task for task in tasks(federation) if task.number == 5]
+
+
+def tasks(federation):
+    sent = [unpacked(m.content) for m in federation.grid.sent if m.metadata.dst_node_id == NODE]
+    return [read(Task, body.body) for body in sent if body.kind == "task"]
+
+
+def cohorts(federation):
+    return {row.round: row.cohort for row in load(federation.server / "run").rounds}
+
+
+def lines(kit, event):
+    state = kit / ("run" if kit.name == "server" else "state")
+    return [line for line in whole(state / "audit.jsonl") if line["event"] == event]
+
+
+CASES = [(APPLE, ()), ("fedavg", ()), ("fedavg", SUMS), *((method, ()) for method in METHODS)]
+
+
+@pytest.mark.parametrize("taken", drawn([1, 0]))
+@pytest.mark.parametrize(("method", "run"), drawn(CASES), ids=str)
+def test_a_restored_silo_sits_out_and_is_taken_again(method, run, taken, world):
+    federation = behind(world, method, run, taken)
+    kit, server = federation.kits / SILO, federation.server
+    (absent,) = lines(server, "absent")
+    state = "its state is of round 1" if taken else "it has no state of the study"
+    for words in (state, "from a backup of 2", "this silo's round 3", "pomona server readmit"):
+        assert words in absent["reason"]
+    (task,) = ended(federation)
+    assert task.again and task.settled == 3
+    assert {cohorts(federation)[number] for number in (5, 6, 7)} == {(0, 1, 2)}
+    for log in (kit, server):
+        (line,) = [line for line in lines(log, "readmitted") if "continued" in line]
+        assert (line["round"], line["settled"], line["continued"]) == (5, 3, taken)
+    (note,) = [n.text for n in load(server / "run").notes if "taken again" in n.text]
+    assert SILO in note and ("round 1" if taken else "begins anew") in note and "lost" in note
+
+
+def test_a_method_without_private_state_is_as_if_the_silo_had_been_absent(world):
+    federation = behind(world, "fedavg")
+    ended(federation)
+    assert same(deployed(federation), world.simulated(federation, absent={(4, PLACE)}))
+
+
+def test_without_any_state_a_silo_begins_from_its_own_last_model(world):
+    """That it has signed, and that others go on to receive under its signature."""
+    federation = behind(world, APPLE, taken=0)
+    (_, path) = committed(federation.server / "run" / "checkpoints")[-1]
+    last = checkpoint.read(path).tensors["server.cores"][PLACE]
+    (task,) = ended(federation)
+    assert task.start == sha256(memory(last))
+
+
+@pytest.mark.parametrize("taken", drawn([1, 0]))
+def test_of_a_private_study_the_ledger_decides(taken, world):
+    """Older, it counts all that may have been spent since; without it there is no beginning
+    anew.
+    """
+    pytest.importorskip("opacus")
+    federation = behind(world, "fedavg", {"privacy": PRIVATE}, taken, trained_until=4)
+    ended(federation)
+    kit = federation.kits / SILO
+    assert {cohorts(federation)[n] for n in (5, 6, 7)} == {(0, 1, 2) if taken else (0, 2)}
+    if taken:
+        (ledger,) = (kit / "state" / "private" / "dp").glob("client-*/ledger.jsonl")
+        assert {draw.round for draw in Ledger.open(ledger)._batches} == set(range(1, 8))
+    else:
+        assert "ledger" in lines(federation.server, "absent")[-1]["reason"]
+
+
+def test_answers_that_are_lost_leave_the_state_that_it_continues_from(world):
+    """Rounds that do not count push the old one out of the files of the newest otherwise."""
+    federation = behind(world, "ditto")
+
+    def losing(message, reply):
+        body = unpacked(message.content)
+        early = body.kind == "task" and read(Task, body.body).number < 7
+        return lost(message, 2) if early and message.metadata.dst_node_id == NODE else reply
+
+    federation.grid.faults.append(losing)
+    ended(federation)
+    assert cohorts(federation)[6] == (0, 2) and cohorts(federation)[7] == (0, 1, 2)
+    assert {line["continued"] for line in lines(federation.server, "readmitted")[1:]} == {1}
+
+
+def test_taking_a_healthy_silo_again_changes_nothing(world):
+    federation = world.federation(APPLE)
+    stopped_after(federation, world.patch, 1)
+    readmit(federation.server, SILO, None)
+    federation.run()
+    assert same(deployed(federation), world.simulated(federation))
+
+
+@pytest.mark.parametrize("server_says", [{"again": False}, {"settled": 1}], ids=str)
+def test_a_server_cannot_have_a_state_begin_anew_that_is_there(server_says, world):
+    """A round that a silo has, or one before all of its, is never exchanged for a new start."""
+    federation = world.federation("fedavg", {"rounds": 6})
+    stopped_after(federation, world.patch, 5)
+    task = tasks(federation)[-1].model_copy(
+        update={"number": 6, "settled": 2, "again": True, **server_says}
+    )
+    rounds = RoundStore(federation.kits / SILO / "state" / "checkpoints")
+    with pytest.raises(CheckpointError, match="its state is of round 5"):
+        rounds.base(task)
+
+
+def test_who_cannot_be_taken_again_is_refused(world):
+    federation = world.federation("scaffold", quorum=1)
+    with pytest.raises(ConfigError, match="no such study has begun"):
+        readmit(federation.server, SILO, None)
+    late = federation.grid.folders.pop(12)
+    stopped_after(federation, world.patch, 1)
+    with pytest.raises(ConfigError, match=r"control variates .* takes part in the next"):
+        readmit(federation.server, SILO, None)
+    registry = MemberRegistry(federation.server / "run", Federation.load(federation.toml))
+    with pytest.raises(ConfigError, match="silo-2 has not taken part"):
+        registry.readmit("silo-2")
+    registry.revoke("silo-0")
+    with pytest.raises(ConfigError, match="silo-0 is revoked"):
+        registry.readmit("silo-0")
+    assert late
