@@ -6,10 +6,13 @@ import hashlib
 import tomllib
 
 import pytest
+from safetensors.torch import load_file
 
+from command_line import command
 from federation_in_process import APPLE
 from pomona.record.run_folder import load
 from pomona_federation.agreement import Federation
+from pomona_federation.provision.provision import provision
 
 
 def card(federation, name):
@@ -45,6 +48,24 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
         model = federation.kits / name / "state" / "models" / "personal.safetensors"
         assert f"`{hashlib.sha256(model.read_bytes()).hexdigest()}`" in ours
         assert f"| the agreement of the federation | `{agreement}` |" in ours
+    kit = federation.kits / federation.names[0]
+    assert command("silo", "export", "--to", "safetensors", "--folder", kit) == 0
+    exports = kit / "state" / "models" / "exports"
+    assert command("export", simulation, "--client", "place:0", "--to", "safetensors") == 0
+    ours = load_file(exports / "personal.safetensors")
+    theirs = load_file(simulation / "exports" / "client-00.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+    assert (exports / "personal.card.md").read_text() == card(federation, federation.names[0])
+
+
+def test_without_a_model_there_is_nothing_to_export(tmp_path, capsys):
+    path = tmp_path / "federation.toml"
+    path.write_text('name = "one"\nserver = "127.0.0.1:8443"\n[[silo]]\nname = "north"\n')
+    provision(path, tmp_path / "kits")
+    kit = tmp_path / "kits" / "north"
+    assert command("silo", "export", "--to", "onnx", "--folder", kit) == 2
+    assert "comes with the first round" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -99,13 +99,14 @@ def test_a_restored_silo_sits_out_and_is_taken_again(method, run, taken, world):
     for words in (state, "from a backup of 2", "this silo's round 3", "pomona server readmit"):
         assert words in absent["reason"]
     (task,) = ended(federation)
-    assert task.again and task.settled == 3
+    assert (task.again, task.settled) == (True, 3)
     assert {cohorts(federation)[number] for number in (5, 6, 7)} == {(0, 1, 2)}
     for log in (kit, server):
         (line,) = [line for line in lines(log, "readmitted") if "continued" in line]
         assert (line["round"], line["settled"], line["continued"]) == (5, 3, taken)
     (note,) = [n.text for n in load(server / "run").notes if "taken again" in n.text]
-    assert SILO in note and ("round 1" if taken else "begins anew") in note and "lost" in note
+    for words in (SILO, "round 1" if taken else "begins anew", "lost"):
+        assert words in note
 
 
 def test_a_method_without_private_state_is_as_if_the_silo_had_been_absent(world):
@@ -151,7 +152,7 @@ def test_answers_that_are_lost_leave_the_state_that_it_continues_from(world):
 
     federation.grid.faults.append(losing)
     ended(federation)
-    assert cohorts(federation)[6] == (0, 2) and cohorts(federation)[7] == (0, 1, 2)
+    assert (cohorts(federation)[6], cohorts(federation)[7]) == ((0, 2), (0, 1, 2))
     assert {line["continued"] for line in lines(federation.server, "readmitted")[1:]} == {1}
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,7 @@ def _quiet() -> Iterator[None]:
     """Write nothing to the process's stderr."""
     stderr = os.dup(STDERR)
     try:
-        with open(os.devnull, "wb") as nowhere:
+        with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), STDERR)
         yield
     finally:

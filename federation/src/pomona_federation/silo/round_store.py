@@ -122,8 +122,9 @@ class RoundStore:
     ) -> None:
         """Publish a trained round, with its answer, and the private key for its sum, if any.
 
-        The round that it continued from, ``base``, stays, however many rounds have failed since; and so does its predecessor,
-        since a server that loses its newest checkpoint goes back to it.
+        The round that it continued from, ``base``, stays, however many rounds have failed since;
+        and so does its predecessor, since a server that loses its newest checkpoint goes back to
+        it.
         """
         stored = clients.stored(task.place) | clients.copies.stored((task.place,))
         stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
