@@ -163,12 +163,15 @@ def test_a_study_that_too_many_decline_never_runs(federation):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"quorum": 4}, "needs 4 silos, and there are 3 members"),
-        ({"run": {"secure_aggregation": {"minimum": 4, "max_norm": 1.0}}}, "there are 3 members"),
-        ({"run": {"model": {"name": "unet3d"}}}, "unet3d takes volumes"),
+        ({"quorum": 3}, "needs 3 silos, and there are 2 members"),
+        ({"run": {"secure_aggregation": {"minimum": 3, "max_norm": 1.0}}}, "there are 2 members"),
+        ({"run": {"model": {"name": "fasttext"}}}, "fasttext takes texts"),
+        ({"run": {"model": {"name": "resnet-18"}}}, "unknown model 'resnet-18'; .*resnet18"),
     ],
 )
 def test_what_no_silo_could_ever_run_is_refused_when_it_is_submitted(changes, words, federation):
+    dismiss(federation.server, "silo-2")
+    changes = dict(changes)
     run = {**tomllib.loads(federation.toml.read_text())["run"], **changes.pop("run", {})}
     with pytest.raises(ConfigError, match=words):
         StudyQueue(federation.server).submit(

@@ -17,7 +17,7 @@ from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.round_plan import round_of
 from pomona.federation.run_checks import caution, cautions
 from pomona.methods.base import Initial, Rows
-from pomona.models import MODELS, outline
+from pomona.models import outline
 from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
@@ -168,7 +168,7 @@ def outlined(agreed: StudyAgreement) -> Traffic:
 
 def _outlined(agreed: StudyAgreement) -> Traffic:
     config, task = agreed.config, agreed.task
-    if config.model.name not in MODELS and not package(config.model.name):
+    if ":" in config.model.name and not package(config.model.name):
         return Traffic(0, 0, config.rounds)
     shape = network_shape(task.kind, task.input_shape)
     module = outline(config.model, shape, task.outputs, task.vocabulary)
