@@ -21,7 +21,7 @@ from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.server.registry_admin import readmit
+from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.round_store import RoundStore
 from representatives import drawn
@@ -67,7 +67,7 @@ def behind(world, method=APPLE, run=(), taken=1, **said):
 def ended(federation):
     """Take the silo again, and run to the end; its tasks in round 5."""
     federation.grid.sent.clear()
-    readmit(federation.server, SILO, None)
+    StudyQueue(federation.server).readmit(SILO)
     federation.run()
     return [task for task in tasks(federation) if task.number == 5]
 
@@ -105,7 +105,7 @@ def test_a_restored_silo_sits_out_and_is_taken_again(method, run, taken, world):
         (line,) = [line for line in lines(log, "readmitted") if "continued" in line]
         assert (line["round"], line["settled"], line["continued"]) == (5, 3, taken)
     (note,) = [n.text for n in load(server / "run").notes if "taken again" in n.text]
-    for words in (SILO, "round 1" if taken else "begins anew", "lost"):
+    for words in (SILO, "round 1" if taken else "as a newcomer", "lost"):
         assert words in note
 
 
@@ -159,7 +159,7 @@ def test_answers_that_are_lost_leave_the_state_that_it_continues_from(world):
 def test_taking_a_healthy_silo_again_changes_nothing(world):
     federation = world.federation(APPLE)
     stopped_after(federation, world.patch, 1)
-    readmit(federation.server, SILO, None)
+    StudyQueue(federation.server).readmit(SILO)
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
 
@@ -180,11 +180,11 @@ def test_a_server_cannot_have_a_state_begin_anew_that_is_there(server_says, worl
 def test_who_cannot_be_taken_again_is_refused(world):
     federation = world.federation("scaffold", quorum=1)
     with pytest.raises(ConfigError, match="no such study has begun"):
-        readmit(federation.server, SILO, None)
+        StudyQueue(federation.server).readmit(SILO)
     late = federation.grid.folders.pop(12)
     stopped_after(federation, world.patch, 1)
     with pytest.raises(ConfigError, match=r"control variates .* takes part in the next"):
-        readmit(federation.server, SILO, None)
+        StudyQueue(federation.server).readmit(SILO)
     registry = MemberRegistry(federation.server / "run", Federation.load(federation.toml))
     with pytest.raises(ConfigError, match="silo-2 has not taken part"):
         registry.readmit("silo-2")

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 
 from pomona.data.dataset import Dataset, network_shape
+from pomona.models import outline
+from pomona.models.packages import package
 from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
 from pomona.scenario_checks import require_covered
 from pomona.tasks import TASKS
 from pomona_federation.agreement import StudyAgreement
-from pomona_federation.silo.study_facts import outlined
 from pomona_federation.study import TrainingStudy
 
 
@@ -22,7 +23,11 @@ def require_possible(agreed: StudyAgreement) -> None:
     Of a network only the shapes are computed: its size is for each silo's rules to judge.
     """
     agreed.require_computable()
-    outlined(agreed)
+    for one in () if agreed.survey else agreed.runs:
+        model, task = one.config.model, one.task
+        if ":" not in model.name or package(model.name):
+            shape = network_shape(task.kind, task.input_shape)
+            outline(model, shape, task.outputs, task.vocabulary)
     if isinstance(agreed.study, TrainingStudy) and agreed.config.privacy:
         scenario = without_data(agreed)
         require_covered(scenario.config, scenario.dataset, scenario.partition, agreed=True)

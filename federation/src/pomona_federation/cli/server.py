@@ -276,17 +276,17 @@ def readmit(
 ) -> None:
     """Take a silo again that was restored from a backup older than the study's last round.
 
-    It continues from the newest round that it has, or begins anew. Ask its administrator first that
-    no other copy of it runs.
+    It continues from the newest round that it has, or starts as a newcomer does. Ask its
+    administrator first that no other copy of it runs.
 
     Parameters
     ----------
     name
         the silo
     """
-    from pomona_federation.server.registry_admin import readmit
+    from pomona_federation.server.study_queue import StudyQueue
 
-    of, number = readmit(folder, name, study)
+    of, number = StudyQueue(folder).readmit(name, study)
     if json:
         emit({"silo": name, "study": of, "round": number})
     else:

@@ -174,7 +174,9 @@ def export(
     silo = Silo.in_study(folder, study)
     models = silo.state / "models"
     if not (model := models / "personal.safetensors").is_file():
-        raise ConfigError(f"{model} is not there; it comes with the first round of the study (--study)")
+        raise ConfigError(
+            f"{model} is not there; it comes with the first round of the study (--study)"
+        )
     importable(folder)
     path = out_ or own(models, "exports", f"personal.{to}")
     exported(PersonalModel.load(model, bool(silo.file.code)), path, to, json)

@@ -138,7 +138,7 @@ class Task(Body):
             others now: those that it starts from.
         start: hash of the model that a newcomer starts from; None for the run's initial model.
         again: whether the lead has taken the silo again after a restore: if round ``settled`` is
-            not there, it continues from the newest that is, or begins anew without any.
+            not there, it continues from the newest that is, or starts as a newcomer does.
     """
 
     kind = "task"

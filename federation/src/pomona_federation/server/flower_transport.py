@@ -318,7 +318,7 @@ class FlowerTransport:
         begins = (
             f"continues from its state of round {continued}, as a backup had it"
             if continued
-            else "begins anew"
+            else "starts as a newcomer does"
         )
         self.readmitted.append(
             f"{sent.silo}, taken again in round {self._round}, {begins}: what it has kept to "

@@ -165,8 +165,9 @@ class MemberRegistry:
             place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before)
         )
 
-    def readmit(self, name: str) -> int:
-        """Take a silo again whose state is older than the study's; returns the first such round.
+    def readmit(self, name: str, audit: Callable[[int], None] = lambda _: None) -> int:
+        """Take a silo again whose state is older than the study's; returns the first such round,
+        with which ``audit`` is called before.
 
         Raises ConfigError for an unknown or revoked silo, or one without a round in the study.
         """
@@ -175,6 +176,7 @@ class MemberRegistry:
             why = "is revoked" if entry.revoked else "has not taken part in the study yet"
             raise ConfigError(f"{name} {why}; nothing of it can be taken again")
         again = self._read()[1] + 1
+        audit(again)
         self._change(place, again=again)
         return again
 

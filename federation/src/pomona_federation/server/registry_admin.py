@@ -9,7 +9,6 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import content, text
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import write_line
 from pomona_federation.messages.message_bodies import CertifiedKey
 from pomona_federation.server.member_registry import ROSTER, MemberRegistry, RegisteredMember
 from pomona_federation.server.superlink_client import pem
@@ -137,43 +136,6 @@ def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tu
             f"{key} is not certified as {name}'s by this federation's authority; take its two files"
         )
     return public.decode().strip(), certificate.decode().strip()
-
-
-def readmit(folder: Path, name: str, study: str | None) -> tuple[str, int]:
-    """Take a silo again in a begun study that continues from a round which its backup lacks.
-
-    Args:
-        folder: the server's kit.
-        name: the silo.
-        study: its name; None for the current one.
-
-    Returns:
-        The study's name, and the first round in which the silo is taken again.
-
-    Raises:
-        ConfigError: no such study or silo, the silo has no round in it, or the study's method keeps
-            in the server what a silo's lost rounds have changed.
-    """
-    from pomona_federation.server.study_queue import StudyQueue
-
-    queue = StudyQueue(folder)
-    queued = queue.named(study) if study else queue.current
-    if queued is None or not (queued.at_work / ROSTER).exists():
-        raise ConfigError("no such study has begun; a silo joins a new one by itself")
-    agreed, members = queued.agreed(queue.federation, folder), None
-    if (
-        agreed.survey is None
-        and "control_delta" in agreed.config.method.method().card.exchange.tells
-    ):
-        raise ConfigError(
-            f"study {queued.name}: the server's control variates count rounds that {name} has lost "
-            "and would count them twice; it sits the study out, and takes part in the next"
-        )
-    if not agreed.own:
-        members = MemberRegistry(folder / "run", queue.federation)
-    again = MemberRegistry(queued.at_work, queue.federation, members=members).readmit(name)
-    write_line(folder / "run", "readmitted", silo=name, study=queued.name, round=again)
-    return queued.name, again
 
 
 def dismiss(folder: Path, name: str) -> None:

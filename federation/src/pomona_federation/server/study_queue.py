@@ -27,6 +27,7 @@ from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.consents import Consents
+from pomona_federation.server.member_registry import ROSTER, MemberRegistry
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.study import (
     JUDGING,
@@ -332,6 +333,37 @@ class StudyQueue:
                 study.folder, said.model_copy(update={"state": "interrupted", "code": 143})
             )
 
+    def readmit(self, silo: str, name: str | None = None) -> tuple[str, int]:
+        """Take a silo again in a begun study that continues from a round which its backup lacks.
+
+        Args:
+            silo: its name.
+            name: of the study; None for the current one.
+
+        Returns:
+            The study's name, and the first round in which the silo is taken again.
+
+        Raises:
+            ConfigError: no such study or silo, the silo has no round in it, or the study's method
+                keeps in the server what a silo's lost rounds have changed.
+        """
+        study = self.named(name) if name else self.current
+        if study is None or not (study.at_work / ROSTER).exists():
+            raise ConfigError("no such study has begun; a silo joins a new one by itself")
+        agreed = study.agreed(self.federation, self.kit)
+        tells = () if agreed.survey else agreed.config.method.method().card.exchange.tells
+        if "control_delta" in tells:
+            raise ConfigError(
+                f"study {study.name}: the server's control variates count rounds that {silo} has "
+                "lost and would count them twice; it sits the study out, and takes part in the next"
+            )
+        own = None if agreed.own else MemberRegistry(self.kit / "run", self.federation)
+        registry = MemberRegistry(study.at_work, self.federation, members=own)
+        again = registry.readmit(
+            silo, lambda number: self._audited("readmitted", study.name, silo=silo, round=number)
+        )
+        return study.name, again
+
     def _decided(self, study: QueuedStudy, known: SubmittedStudy) -> State:
         """Whether all members have accepted, or enough of them by the deadline."""
         accepted, declined = self._decisions(study)
@@ -371,9 +403,9 @@ class StudyQueue:
                 )
             yield QueuedStudy(folder.name, folder, known)
 
-    def _audited(self, event: str, name: str) -> None:
+    def _audited(self, event: str, name: str, **about: object) -> None:
         """Record what the operator, or a start of the server, does to a study, before it counts."""
-        write_line(self.kit / "run", event, study=name)
+        write_line(self.kit / "run", event, study=name, **about)
 
     def _write(self, known: SubmittedStudy) -> None:
         folder = self.kit / "run" / STUDIES / known.study.name

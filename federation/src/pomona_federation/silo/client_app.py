@@ -235,7 +235,7 @@ class ClientApp:
     def _base(self, task: Task) -> int:
         """The round that a task continues from, as ``RoundStore.base``.
 
-        Raises CheckpointError, also if a private study is to begin anew without its ledger.
+        Raises CheckpointError, also if a private study is to start again without its ledger.
         """
         base = self._rounds.base(task, lambda: restored_from(self.silo.folder / "state"))
         if task.settled and not base and self.silo.agreed.config.privacy:
