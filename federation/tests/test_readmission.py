@@ -94,10 +94,11 @@ CASES = [(APPLE, ()), ("fedavg", ()), ("fedavg", SUMS), *((method, ()) for metho
 def test_a_restored_silo_sits_out_and_is_taken_again(method, run, taken, world):
     federation = behind(world, method, run, taken)
     kit, server = federation.kits / SILO, federation.server
-    (absent,) = lines(server, "absent")
+    (unused,) = lines(server, "unused")
+    assert unused["reason"] == "silo-state"
     state = "its state is of round 1" if taken else "it has no state of the study"
     for words in (state, "from a backup of 2", "this silo's round 3", "pomona server readmit"):
-        assert words in absent["reason"]
+        assert words in unused["detail"]
     (task,) = ended(federation)
     assert (task.again, task.settled) == (True, 3)
     assert {cohorts(federation)[number] for number in (5, 6, 7)} == {(0, 1, 2)}
@@ -138,7 +139,7 @@ def test_of_a_private_study_the_ledger_decides(taken, world):
         (ledger,) = (kit / "state" / "private" / "dp").glob("client-*/ledger.jsonl")
         assert {draw.round for draw in Ledger.open(ledger)._batches} == set(range(1, 8))
     else:
-        assert "ledger" in lines(federation.server, "absent")[-1]["reason"]
+        assert "ledger" in lines(federation.server, "unused")[-1]["detail"]
 
 
 def test_answers_that_are_lost_leave_the_state_that_it_continues_from(world):

@@ -148,7 +148,7 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.SILO_STATE: Explanation(
         "silo",
         "its state is not the one that the federation continues from",
-        "was it restored from a backup? `pomona silo status` there says how it takes part again",
+        "once its administrator says that no other copy of it runs: `pomona server readmit SILO`",
     ),
     Reason.REFUSED_TASK: Explanation(
         "silo", "it refuses the task, which is not what it agreed to", CALL
