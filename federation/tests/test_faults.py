@@ -435,8 +435,12 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
 
     federation.grid.faults.append(on_answer(loses, number=2))
     federation.run()
-    assert CheckpointError.kind in reasons(federation)
-    assert "it has no state of the study" in reasons(federation)
+    unused = [
+        line
+        for line in whole(federation.server / "run" / "audit.jsonl")
+        if line["event"] == "unused" and "it has no state of the study" in line["detail"]
+    ]
+    assert {line["reason"] for line in unused} == {"silo-state"}
     gone = {(3, 1), (4, 1)}
     expected = world.simulated(federation, absent=gone)
     ours = deployed(federation)
