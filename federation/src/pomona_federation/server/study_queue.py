@@ -22,7 +22,6 @@ from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file
 from pomona.storage.lock import locked
 from pomona.storage.run_status import read_status, write_status
-from pomona_federation.agreed_scenario import require_possible
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
@@ -220,6 +219,9 @@ class StudyQueue:
             return self._taken(path, read_study(path))
 
     def _taken(self, path: Path, study: Study) -> SubmittedStudy:
+        # SuperLink and supervisors read the queue, and have no use for PyTorch: 250 MB, and seconds
+        from pomona_federation.agreed_scenario import require_possible
+
         federation, taken = self.federation, self.all
         with named_file(path):
             study = self._completed(study)
