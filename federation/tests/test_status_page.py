@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 import re
+import ssl
 import stat
 from contextlib import suppress
 from html.parser import HTMLParser
@@ -31,6 +32,7 @@ from pomona_federation.server.auth_proxy import PAGE, Gate
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.unused_uplinks import UnusedUplink
+from test_auth_proxy import SuperLink, kits  # noqa: F401
 
 ELSEWHERE = "203.0.113.9"
 
@@ -391,3 +393,28 @@ def test_the_page_fits_screens_of_both_widths_and_schemes(ran, tmp_path, browser
             "dark": "rgb(21, 24, 26)",
         }[scheme]
     )
+
+
+@pytest.mark.slow
+def test_a_real_superlink_shows_the_page_by_tls_and_its_log_no_token(kits):  # noqa: F811
+    server = kits / "server"
+    (server / "server.toml").write_text("page = true\n")
+    token = page_readers.add(server, "ann")
+    running_server = SuperLink(kits)
+    try:
+        trust = ssl.create_default_context(cafile=str(server / "certs" / "ca.crt"))
+        base = f"https://127.0.0.1:{running_server.port}"
+        with httpx.Client(verify=trust, trust_env=False, base_url=base) as browser:
+            answer = browser.get(PAGE, auth=("ann", token))
+            assert (answer.status_code, "Silos" in answer.text) == (200, True)
+            assert browser.head(PAGE, auth=("ann", token)).text == ""
+            assert browser.get(PAGE).status_code == 401
+            assert browser.post(PAGE, content=b"x" * 10**6).status_code == 405
+            for query in (f"{PAGE}?token={token}", f"{PAGE}/{token}"):
+                assert browser.get(query).status_code in {401, 404}
+            assert browser.get("/v1/fleet/pull-messages").status_code == 401
+    finally:
+        running_server.end()
+    log = (server / "superlink.log").read_text()
+    assert "401" in log
+    assert token not in log
