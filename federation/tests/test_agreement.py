@@ -8,6 +8,7 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pomona.config import Config
 from pomona.core.bounds import PLACES, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona_federation.address import Address
@@ -147,6 +148,18 @@ def test_a_mistake_names_the_file_the_key_and_near_names(tmp_path, changes, word
         load(tmp_path, tree(**changes))
     said = str(caught.value)
     assert all(word in said for word in ("federation.toml", *words)), said
+
+
+# What a study may say of a run. Before a new setting is added here: it must name no file, program
+# or address, also when a silo trains alone for its report; else it belongs to ELSEWHERE.
+OF_RUN = """absence augment batch_size buffers engine eval_every keep largest_share local_epochs
+local_steps lr lr_decay lr_factor lr_milestones lr_schedule lr_warmup_rounds method metric model
+momentum optimizer participation precision privacy rounds secure_aggregation seed specificity stop
+weight_decay"""
+
+
+def test_each_setting_of_a_run_is_a_studys_or_a_silos():
+    assert {*OF_RUN.split()} == Config.model_fields.keys() - ELSEWHERE
 
 
 @pytest.mark.parametrize("key", sorted(ELSEWHERE))

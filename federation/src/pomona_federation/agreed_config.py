@@ -23,6 +23,7 @@ ELSEWHERE = {
     "membership": "silos are added and revoked by `pomona server`",
     "attack": "clients lie in simulations only; test with `pomona run`",
     "workers": "every silo is one process",
+    "cluster": "every silo computes on its own machine alone",
     "state_memory": "every silo keeps its state in its own folder",
     "device": "each silo sets its own in silo.toml",
     "rows_per_call": "every silo is one row",
