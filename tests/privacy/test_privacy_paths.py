@@ -1,0 +1,122 @@
+"""Each path on which noised numbers leave a client, attacked with a canary in and out: the lower
+bound of epsilon that the attack proves is below the ledger's, and the attack is no empty one.
+
+    pytest -m slow -s tests/privacy/test_privacy_paths.py    # 1,000 draws of the noise each way; prints the table
+"""
+
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+import torch
+from private_problem import privacy, problem
+from test_privacy_audit import DELTA, lower_bound
+
+from pomona.core.round import Roster
+from pomona.federation.client import ClientRuntime
+from pomona.federation.exchange import ClientRequest
+from pomona.methods import METHODS
+from pomona.methods.base import Initial
+from pomona.privacy.accounting import epsilon, of_groups
+from pomona.privacy.noise import KeyStore
+from problems import a_round
+
+DRAWS, ROWS, C = 1000, 9, 1e-2  # every gradient is longer than C
+
+
+@dataclass(frozen=True)
+class Path:
+    """How numbers leave: the method, and the terms of privacy.
+
+    Attributes:
+        patient: rows of client 0, from its first, which are the canary.
+        size: of a batch; all rows, without sampling, or fewer.
+        clients: whose uplinks are seen as one sum; 1 for client 0's alone.
+        least: share of the ledger's epsilon that the attack has to prove.
+    """
+
+    method: str = "fedavg"
+    terms: dict = field(default_factory=dict)
+    patient: int = 1
+    size: int = ROWS
+    clients: int = 1
+    least: float = 0.1
+
+
+PATHS = {
+    "FedAvg, a row": Path(),
+    "FedAvg, a row, sampled": Path(size=5, least=0.02),
+    "Ditto, a row": Path("ditto"),
+    "APPLE, a row": Path("apple"),
+    "FedAvg, a group of four, unit group": Path(terms={"unit": "group"}, patient=4),
+    "FedAvg, a group of four, unit row": Path(patient=4, terms={"noise_multiplier": 4.0}),
+    "a sum, two honest clients": Path(terms={"honest": 2}, clients=2),
+    "a sum, three honest clients": Path(terms={"honest": 3}, clients=3),
+}
+
+
+def views(path, folder, present, draws):
+    """What an attacker sees along the canary's gradient, in rounds from the same state; and the
+    ledger's history of one of them.
+    """
+    terms = privacy(max_grad_norm=C, accountant="prv", **path.terms)
+    groups = np.maximum(np.arange(ROWS * path.clients) - path.patient + 1, 0)
+    grouped = groups if "unit" in path.terms else None
+    p = problem(folder, terms, (ROWS,) * path.clients, groups=grouped)
+    _, gradient = p.objective.clipped_sum(p.row, torch.arange(path.patient))
+    draw = KeyStore.batch
+
+    def without(store, at, groups=None):
+        rows = draw(store, at, groups)
+        return rows if present or store.client else rows[rows >= path.patient]
+
+    method, ids, roster = (
+        METHODS[path.method]().method(),
+        tuple(range(path.clients)),
+        Roster(p.sizes),
+    )
+    initial = Initial(lambda _: p.row.clone(), p.space.layers, head=p.space.head)
+    seen = []
+    with patch.object(KeyStore, "batch", without):
+        for number in range(1, draws + 1):
+            clients = ClientRuntime(
+                method.client, p.objective, initial, tuple((i,) for i in ids), 0
+            )
+            server = method.server.start(initial, roster, 0)
+            clients.begin(ids, roster, None)
+            at = a_round(number, batch_size=path.size, epochs=1, total=draws, lr=1.0)
+            down = method.server.down(server, ids, roster, at)
+            got = clients.visit(ClientRequest(at, roster, ids, True, frozenset({"received", "trained"})), down)  # fmt: skip
+            models = [t for r in got for t in r.uplink.values() if t.numel() == p.row.numel()]
+            moved = sum(model.flatten().double() - p.row.double() for model in models)
+            seen.append(-float(moved @ gradient))
+    history = p.objective._key_stores[0].ledger.history()
+    return np.array(seen), {event: count // draws for event, count in history.items()}
+
+
+def audit(path, folder, draws):
+    """The proven and the ledger's epsilon of a round."""
+    outside, _ = views(path, folder / "out", False, draws)
+    inside, history = views(path, folder / "in", True, draws)
+    rows = 1 if "unit" in path.terms else path.patient
+    said = epsilon(privacy(accountant="prv", delta=DELTA), of_groups(history, rows))
+    return lower_bound(outside, inside, 0.025), said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PATHS)
+def test_no_path_reveals_more_than_the_ledger_says(name, tmp_path, capsys):
+    pytest.importorskip("opacus")
+    proven, said = audit(PATHS[name], tmp_path, DRAWS)
+    with capsys.disabled():
+        print(f"\n{name}: at least {proven:.2f}, the ledger's {said:.2f}")  # noqa: T201
+    assert PATHS[name].least * said < proven <= said
+
+
+@pytest.mark.slow
+def test_the_audit_finds_a_ledger_that_counts_too_little(tmp_path):
+    """A sum of one honest client whose ledger counts the noise of eight."""
+    path = Path(terms={"honest": 8, "noise_multiplier": 1.0})
+    proven, said = audit(path, tmp_path, DRAWS)
+    assert proven > said
