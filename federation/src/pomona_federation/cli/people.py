@@ -1,6 +1,6 @@
 """``page`` and ``notify`` of ``pomona server``: people without a terminal."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -61,6 +61,7 @@ def notify(
     settings = ServerFile.load(folder, federation).notify
     if settings is None:
         raise ConfigError(f"{folder / NAME} has no section [notify]: no notice is sent")
+    rows: list[dict[str, Any]]
     if test:
         outcomes = try_out(folder, federation.name, settings)
         rows = [{"receiver": name, "outcome": text} for name, text in outcomes.items()]

@@ -234,7 +234,8 @@ class Notifier:
 
 def _marks(path: Path) -> Iterator[Mark]:
     """The marks of all lines of a file."""
-    mark, previous = Mark(), None
+    mark = Mark()
+    previous: Mark | None = None
     while mark != previous:
         previous = mark
         for _, mark in lines_after(path, previous):
