@@ -134,13 +134,13 @@ def _decided_alone(trials: Sequence[Trial], winner: int) -> Iterator[str]:
     for trial in trials:
         if trial.score is not None and trial.number != winner:
             numbered = list(best.silos)
-            one, two = (
+            before, after = (
                 {i: t.silos.get(name) for i, name in enumerate(numbered)} for t in (trial, best)
             )
-            for client, alone in outvoted(one, two, 0.0, reported=True).items():
-                own = "missing" if alone.gain is None else f"{alone.gain:+.3g}"
+            for client, alone in outvoted(before, after, 0.0, reported=True).items():
+                gain = "missing" if alone.gain is None else f"{alone.gain:+.3g}"
                 against[numbered[client]].append(
-                    f"{trial.number} (its gain {own}, the others' {alone.low:+.3g} to "
+                    f"{trial.number} (its gain {gain}, the others' {alone.low:+.3g} to "
                     f"{alone.high:+.3g})"
                 )
     for silo, others in against.items():

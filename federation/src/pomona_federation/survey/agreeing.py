@@ -39,9 +39,10 @@ def agreed(
             f"dates for some silos and numbers for others: {listed(mixed)}; set data.dates at all "
             "of them"
         )
-    if full := [c for c in common if len(_markers(forms[c])) > MARKERS]:
+    if truncated := [c for c in common if len(_markers(forms[c])) > MARKERS]:
         notes.append(
-            f"more than {MARKERS} markers of gaps in {listed(full)}: those of the first silos count"
+            f"more than {MARKERS} markers of gaps in {listed(truncated)}: those of the first silos "
+            "count"
         )
     question = FiguresQuestion(
         columns=tuple(_form(forms[column]) for column in common if column not in mixed)
@@ -64,10 +65,10 @@ def _common(
     counts = Counter(column for forms in by_silo.values() for column in forms)
     usual = [column for column, count in counts.items() if 2 * count > len(by_silo)]
     notes = [
-        f"{name} lacks columns that most have: {listed(lacking)}; it is left out of a survey that "
+        f"{name} lacks columns that most have: {listed(absent)}; it is left out of a survey that "
         "it declines"
         for name, forms in by_silo.items()
-        if (lacking := [column for column in usual if column not in forms])
+        if (absent := [column for column in usual if column not in forms])
     ]
     notes += [
         (
@@ -93,27 +94,27 @@ def _decided_alone(
     """
     all_rows = sum(own.rows for own in silos.values())
     for name, forms in by_silo.items():
-        others = [forms_of for silo, forms_of in by_silo.items() if silo != name]
+        peers = [columns for silo, columns in by_silo.items() if silo != name]
         marked = [
-            f"{column}: {listed(own)}"
+            f"{column}: {listed(markers)}"
             for column in common
-            if (own := [m for m in forms[column].missing if _lacked(m, column, others)])
+            if (markers := [m for m in forms[column].missing if _lacked(m, column, peers)])
         ]
         if marked:
             yield (
                 f"{name} marks gaps that others do not mark ({listed(marked)}); such cells count "
                 "as gaps for all: ask it if they are many"
             )
-        named = [
+        categories = [
             column
             for column in common
             if forms[column].kind == "category"
-            and any(of[column].kind != "category" for of in others)
+            and any(columns[column].kind != "category" for columns in peers)
         ]
-        if named:
+        if categories:
             yield (
-                f"{name} has categories where others have numbers or dates: {listed(named)}; all "
-                "are read as categories: ask it if that is meant"
+                f"{name} has categories where others have numbers or dates: {listed(categories)}; "
+                "all are read as categories: ask it if that is meant"
             )
         if len(silos) > 1 and silos[name].rows > MOST_OF_ALL * all_rows:
             yield (
@@ -122,8 +123,8 @@ def _decided_alone(
             )
 
 
-def _lacked(marker: str, column: str, others: Sequence[Mapping[str, ColumnForm]]) -> bool:
-    return any(marker not in forms[column].missing for forms in others)
+def _lacked(marker: str, column: str, peers: Sequence[Mapping[str, ColumnForm]]) -> bool:
+    return any(marker not in forms[column].missing for forms in peers)
 
 
 def _require_alike(silos: Mapping[str, ColumnsReply]) -> None:
