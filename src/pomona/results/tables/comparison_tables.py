@@ -251,9 +251,10 @@ def privacy(made: Comparison) -> Table | None:
         known = [private for c in e.cells if (private := c["figures"]["privacy"])]
         spent = [None if private.get("void") else private["epsilon"] for private in known]
         if spent or e.printed.epsilon:
-            ours = state(
-                e, NOTHING if not spent else "unbounded" if None in spent else f"{max(spent):.3g}"
-            )
+            bounds = [epsilon for epsilon in spent if epsilon is not None]
+            bounded = len(bounds) == len(spent)
+            largest = f"{max(bounds):.3g}" if bounds and bounded else "unbounded"
+            ours = state(e, largest if spent else NOTHING)
             rows.append([e.column, e.row, ours, as_printed(e.printed.epsilon)])
     note = (
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling "
