@@ -35,6 +35,7 @@ from pomona_federation.study import study_of
 from pomona_federation.survey.replies import FiguresReply, Names, Numbers
 from pomona_federation.survey.result import SurveyResult
 from pomona_federation.task_settings import TaskSettings
+from pomona_federation.unused_uplinks import Reason, UnusedUplink
 from test_studies import asking
 
 pytestmark = pytest.mark.long
@@ -358,13 +359,21 @@ def test_a_silo_that_is_gone_is_named_and_the_others_are_told(standing):
 
 def test_status_names_who_was_turned_away_from_a_survey(standing, monkeypatch):
     gather = MessageExchange.gather
-    monkeypatch.setattr(
-        MessageExchange, "gather", lambda *what: gather(*what) | {"node 99": "its key is unknown"}
-    )
+
+    def gathered(exchange, *args):
+        gather(exchange, *args)
+        unused = UnusedUplink(
+            silo="node 99", round=0, reason=Reason.NOT_A_MEMBER, detail="its key is unknown"
+        )
+        exchange.handshake.turned_away["node 99"] = unused
+
+    monkeypatch.setattr(MessageExchange, "gather", gathered)
     standing.submitted("look")
     standing.run("look")
     notes = status.server(standing.kits / "server")["notes"]
-    assert "node 99 was turned away: its key is unknown" in notes
+    [note] = [note for note in notes if "node 99" in note]
+    assert "was turned away" in note
+    assert "its key is unknown" in note
 
 
 def test_too_few_answers_end_a_survey_which_can_be_resumed(standing):

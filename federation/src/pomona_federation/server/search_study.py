@@ -119,8 +119,8 @@ def _tried(
     if best is None:
         return Trial(**about, fault="no silo has a score on validation samples")
     curve = result.curve(model, when, "validation")
-    point = next(e.point for e in curve if e.round == best.round)
-    by, values = (LOSS, point.losses) if point.value is None else (result.metric, point.values)
+    scored = next(e.point for e in curve if e.round == best.round)
+    by, values = (LOSS, scored.losses) if scored.value is None else (result.metric, scored.values)
     names = result.about["clients"]
     scores = {names[i]: None if v is None else by.goodness(v) for i, v in values.items()}
     return Trial(**about, score=best.value, best_round=best.round, silos=scores)
