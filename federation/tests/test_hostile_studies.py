@@ -339,6 +339,7 @@ def test_an_evaluation_sends_the_model_of_no_other_study_than_the_one_it_names(f
     assert "that of kit" in line.text
 
 
+@pytest.mark.long
 def test_rules_accept_no_more_studies_than_they_say(federation):
     """Each is small, ends, and leaves its files: without a limit a server could fill any disk, and
     ask for ever.
