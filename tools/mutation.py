@@ -83,13 +83,9 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
     match node:
         case ast.Compare(ops=[*ops]) if any(type(op) in SWAPS for op in ops):
             for i, op in enumerate(ops):
-                new = deepcopy(node)
-                new.ops[i] = SWAPS[type(op)]()  # type: ignore[assignment]
-                yield new
+                yield _changed(node, ops=[*ops[:i], SWAPS[type(op)](), *ops[i + 1 :]])
         case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPS:
-            new = deepcopy(node)
-            new.op = SWAPS[type(op)]()
-            yield new
+            yield _changed(node, op=SWAPS[type(op)]())
         case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
             yield operand
         case ast.Constant(value=bool(value)):
@@ -100,12 +96,17 @@ def changes(node: ast.AST) -> Iterator[ast.AST]:
             yield ast.Name(NAMES[name], node.ctx)
         case ast.Return(value=value) if value is not None and not isinstance(value, ast.Constant):
             yield ast.Return(ast.Constant(None))
-        case ast.If(test=ast.Name() | ast.Call() | ast.Attribute()) as branch:
-            new = deepcopy(branch)
-            new.test = ast.UnaryOp(ast.Not(), branch.test)
-            yield new
+        case ast.If(test=(ast.Name() | ast.Call() | ast.Attribute()) as test):
+            yield _changed(node, test=ast.UnaryOp(ast.Not(), test))
         case ast.Raise() | ast.Expr(value=ast.Call()):
             yield ast.Pass()
+
+
+def _changed(node: ast.AST, **fields: object) -> ast.AST:
+    new = deepcopy(node)
+    for name, value in fields.items():
+        setattr(new, name, value)
+    return new
 
 
 def nodes(tree: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.AST, str, Any]]:
@@ -121,9 +122,10 @@ def nodes(tree: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[tuple[str, ast
         for i, node in enumerate(value if many else [value]):
             if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr):
                 continue
-            named = isinstance(node, ast.FunctionDef | ast.ClassDef)
-            within = (*outer, node.name) if named else outer
-            if within and not named:
+            within = (
+                (*outer, node.name) if isinstance(node, ast.FunctionDef | ast.ClassDef) else outer
+            )
+            if within and within is outer:
                 yield ".".join(outer), tree, field, i if many else None
             if not isinstance(node, ast.Raise):
                 yield from nodes(node, within)
@@ -157,7 +159,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
             text = " ".join(f"{_shown(node)} -> {_shown(new)}".split())
             _put(parent, field, i, node)
             if code:
-                yield Mutant(outermost, node.lineno, text, code)  # type: ignore[attr-defined]
+                yield Mutant(outermost, node.lineno, text, code)
 
 
 def _shown(node: ast.AST) -> str:
@@ -213,7 +215,8 @@ class Runner:
                 (i for i in items if mutant.line in reached[i.nodeid][1]),
                 key=lambda i: float(reached[i.nodeid][0]),
             )
-            spent, chosen = 0.0, []
+            spent = 0.0
+            chosen: list[Any] = []
             for item in tests:
                 spent += reached[item.nodeid][0]
                 if chosen and spent > MOST:

@@ -170,6 +170,7 @@ def test_what_a_study_keeps_has_its_kind_whatever_the_study_is_called(name):
             assert rule(PurePosixPath(home, file), RULES["server"]).kind == kind, (home, file)
 
 
+@pytest.mark.long
 def test_real_kits_keep_records_and_models_while_keys_and_rows_are_secret(world):
     federation = world.federation()
     federation.run()

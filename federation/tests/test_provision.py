@@ -181,7 +181,9 @@ def test_the_server_and_the_silos_read_their_own_files(kit):
 )
 def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     privacy = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "epsilon_budget": 3.0}
-    run = {"method": "fedavg", "lr": 0.1, "privacy": privacy}
+    privacy["acknowledge"] = ["sample-counts", "metrics", "feature-moments"]
+    model = {"name": "fasttext" if task["kind"] == "text" else "mlp"}
+    run = {"method": "fedavg", "lr": 0.1, "privacy": privacy, "model": model}
     provision(written(tmp_path, {"name": "north"}, task=task, run=run), tmp_path / "kits")
     home = tmp_path / "kits/north"
     data = SiloFile.load(home / "silo.toml").data

@@ -4,6 +4,7 @@ its folders.
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +34,7 @@ def part(module: str) -> str:
     return next(row for name in names for row in (f"{name}.py", f"{name}/") if row in ORDER)
 
 
+@cache
 def modules(path: Path) -> set[str]:
     """Pomona's modules imported by a file, at its top, in a function or for types only."""
     nodes = list(ast.walk(ast.parse(path.read_text())))
@@ -44,6 +46,7 @@ def modules(path: Path) -> set[str]:
     return {name for name in names if name.startswith(("pomona.", "pomona_federation."))}
 
 
+@cache
 def exists(module: str) -> bool:
     """Whether a module's name has a file or folder."""
     paths = [root.parent.joinpath(*module.split(".")) for root in (SOURCE, FEDERATION)]

@@ -221,6 +221,7 @@ def test_counts_and_losses_may_be_a_million_times_the_median():
     assert not taken(101.0, 1.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fednova", "fedproto", "fedpac"])
 def test_a_client_with_a_hundred_times_the_samples_of_the_others_is_no_outlier(name):
     """Its steps and counts of classes are over 100 times the median."""

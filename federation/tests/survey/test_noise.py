@@ -67,6 +67,7 @@ def test_noise_has_the_distribution_of_its_formula(a):
         assert abs((drawn == z).mean() - p) < 5 * sqrt(p * (1 - p) / n)
 
 
+@pytest.mark.long
 def test_one_row_that_differs_moves_the_counts_by_two_a_column(tmp_path):
     """So the probabilities of any noisy counts differ by at most exp(epsilon): a^-2 for each of K
     columns.
@@ -124,6 +125,7 @@ def test_with_little_noise_agreed_cells_are_told_in_their_safe_form(tmp_path):
     assert not reply.words
 
 
+@pytest.mark.long
 def test_much_noise_changes_what_is_told_and_keeps_its_form(tmp_path):
     data = table(tmp_path)
     told = [asked(data, with_noise(0.01), seed=seed)[0] for seed in range(5)]
