@@ -92,6 +92,7 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     queue = StudyQueue(federation.server)
     known = queue.submit(study_file(federation, "second"))
     assert queue.state(queue.named("second")) == "proposed"
+    assert status.server(federation.server, "second")["state"] == "proposed"
     for silo in federation.names:
         [line] = heard(federation, silo)
         assert known.agreement[:16] in line

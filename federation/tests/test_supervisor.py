@@ -378,6 +378,7 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
         made.run(policy)
     policy.audit.close()
     assert "did not come up" in said[0]
+    assert any("(none)" in line or "no database" in line for line in said)
     assert read_status(tmp_path / "run").code == 130
     assert b"no database" in (tmp_path / "run" / "logs" / "superlink.log").read_bytes()
 

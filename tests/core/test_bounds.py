@@ -89,3 +89,9 @@ def test_length_is_looked_at_before_anything_else():
 )
 def test_what_fits_comes_through_unchanged(value):
     assert bounds.parse(json.dumps(value), ProtocolError) == value
+
+
+def test_punctuation_after_a_path_stays():
+    assert bounds.without_paths("not in /a/b.json; restore '/c/d', or call") == (
+        "not in (path); restore (path), or call"
+    )

@@ -74,7 +74,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "version": str(versions.own()),
         **_fields(held, "pid", "since"),
         "trial": None if work == state else int(work.name),
-        **_run(state, work, held is not None),
+        **_run(state, work, held is not None, queue.state(meant) if meant else None),
         "sum": _sum(agreed),
         "rounds": live.rounds or (agreed.study.rounds if agreed else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
@@ -105,9 +105,9 @@ def _fields(record: object, *names: str) -> Row:
     return {name: getattr(record, name, None) for name in names}
 
 
-def _run(state: Path, work: Path, held: bool) -> Row:
+def _run(state: Path, work: Path, held: bool, queued: str | None) -> Row:
     """The state of a run, its last round, and what it waits for, unless that is from an earlier
-    life of the server.
+    life of the server; a study that has not begun has its state in the queue.
     """
     said, rounds, waits = (
         read_status(state),
@@ -116,7 +116,7 @@ def _run(state: Path, work: Path, held: bool) -> Row:
     )
     current = said is not None and held and said.state == "running" and waits.since >= said.time
     return {
-        "state": _spoken(said.state if said else None, held),
+        "state": _spoken(said.state if said else queued, held),
         "round": getattr(rounds, "round", 0),
         "code": getattr(said, "code", None),
         "reason": getattr(said, "reason", ""),

@@ -43,9 +43,13 @@ def plain(text: str, most: int = LONGEST) -> str:
 
 
 def without_paths(text: str, most: int = LONGEST) -> str:
-    """Return text as ``plain`` does, with "(path)" for every word that contains a slash."""
-    words = plain(text, most).split()
-    return " ".join("(path)" if "/" in word.strip("'\"(),;:") else word for word in words)
+    """Return text as ``plain`` does, with "(path)" for every word that contains a slash; the
+    punctuation after it stays.
+    """
+    return " ".join(
+        f"(path){word[len(word.rstrip(',;:')) :]}" if "/" in word.strip("'\"(),;:") else word
+        for word in plain(text, most).split()
+    )
 
 
 def _within(name: str) -> str:

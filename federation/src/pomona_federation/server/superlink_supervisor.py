@@ -9,6 +9,7 @@ in between.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from pomona_federation.server.registry_admin import written
 from pomona_federation.server.study_queue import STOPPED, QueuedStudy, StudyQueue, draining
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
+from pomona_federation.supervision.process_logs import LogReader
 from pomona_federation.supervision.processes import end
 from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
 
@@ -315,8 +317,11 @@ class ServerPolicy:
             self.say(f"SuperLink answers after {time.monotonic() - began:.1f} s")
             self.audit.write("superlink", pid=process.pid)
             return
+        log = supervisor.log
+        lines = (x.text for x in LogReader(log.parent).last(200) if x.process == log.stem)
+        last = deque(lines, maxlen=1)
         raise ConnectionError(
-            f"SuperLink did not come up; its last messages are in {supervisor.log}"
+            f"SuperLink did not come up; the last line of {log} is: {last[0] if last else '(none)'}"
         )
 
     def _admit(self) -> None:
