@@ -313,10 +313,10 @@ def counted(patch):
     trained = []
     visit = client_app.ClientApp._visit
 
-    def visits(self, task, down, rows):
+    def visits(self, task, *terms):
         if task.trains:
             trained.append((task.number, task.place))
-        return visit(self, task, down, rows)
+        return visit(self, task, *terms)
 
     patch.setattr(client_app.ClientApp, "_visit", visits)
     return trained
@@ -341,10 +341,10 @@ def test_a_silo_whose_code_fails_tells_nothing(world):
     federation = world.federation(run={"rounds": 4})
     visit = client_app.ClientApp._visit
 
-    def fails(self, task, down, rows):
+    def fails(self, task, *terms):
         if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
             raise RuntimeError(f"patient 17 in {self.silo.folder}")
-        return visit(self, task, down, rows)
+        return visit(self, task, *terms)
 
     world.patch.setattr(client_app.ClientApp, "_visit", fails)
     federation.run()

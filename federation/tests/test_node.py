@@ -64,7 +64,7 @@ def test_what_is_loaded_beforehand_starts_neither_threads_nor_cuda():
         """
 preload()
 import torch
-print([obstacle(), threading.active_count(), torch.get_num_threads(), torch.cuda.is_initialized()])
+print([obstacle(), threading.active_count(), torch.get_num_threads(), torch.cuda.is_initialized()], flush=True)
 for name in worker.MODULES:
     assert name in sys.modules
 threading.Thread(target=threading.Event().wait, daemon=True).start()

@@ -114,9 +114,10 @@ def _run(state: Path, work: Path, held: bool, queued: str | None) -> Row:
         read_status(work),
         read_status_file(WaitingStatus, work / WAITING),
     )
+    begins = None if queued == "ready" else queued
     current = said is not None and held and said.state == "running" and waits.since >= said.time
     return {
-        "state": _spoken(said.state if said else queued, held),
+        "state": _spoken(said.state if said else begins, held),
         "round": getattr(rounds, "round", 0),
         "code": getattr(said, "code", None),
         "reason": getattr(said, "reason", ""),
