@@ -25,7 +25,7 @@ from pomona_federation.audit_log import whole
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
-from pomona_federation.server import flower_transport, server_app
+from pomona_federation.server import flower_transport
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo import client_app, silo_report
 from representatives import drawn
@@ -81,7 +81,8 @@ UPLINKS = {
 def reasons(federation):
     """All reasons in the server's audit log."""
     lines = list(whole(federation.server / "run" / "audit.jsonl"))
-    return " | ".join(str(e.get("reason") or e.get("text", "")) for e in lines)
+    texts = ((e.get("reason") or "", e.get("detail") or e.get("text") or "") for e in lines)
+    return " | ".join(" ".join(filter(None, text)) for text in texts)
 
 
 def signed_again(silo, task, uplink):
@@ -153,7 +154,7 @@ def repacked(change):
 
 WAYS = {
     "F1 the node is gone": (lambda m, _: lost(m), "error 5"),
-    "the app crashed": (lambda m, _: lost(m, 8), "error 8"),
+    "the app crashed": (lambda m, _: lost(m, 8), "worker-ended"),
     "the app raised": (lambda m, _: lost(m, 2), "error 2"),
     "F22 a cut upload": (
         repacked(lambda p: replace(p, enclosed={"uplink": p.enclosed["uplink"][:-9]})),
@@ -579,13 +580,13 @@ def test_a_silo_that_is_asked_no_more_stays_refused_with_the_reason(world):
         mistaken(patch, UPLINKS["F23 NaN"][0], range(1, 6))
         federation.run()
     told = {
-        silo["silo"]: (silo["state"], (silo["unused"] or {}).get("detail"))
+        silo["silo"]: (silo["state"], (silo["unused"] or {}).get("reason"))
         for silo in status.server(federation.server)["silos"]
     }
     assert told == {
-        "silo-0": ("present", ""),
-        "silo-1": ("rejected", server_app.QUARANTINED),
-        "silo-2": ("present", ""),
+        "silo-0": ("present", None),
+        "silo-1": ("rejected", "quarantine"),
+        "silo-2": ("present", None),
     }
     log = (federation.server / "run" / "logs" / "server.log").read_text()
     assert log.count("silo-1, round 3: refused too often in a row; asked no more") == 1

@@ -19,7 +19,6 @@ from pomona.core.files import WEIGHTS as MOST_WEIGHTS
 from pomona.core.toml import named_file, read_file, validated
 from pomona_federation import certificates, flower_internals, keys
 from pomona_federation.address import Address
-from pomona_federation.agreed_scenario import require_possible
 from pomona_federation.agreement import Federation, FoundingMember
 from pomona_federation.provision import kit_files
 from pomona_federation.provision.kit_files import appearing, folders, write
@@ -89,6 +88,9 @@ def provision(
     federation = Federation.load(path)
     if federation.own:
         with named_file(path):
+            # it needs PyTorch, which commands that add or renew do not load
+            from pomona_federation.agreed_scenario import require_possible
+
             require_possible(federation.own)
     agreed, names = _agreed(path, federation), tuple(silo.name for silo in federation.silo)
     brought = {
