@@ -409,9 +409,18 @@ def forged(keys, place, **over):
 
 
 WRONG = {
-    "another's key": (lambda k: forged(k, 2, key=k[1].key), "not signed by silo-2"),
-    "the server's own key": (lambda k: forged(k, 2, key="09" + "00" * 31), "not signed by silo-2"),
-    "no signature": (lambda k: forged(k, 2, signature=""), "not signed by silo-2"),
+    "another's key": (
+        lambda k: forged(k, 2, key=k[1].key),
+        "not signed by silo-2|silo-2 has the same key for the sum as silo-1",
+    ),
+    "the server's own key": (
+        lambda k: forged(k, 2, key="09" + "00" * 31),
+        "not signed by silo-2|silo-2 has the same key for the sum as silo-1",
+    ),
+    "no signature": (
+        lambda k: forged(k, 2, signature=""),
+        "not signed by silo-2|silo-2 has the same key for the sum as silo-1",
+    ),
     "a place without a member": (lambda k: {**k, 5: k[2]}, "place 5, which has no member"),
     "not this silo's": (lambda k: forged(k, 0, key=k[1].key), "without this silo's key"),
     "without this silo": (lambda k: {i: k[i] for i in (1, 2)}, "without this silo's key"),

@@ -11,7 +11,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("io_faults.py")
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("cc"), reason="no C compiler")
 def test_some_calls_that_fail_lose_nothing():
     words = ["backup", "key renewal", "--every", "29"]
