@@ -178,7 +178,7 @@ UPLINKS = [
 
 DATA = [
     resumed("F29 pickles for checkpoints", 4, ("all 2 checkpoints",), begin.pickled(APPLE), then=holds.unharmed),
-    own("F29 pickled objects in an archive", 3, ("own.npz", "objects"), NPZ, begin.pickled_arrays, holds.unharmed),
+    own("F29 pickled objects in an archive", 3, ("own.npz", "pickle is never read"), NPZ, begin.pickled_arrays, holds.unharmed),
     own("F30 clients named like paths, of 300 letters, alike", 0, (), SITES, PATHS, holds.nothing_outside),
     own("F33 a client with one sample", 0, (), SITES, LONE, holds.trains),
     own("F33 a client with one sample that has to validate models", 3, ("lone", "validation"), ("fedfomo", *SITES[1:]), LONE),
