@@ -24,6 +24,13 @@ from pomona_federation.silo.settings import use_kit
 from pomona_federation.study import KIT
 
 APPLE = {"name": "apple", "budget": 1}
+PRIVATE = {
+    "noise_multiplier": 1.0,
+    "max_grad_norm": 1.0,
+    "delta": 1e-3,
+    "seed": 1,
+    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
+}
 
 
 def settings(**over):

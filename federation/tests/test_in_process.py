@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 
 import federation_in_process
-from federation_in_process import APPLE, deployed, same
+from federation_in_process import APPLE, PRIVATE, deployed, same
 from pomona.core.errors import StorageError
 from pomona.core.membership import Membership
 from pomona.methods import METHODS
@@ -271,15 +271,6 @@ def test_state_is_for_its_owner_alone(world):
     for folder in ("server/run", "silo-0/state"):
         for path in (federation.kits / folder).rglob("*"):
             assert path.stat().st_mode & 0o077 == 0, path
-
-
-PRIVATE = {
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "delta": 1e-3,
-    "seed": 1,
-    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
-}
 
 
 def edited(path, **keys):

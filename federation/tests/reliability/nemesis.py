@@ -26,7 +26,7 @@ import tomli_w
 from history import by_run, read_history, violations
 from safetensors.torch import load_file
 
-from federation_in_process import settings
+from federation_in_process import PRIVATE, settings
 from jumping_clock import jumping_clock
 from pomona.core.rng import stream
 from pomona.record.run_folder import load
@@ -42,18 +42,13 @@ from real_federation import simulated
 from troubled_line import Line, between
 
 TERMS = {"deadline": 240.0, "patience": 120.0, "wait": 600.0, "quorum": 3, "decide": 900.0}
-PRIVATE = {
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "delta": 1e-3,
-    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
-}
+NOISE = {key: value for key, value in PRIVATE.items() if key != "seed"}
 SUMS = {"secure_aggregation": {"max_norm": 20.0, "minimum": 3}}
-IN_SUMS = {**PRIVATE, "honest": 2, "acknowledge": [*PRIVATE["acknowledge"], "noise-of-others"]}
+IN_SUMS = {**NOISE, "honest": 2, "acknowledge": [*NOISE["acknowledge"], "noise-of-others"]}
 STUDIES = {
     "apple": {"method": {"name": "apple", "budget": 1}},
     "sums": {"method": "fedavg", **SUMS},
-    "private": {"method": "fedavg", "privacy": PRIVATE},
+    "private": {"method": "fedavg", "privacy": NOISE},
     "fedala": {"method": "fedala"},
     "ditto-sums": {"method": "ditto", **SUMS},
     "private-sums": {

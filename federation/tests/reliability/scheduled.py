@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 from history import read_history, violations
 
-from federation_in_process import Federation, loaded, settings
+from federation_in_process import PRIVATE, Federation, loaded, settings
 from pomona.core.errors import QuorumError
 from pomona.core.rng import stream
 from pomona.record.run_folder import load
@@ -44,13 +44,6 @@ from pomona_federation.unused_uplinks import Reason
 from real_federation import simulated
 
 ROUNDS = 3
-PRIVATE = {
-    "noise_multiplier": 1.0,
-    "max_grad_norm": 1.0,
-    "delta": 1e-3,
-    "seed": 1,
-    "acknowledge": ["metrics", "sample-counts", "unlimited-epsilon"],
-}
 SUMS = {"secure_aggregation": {"max_norm": 20.0, "minimum": 2}}
 CASES = {
     "fedavg": {"method": "fedavg"},
