@@ -17,11 +17,10 @@ from pomona_federation import certificates
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import Audit
 from pomona_federation.notices import notifier, transport
-from pomona_federation.notices.events import Progress
+from pomona_federation.notices.events import Progress, ServerEvents
 from pomona_federation.notices.notifier import Notifier
 from pomona_federation.notices.settings import EVENTS, NotifySettings
 from pomona_federation.notices.transport import Notice, SendError, send
-from pomona_federation.server.notice_events import ServerEvents
 from pomona_federation.server.settings import ServerFile
 
 SECRET = "s3cret-of-mail"
@@ -420,8 +419,7 @@ class Desk:
 
     def started(self):
         """A process that sends, as after a restart."""
-        events = ServerEvents(self.kit, self.settings)
-        about = (self.kit, self.kit / "run", "heart", self.settings, events, self.said.append)
+        about = (self.kit, "heart", self.settings, self.said.append)
         return Notifier(*about, clock=lambda: self.now)
 
 
@@ -520,9 +518,8 @@ def test_a_full_disk_is_reported_although_nothing_can_be_kept(desk, monkeypatch)
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    running = desk.started()
     desk.settings = desk.settings.model_copy(update={"free_gb": 1e6})
-    running.events = ServerEvents(desk.kit, desk.settings)
+    running = desk.started()
     monkeypatch.setattr(notifier, "write_json", full)
     running.check()
     running.check()

@@ -129,7 +129,7 @@ def _silos(
     members: Sequence[RegisteredMember],
     share: float,
     live: LiveStatus,
-    known: Mapping[str, Contact],
+    connections: Mapping[str, Contact],
     versions_of: Mapping[str, versions.Versions],
 ) -> list[Row]:
     weights = weight_by_name(samples(members), share)
@@ -137,7 +137,7 @@ def _silos(
         {
             "silo": member.name,
             "state": _state(member, live),
-            **_connected(known.get(member.name)),
+            **_connected(connections.get(member.name)),
             "samples": member.size,
             "weight": weights.get(member.name),
             **_fields(member, "joined", "left"),

@@ -91,7 +91,7 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.QUARANTINE: Explanation(
         "study",
         "it is not asked to train: its uplinks were refused too often in a row",
-        "mend the reason of the refusals before, then begin a new study",
+        "remove the cause of the earlier refusals, then begin a new study",
     ),
     Reason.VERSION: Explanation("connection", "its versions do not work with the server's", ALIKE),
     Reason.NOT_A_MEMBER: Explanation(
@@ -105,8 +105,8 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.NOT_CONNECTED: Explanation(
         "connection",
         "its node was not connected for longer than patience",
-        "unless it was stopped on purpose, call: `pomona silo status` says why; it is taken again "
-        "as soon as it is connected",
+        "nothing if it was stopped on purpose; else have its administrator look at `pomona silo "
+        "status`; it is taken again as soon as it is connected",
     ),
     Reason.NODE_RESTARTED: Explanation(
         "connection",
@@ -116,7 +116,7 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.DEADLINE: Explanation(
         "connection",
         "it is connected and has not answered in time",
-        "raise deadline, or have its line and its load looked at",
+        "raise deadline, or have its network and its load checked",
     ),
     Reason.ANSWER_LOST: Explanation(
         "connection", "its answer did not arrive whole before its time was over", REPEATEDLY
@@ -124,26 +124,28 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.WORKER_ENDED: Explanation(
         "silo",
         "its worker ended during the task, and is started again",
-        "nothing if it happens once; else look there for too little memory",
+        "nothing if it happens once; else have its administrator check whether memory ran out",
     ),
     Reason.NODE_REFUSED: Explanation(
         "silo",
-        "its node refuses the message: its kit allows another app, or not such a length",
+        "its node refuses the message: its kit allows another app, or only shorter messages",
         "compare app.sha256 of its kit with the server's, and max_download_mb in its silo.toml",
     ),
     Reason.ROWS_MISSING: Explanation(
-        "silo", "it lacks models that were sent to it", "have the space on its disk looked at"
+        "silo",
+        "it lacks models that were sent to it",
+        "have its administrator check for free disk space",
     ),
     Reason.DISK_FULL: Explanation(
         "silo",
         "its disk is full",
-        "call: its administrator makes room; it then takes part again by itself",
+        "have its administrator free disk space; it then takes part again by itself",
     ),
     Reason.DIVERGED: Explanation(
         "silo", "its training gave values that are not finite", "lower lr, or look at its data"
     ),
     Reason.PRIVACY: Explanation(
-        "silo", "the task would exceed its limit of privacy", "its administrator decides; " + CALL
+        "silo", "the task would exceed its privacy limit", "its administrator decides; " + CALL
     ),
     Reason.SILO_STATE: Explanation(
         "silo",
@@ -158,12 +160,12 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.SIGNATURE: Explanation(
         "answer",
-        "a signature, or what it was made for, is wrong",
-        "call: the silo's key, or what lies between it and the server, is not what it should be",
+        "a signature is wrong, or was made for other content",
+        "have its administrator compare its key, and look for a proxy that changes messages",
     ),
     Reason.UNREADABLE: Explanation("answer", "its answer does not fit what was asked", ALIKE),
     Reason.WRONG_TASK: Explanation("answer", "it answers another task", NOTHING),
-    Reason.SCORES: Explanation("answer", "its scores cannot be true or were not asked for", CALL),
+    Reason.SCORES: Explanation("answer", "its scores are impossible or were not asked for", CALL),
     Reason.WRONG_ROUND: Explanation("admission", "it is for another run or round", NOTHING),
     Reason.NOT_ASKED: Explanation("admission", "it was not asked in this round", NOTHING),
     Reason.SAMPLES: Explanation(
@@ -190,12 +192,14 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.SUM_LATE: Explanation("sum", "it answered after the sum was settled", NOTHING),
     Reason.SUM_SHORT: Explanation("sum", "the round has no sum, as others are missing", MISSING),
-    Reason.SUM_MISSING: Explanation("sum", "the sum is over this silo too, which is gone", MISSING),
+    Reason.SUM_MISSING: Explanation(
+        "sum", "the sum includes this silo, which does not answer", MISSING
+    ),
     Reason.SUM_PART: Explanation("sum", "its part of the sum is not as agreed", CALL),
     Reason.SUM_RANGE: Explanation(
         "sum",
         "the sum is larger than its silos can have made it",
-        "one of the silos did not clip: have their versions compared",
+        "one of the silos did not clip: compare their versions",
     ),
 }
 

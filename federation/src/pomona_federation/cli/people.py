@@ -66,7 +66,7 @@ def notify(
         outcomes = try_out(folder, federation.name, settings)
         rows = [{"receiver": name, "outcome": text} for name, text in outcomes.items()]
     else:
-        counts = pending(folder / "run")
+        counts = pending(folder)
         rows = [{"receiver": name, "waiting": counts[name]} for name in settings.channels]
     emit(rows) if json else print_table(of_records(rows))
     if failed := [row["receiver"] for row in rows if row.get("outcome", "sent") != "sent"]:

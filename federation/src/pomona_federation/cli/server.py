@@ -145,12 +145,12 @@ def _drain(folder: Path, json: bool, on: bool) -> None:
 
     StudyQueue(folder).drain(on)
     state = server(folder)["drain"]
-    said = {
+    sentences = {
         "": "rounds and studies begin again",
         "draining": "the current round is finished first; then nothing begins",
         "drained": "nothing runs, and nothing begins",
     }
-    emit({"drain": state}) if json else print(said[state])
+    emit({"drain": state}) if json else print(sentences[state])
 
 
 def _last(unused: dict[str, Any] | None) -> str:
@@ -167,17 +167,17 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """
     from pomona_federation.server.uplink_history import uplinks
 
-    found = uplinks(folder, silo)
+    history = uplinks(folder, silo)
     if json:
-        emit(found)
+        emit(history)
         return
-    used = f"{found['used']} of {found['rounds']} rounds used"
-    if not found["unused"]:
+    used = f"{history['used']} of {history['rounds']} rounds used"
+    if not history["unused"]:
         print(f"nothing: {used}")
         return
     say(f"{silo}: {used}")
-    print_table(of_records(list(_spans(found["unused"]))))
-    for reason, remedy in {row["reason"]: row["remedy"] for row in found["unused"]}.items():
+    print_table(of_records(list(_spans(history["unused"]))))
+    for reason, remedy in {row["reason"]: row["remedy"] for row in history["unused"]}.items():
         say(f"{reason}: {remedy}")
 
 
@@ -185,8 +185,8 @@ def _spans(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of consecutive rounds with one reason as one."""
     same = groupby(rows, lambda row: (row["study"], row.get("trial"), row["stage"], row["reason"]))
     for (study, trial, stage, reason), group in same:
-        each = list(group)
-        ends, last = dict.fromkeys((each[0]["round"], each[-1]["round"])), each[-1]
+        span = list(group)
+        ends, last = dict.fromkeys((span[0]["round"], span[-1]["round"])), span[-1]
         yield {
             "study": study if trial is None else f"{study}, trial {trial}",
             "rounds": "-".join(map(str, ends)),

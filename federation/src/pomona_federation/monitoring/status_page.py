@@ -21,7 +21,7 @@ from pomona.core.errors import PomonaError
 from pomona_federation.monitoring.status_html import status_html
 from pomona_federation.server import superlink
 from pomona_federation.server.auth_proxy import Receive, Scope, Send
-from pomona_federation.server.page_readers import reader, readers
+from pomona_federation.server.page_readers import admits, readers
 
 FRESH = 5.0  # seconds
 WINDOW, REQUEST_LIMIT = 60.0, 120  # seconds, and requests from one address in them
@@ -65,7 +65,7 @@ class StatusPage:
             registered = readers(self.kit)
         except PomonaError:
             return await _reply(send, 503, "the server's files cannot be read\n")
-        if reader(registered, scope["headers"]) is None:
+        if not admits(registered, scope["headers"]):
             return await _reply(send, 401, "give the token as the password\n", CHALLENGE)
         return await _reply(send, *await self._current())
 

@@ -69,7 +69,8 @@ class JudgedStudy:
     """One study in the audit log.
 
     Attributes:
-        uplinks: by silo, and ``ADMITTED`` or the stage in which they were left out.
+        uplinks: by silo, and ``ADMITTED`` or the stage in which they were left out; once for each
+            round, however often a silo is asked again in it.
         committed: time of the last round, in ISO 8601.
         present: silos of the last ``ROUNDS`` rounds, by number.
     """
@@ -77,6 +78,13 @@ class JudgedStudy:
     uplinks: Counter[tuple[str, str]] = field(default_factory=Counter)
     committed: str = ""
     present: dict[int, frozenset[str]] = field(default_factory=dict)
+    _outcomes: dict[str, tuple[object, str]] = field(default_factory=dict)  # last round, by silo
+
+    def ended(self, silo: str, number: object, outcome: str) -> None:
+        """Count what became of a silo's uplink of a round."""
+        if self._outcomes.get(silo) != (number, outcome):
+            self._outcomes[silo] = number, outcome
+            self.uplinks[silo, outcome] += 1
 
     def attended(self, number: object, silos: object) -> None:
         """Add a round; one that is repeated, or of a search's next trial, replaces later ones."""
@@ -123,9 +131,9 @@ class AuditedServer:
             study.committed = when
             study.attended(fields.get("round"), fields.get("present"))
         elif event == ADMITTED:
-            study.uplinks[silo, ADMITTED] += 1
+            study.ended(silo, fields.get("round"), ADMITTED)
         elif event == UNUSED:
-            study.uplinks[silo, plain(str(fields.get("stage")), 40)] += 1
+            study.ended(silo, fields.get("round"), plain(str(fields.get("stage")), 40))
 
 
 AUDIT = "audit.jsonl"

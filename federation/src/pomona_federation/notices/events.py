@@ -1,14 +1,30 @@
-"""What is worth a notice, as a server or a silo finds it in its audit log and on its machine."""
+"""What a server's audit log and machine report to people: studies, absent silos, disk,
+certificate.
+"""
 
+import shutil
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from pomona.core.bounds import PLACES, Count, Line
+from pomona.core.bounds import PLACES, Count, Line, plain
+from pomona.core.errors import ConfigError, DivergedError, QuorumError, StorageError
 from pomona.core.settings import Settings
-from pomona_federation.notices.settings import Event
+from pomona_federation import certificates
+from pomona_federation.notices.settings import Event, NotifySettings
+from pomona_federation.server.consents import Consents
 from pomona_federation.study import KIT
+
+REASONS = {
+    QuorumError.code: "too few silos took part",
+    DivergedError.code: "training diverged",
+    StorageError.code: "a disk is full or cannot be written",
+}
+STOPPED_IN_ORDER = {0, 130, 143}
+RECOVERED = 1.5  # times the limit that must be free before a full disk is reported again
 
 
 class Message(NamedTuple):
@@ -38,13 +54,99 @@ class Progress(Settings):
     reported: dict[Line, Line] = Field({}, max_length=10)
 
 
-class Events(Protocol):
-    """Finds what is worth a notice."""
+@dataclass(frozen=True)
+class ServerEvents:
+    """Reads the lines of a server's audit log."""
+
+    kit: Path
+    settings: NotifySettings
 
     def read(
         self, lines: Iterable[Mapping[str, Any]], progress: Progress
     ) -> tuple[Progress, list[Message]]:
-        """What lines of the audit log report, and the progress after them."""
+        """The progress after some lines, and what they report."""
+        messages: list[Message] = []
+        for line in lines:
+            progress, reported = self._line(line, progress)
+            messages += reported
+        return progress, messages
+
+    def _line(self, line: Mapping[str, Any], progress: Progress) -> tuple[Progress, list[Message]]:
+        study = plain(str(line.get("study", KIT)))
+        code = line.get("code")
+        match line.get("event"):
+            case "proposed":
+                text = f"study {study} waits for the silos' decisions"
+                return progress, [Message("proposed", text, study)]
+            case "start":
+                return self._study_begins(study, line.get("round"), progress)
+            case "round":
+                return self._counted(line, progress)
+            case "ended" if isinstance(code, int):
+                return progress.model_copy(update={"last_code": code}), [_study_ended(study, line)]
+            case "stopped" if code not in {progress.last_code, *STOPPED_IN_ORDER}:
+                return progress, [Message("failed", f"the server has stopped{_reason(code)}")]
+        return progress, []
+
+    def _study_begins(
+        self, study: str, number: object, progress: Progress
+    ) -> tuple[Progress, list[Message]]:
+        """A study's start; its trials and its resumes start again."""
+        absent = progress.absent if study == progress.study else {}
+        updated = progress.model_copy(update={"study": study, "last_code": 0, "absent": absent})
+        if number != 0 or study == progress.reported_begin:
+            return updated, []
+        return updated.model_copy(update={"reported_begin": study}), [
+            Message("begun", f"study {study} has begun", study)
+        ]
+
+    def _counted(
+        self, line: Mapping[str, Any], progress: Progress
+    ) -> tuple[Progress, list[Message]]:
+        study, limit = progress.study, self.settings.absent_rounds
+        folder = self.kit / "run" if study == KIT else self.kit / "run" / "studies" / study
+        absent = {plain(str(silo)) for silo in line.get("absent", ())} - Consents(folder).declined
+        counts = {silo: progress.absent.get(silo, 0) + 1 for silo in sorted(absent)}
+        rounds = f"{limit} round{'s' * (limit > 1)} in a row"
+        messages = [
+            Message("absent", f"{silo} was absent in {rounds} of study {study}", study, silo)
+            for silo, count in counts.items()
+            if count == limit
+        ]
+        return progress.model_copy(update={"absent": counts}), messages
 
     def conditions(self, progress: Progress) -> tuple[Progress, list[Message]]:
-        """What the machine's state reports."""
+        """The disk and the server's certificate, if they need a person and that is news."""
+        free = shutil.disk_usage(self.kit).free / 1e9
+        low = free < self.settings.free_gb * (RECOVERED if "disk" in progress.reported else 1)
+        reported: dict[str, str] = {"disk": "low"} if low else {}
+        texts: dict[Event, str] = {"disk": f"{free:.1f} GB are free on the server's disk"}
+        try:
+            expiry = certificates.expires(self.kit / "certs" / "server.crt")
+            if warning := certificates.warning(expiry):
+                reported["certificate"] = f"{warning.partition(' ')[0]} {expiry:%Y-%m-%d}"
+                texts["certificate"] = f"the server's certificate {warning}"
+        except ConfigError:  # a federation without TLS, or one whose server says so itself
+            pass
+        messages = [
+            Message(event, text)
+            for event, text in texts.items()
+            if reported.get(event) not in {None, progress.reported.get(event)}
+        ]
+        return progress.model_copy(update={"reported": reported}), messages
+
+
+def _study_ended(study: str, line: Mapping[str, Any]) -> Message:
+    rounds = f"after round {line.get('round')}"
+    match line.get("state"):
+        case "finished":
+            return Message("finished", f"study {study} has finished {rounds}", study)
+        case "failed":
+            text = f"study {study} has failed {rounds}{_reason(line.get('code'))}"
+            return Message("failed", text, study)
+    return Message("finished", f"study {study} was aborted by the operator {rounds}", study)
+
+
+def _reason(code: object) -> str:
+    reason = REASONS.get(code) if isinstance(code, int) else None
+    return f" (code {code}{f': {reason}' if reason else ''}); `pomona server status` says more"

@@ -9,10 +9,11 @@ import hashlib
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
@@ -25,14 +26,15 @@ from pomona.core.errors import PomonaError, StorageError
 from pomona.core.settings import Settings
 from pomona.storage.hash_chain import parsed
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.notices.events import Events, Message, Progress
+from pomona_federation.notices.events import Message, Progress, ServerEvents
 from pomona_federation.notices.settings import NotifySettings
 from pomona_federation.notices.transport import Notice, SendError, send
 from pomona_federation.supervision.followed_file import Mark, RewrittenError, lines_after
 from pomona_federation.supervision.supervisor import backoff
 
-FILE, LOG = "notices.json", "audit.jsonl"  # in the state of a kit
+FILE, LOG = "notices.json", "audit.jsonl"  # in run/
 TICK = 5.0  # seconds between looks
+AT_ONCE = 10_000  # lines per look
 WAITING_LIMIT = 200  # notices that wait, all receivers together
 TRIES = 8  # of a notice
 FIRST_DELAY, LONGEST_DELAY = 30.0, 3600.0  # seconds before a second try, doubled by each
@@ -74,21 +76,18 @@ class Notifier:
     """Sends the notices of a kit.
 
     Args:
-        kit: the folder.
-        state: its folder with the audit log.
+        kit: a server's folder.
         federation: its name.
         settings: which events, and where to.
-        events: finds what is worth a notice.
         log: called with a line when a receiver begins to fail, and when it works again.
     """
 
     kit: Path
-    state: Path
     federation: str
     settings: NotifySettings
-    events: Events
     log: Callable[[str], None]
     clock: Callable[[], float] = time.time
+    _events: ServerEvents = field(init=False)
     _memory: Memory = field(init=False)
     _troubles: dict[str, str] = field(default_factory=dict)  # by receiver, or by file
     _ending: Flag = field(default_factory=Flag)
@@ -96,9 +95,10 @@ class Notifier:
 
     def __post_init__(self) -> None:
         """Continue where an earlier process has stopped; the first begins at the log's end."""
+        self._events = ServerEvents(self.kit, self.settings)
         self._thread = Thread(target=self._run, name="notices", daemon=True)
         try:
-            memory = read_json(Memory, self.state / FILE)
+            memory = read_json(Memory, self._state / FILE)
         except StorageError as fault:
             self._trouble(FILE, str(fault))
             memory = None
@@ -107,6 +107,11 @@ class Notifier:
             self.log(f"a notice may not have arrived at {key.partition(' ')[2]}")
             waiting = tuple(outgoing for outgoing in self._memory.waiting if outgoing.key != key)
             self._memory = self._memory.model_copy(update={"sending": "", "waiting": waiting})
+
+    @property
+    def _state(self) -> Path:
+        """The folder of the audit log."""
+        return self.kit / "run"
 
     def __enter__(self) -> "Notifier":
         """Start the thread."""
@@ -125,6 +130,7 @@ class Notifier:
         while True:
             try:
                 self.check()
+                self._clear("notices")
             except Exception as fault:  # no notice may end the server
                 self._trouble("notices", f"{type(fault).__name__}: {fault}")
             if ending:
@@ -134,16 +140,17 @@ class Notifier:
     def check(self) -> None:
         """Read new lines, then send what is due."""
         mark, lines = self._memory.mark, list[dict[str, Any]]()
+        following = lines_after(self._state / LOG, mark)
         try:
-            for text, mark in lines_after(self.state / LOG, self._memory.mark):  # noqa: B007
+            for text, mark in islice(following, AT_ONCE):  # noqa: B007
                 if (line := parsed(text)) is not None:
                     lines.append(line)
             self._clear(LOG)
         except RewrittenError as fault:
             self._trouble(LOG, f"{fault}; notices continue after its end")
             mark, lines = self._end(), []
-        progress, messages = self.events.read(lines, self._memory.progress)
-        progress, conditions = self.events.conditions(progress)
+        progress, messages = self._events.read(lines, self._memory.progress)
+        progress, conditions = self._events.conditions(progress)
         chain = mark.sha256
         fresh = [
             Outgoing(notice=self._notice(message, chain), channel=channel)
@@ -208,7 +215,7 @@ class Notifier:
     def _write(self) -> None:
         """Keep the memory; with a full disk notices go on, and may be repeated after a restart."""
         try:
-            write_json(self.state / FILE, self._memory)
+            write_json(self._state / FILE, self._memory)
             self._clear(FILE)
         except (OSError, PomonaError) as fault:
             self._trouble(FILE, f"cannot be written ({fault})")
@@ -217,7 +224,7 @@ class Notifier:
         """The end of the audit log."""
         mark = Mark()
         with suppress(RewrittenError, StorageError):
-            for mark in _marks(self.state / LOG):  # noqa: B007
+            for _, mark in lines_after(self._state / LOG, mark):  # noqa: B007, B020
                 pass
         return mark
 
@@ -232,19 +239,9 @@ class Notifier:
             self.log(f"{subject}: works again")
 
 
-def _marks(path: Path) -> Iterator[Mark]:
-    """The marks of all lines of a file."""
-    mark = Mark()
-    previous: Mark | None = None
-    while mark != previous:
-        previous = mark
-        for _, mark in lines_after(path, previous):
-            yield mark
-
-
-def pending(state: Path) -> Counter[str]:
+def pending(kit: Path) -> Counter[str]:
     """How many notices wait, by receiver. Raises StorageError."""
-    memory = read_json(Memory, state / FILE) or Memory()
+    memory = read_json(Memory, kit / "run" / FILE) or Memory()
     return Counter(outgoing.channel for outgoing in memory.waiting)
 
 

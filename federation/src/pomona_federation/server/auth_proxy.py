@@ -195,7 +195,7 @@ class Gate:
                     return await _reply(scope, send, *answer)
                 if scope["path"] not in {ACTIVATE, DEACTIVATE}:
                     self.heard(who, scope["path"])
-                await self.app(scope, again(body, receive), self._told(who, scope, send))
+                await self.app(scope, again(body, receive), self._noting(who, scope, send))
         except RequestRefused as refused:
             await _answer(scope, send, refused.status, str(refused))
 
@@ -226,12 +226,12 @@ class Gate:
             self._left[who] = self._allowed(who) - size
         return body
 
-    def _told(self, who: str, scope: Scope, send: Send) -> Send:
+    def _noting(self, who: str, scope: Scope, send: Send) -> Send:
         """A ``send`` that, once SuperLink has accepted a request, resets a member's allowance after
         an answer's pieces, and reports that its node has started or left.
         """
 
-        async def sent(message: Message) -> None:
+        async def noting(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
                 if scope["path"] == ANSWERS:
                     self._left.pop(who, None)
@@ -239,7 +239,7 @@ class Gate:
                     self.heard(who, scope["path"])
             await send(message)
 
-        return sent if scope["path"] in {ANSWERS, ACTIVATE, DEACTIVATE} else send
+        return noting if scope["path"] in {ANSWERS, ACTIVATE, DEACTIVATE} else send
 
     def _allowed(self, who: str) -> int:
         """Bytes left for the pieces of a member's answer; the next answer starts anew."""

@@ -47,13 +47,13 @@ def note(run: Path, silo: str, activated: bool = False) -> None:
     """
     path, now = run / SEEN / silo, time.time()
     with suppress(OSError):
-        path.parent.mkdir(mode=0o700, exist_ok=True)
         try:
-            before = path.stat()
-            goes_on = before.st_size > 0 and now - before.st_mtime <= GONE and not activated
+            record = path.stat()
+            connected = record.st_size > 0 and now - record.st_mtime <= GONE
         except FileNotFoundError:
-            goes_on = False
-        if goes_on:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            connected = False
+        if connected and not activated:
             os.utime(path)
         else:
             publish(path, [repr(now).encode()], f".{silo}", 0o600)
@@ -67,13 +67,13 @@ def leave(run: Path, silo: str) -> None:
 
 def contacts(run: Path) -> dict[str, Contact]:
     """The silos that have ever been connected, by name."""
-    known: dict[str, Contact] = {}
+    silos: dict[str, Contact] = {}
     with suppress(OSError):
         for path in (run / SEEN).iterdir():
             with suppress(OSError, ValueError):
                 seen = path.stat().st_mtime
-                begun = content(path, SHORT)
-                connected = bool(begun) and time.time() - seen < GONE
-                since = float(begun) if connected else seen
-                known[path.name] = Contact(connected, since, seen)
-    return known
+                activation = content(path, SHORT)
+                connected = bool(activation) and time.time() - seen <= GONE
+                since = float(activation) if connected else seen
+                silos[path.name] = Contact(connected, since, seen)
+    return silos

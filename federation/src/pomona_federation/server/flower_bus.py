@@ -22,8 +22,8 @@ from pomona_federation.unused_uplinks import Reason, UnusableError
 
 # what Flower's error codes mean; of a node or a process that is gone, a message is sent again
 REASONS = {
-    1: Reason.WORKER_ENDED,
-    2: Reason.WORKER_ENDED,
+    1: Reason.SILO_FAULT,
+    2: Reason.SILO_FAULT,
     3: Reason.ANSWER_LOST,
     4: Reason.ANSWER_LOST,
     5: Reason.NODE_RESTARTED,

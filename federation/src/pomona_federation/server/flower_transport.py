@@ -141,10 +141,11 @@ class FlowerTransport:
         stage = f"round {self._round}" if request.trains else "last evaluation"
         self.exchange.send_all(stage, tasks, hear)
         arrivals = self._summed(arrivals, tasks, request, down)
+        declined = self.declined()
         for place, sent in tasks.items():
             if place not in arrivals:
                 unused = self.unused.setdefault(sent.silo, sent.unused(self._round))
-                if sent.silo in self.declined():
+                if sent.silo in declined:
                     unused = unused.model_copy(update={"reason": Reason.DECLINED, "detail": ""})
                 self.unused[sent.silo] = unused
                 self.audit.write(UNUSED, **unused.fields)

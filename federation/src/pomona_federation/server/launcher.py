@@ -19,7 +19,6 @@ from pomona_federation.audit_log import Audit
 from pomona_federation.certificates import RENEW, certificate, expires, private, warning
 from pomona_federation.notices.notifier import Notifier
 from pomona_federation.server import superlink
-from pomona_federation.server.notice_events import ServerEvents
 from pomona_federation.server.registry_admin import members
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_queue import StudyQueue
@@ -137,10 +136,7 @@ def _notices(
 ) -> AbstractContextManager[object]:
     """Sends the notices that ``server.toml`` asks for, if any. Raises ConfigError."""
     settings = ServerFile.load(folder, federation).notify
-    if settings is None:
-        return nullcontext()
-    events = ServerEvents(folder, settings)
-    return Notifier(folder, folder / "run", federation.name, settings, events, say)
+    return Notifier(folder, federation.name, settings, say) if settings else nullcontext()
 
 
 def require_ready(folder: Path, federation: Federation) -> None:

@@ -155,7 +155,8 @@ class MessageExchange:
                 raise SystemExit(STOPPED)
             self.handshake.greet()
             everybody, away = self._members(awaited)
-            missing = [name for name in away if name not in self._of_other_versions]
+            incompatible = self._incompatible
+            missing = [name for name in away if name not in incompatible]
             if not missing or monotonic() > limit + (TIMEOUT if self.handshake.asked else 0.0):
                 break
             here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
@@ -173,8 +174,8 @@ class MessageExchange:
     def away(self, name: str, number: int) -> UnusedUplink:
         """Why a member that has not identified itself takes no part in a round."""
         about: dict[str, Any] = {"silo": name, "round": number}
-        if other := self._of_other_versions.get(name):
-            return UnusedUplink(**about, reason=Reason.VERSION, detail=other)
+        if installed := self._incompatible.get(name):
+            return UnusedUplink(**about, reason=Reason.VERSION, detail=installed)
         if refusal := self.handshake.turned_away.get(name):
             return refusal.model_copy(update=about)
         contact = contacts(self.kit_run).get(name)
@@ -182,12 +183,12 @@ class MessageExchange:
         return UnusedUplink(**about, reason=Reason.NOT_IDENTIFIED if here else Reason.NOT_CONNECTED)
 
     @property
-    def _of_other_versions(self) -> dict[str, str]:
+    def _incompatible(self) -> dict[str, str]:
         """The versions of the silos that do not work with the server's, by name."""
         return {
-            name: str(said)
-            for name, said in versions.noted(self.kit_run).items()
-            if not said.works_with(versions.own())
+            name: str(installed)
+            for name, installed in versions.noted(self.kit_run).items()
+            if not installed.works_with(versions.own())
         }
 
     def _members(
@@ -234,12 +235,12 @@ class MessageExchange:
             got = self.bus.fetch([*sent, *self.handshake.tickets])
             came = bool(got)
             self._take(got, sent, messages, hear)
-            known = contacts(self.kit_run)
-            self._drop_lost(sent, messages, known)
+            connections = contacts(self.kit_run)
+            self._drop_lost(sent, messages, connections)
             last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
             offline = {p: now - at for p, at in last_seen.items() if p not in sent.values()}
-            self._give_up(messages, offline, now - began, known)
-            self.waiting.tell(*progress(messages, sent.values(), known))
+            self._give_up(messages, offline, now - began, connections)
+            self.waiting.tell(*progress(messages, sent.values(), connections))
             if not came and _open(messages):
                 self.bus.wait(self.pause)
         for place in _open(messages):
@@ -276,12 +277,12 @@ class MessageExchange:
         self,
         sent: dict[str, int],
         messages: Mapping[int, OutgoingMessage],
-        known: Mapping[str, Contact],
+        connections: Mapping[str, Contact],
     ) -> None:
         """Take out of those ``sent`` the tickets of messages to nodes that have started since."""
         for ticket, place in tuple(sent.items()):
             one = messages[place]
-            contact = known.get(one.silo)
+            contact = connections.get(one.silo)
             if contact and contact.connected and contact.since > one.sent:
                 del sent[ticket]
                 one.fail(Reason.NODE_RESTARTED, again=True)
@@ -291,17 +292,17 @@ class MessageExchange:
         messages: Mapping[int, OutgoingMessage],
         offline: Mapping[int, float],
         lasts: float,
-        known: Mapping[str, Contact],
+        connections: Mapping[str, Contact],
     ) -> None:
         """Give up the silos without a sign of life for longer than ``patience``.
 
         ``offline``: seconds since the node of a place was online; 0 if it is. The last request in
-        ``known`` may be earlier than that, as SuperLink notices late; ``lasts``: seconds since the
-        messages were first sent.
+        ``connections`` may be earlier than that, as SuperLink notices late; ``lasts``: seconds
+        since the messages were first sent.
         """
         for place in _open(messages):
             seconds = offline.get(place, 0.0)
-            if seconds and (contact := known.get(messages[place].silo)):
+            if seconds and (contact := connections.get(messages[place].silo)):
                 seconds = max(seconds, min(lasts, time() - contact.seen))
             if seconds > self.agreed.study.patience:
                 messages[place].fail(Reason.NOT_CONNECTED, f"no sign of life for {seconds:.0f} s")
@@ -322,14 +323,16 @@ def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:
 
 
 def progress(
-    messages: Mapping[int, OutgoingMessage], sent: Collection[int], known: Mapping[str, Contact]
+    messages: Mapping[int, OutgoingMessage],
+    sent: Collection[int],
+    connections: Mapping[str, Contact],
 ) -> tuple[list[str], dict[str, str], list[str]]:
     """The state of messages, by place in, by name out.
 
     Args:
         messages: all of them.
         sent: the places of those in transit, or at their silos.
-        known: the silos' connections, by name.
+        connections: the silos', by name.
 
     Returns:
         The silos that have answered; those awaited, each with a short reason; and those given up.
@@ -342,7 +345,7 @@ def progress(
         elif one.done:
             given_up.append(one.silo)
         else:
-            away = f"is not connected{_since(known.get(one.silo))}"
+            away = f"is not connected{_since(connections.get(one.silo))}"
             missing[one.silo] = "has not answered yet" if place in sent else away
     return answered, missing, given_up
 

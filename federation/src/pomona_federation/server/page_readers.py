@@ -53,16 +53,13 @@ def revoke(kit: Path, name: str) -> None:
     _change(kit, name, None)
 
 
-def reader(registered: Readers, headers: Iterable[tuple[bytes, bytes]]) -> str | None:
-    """The reader whose token is the password in a request's head; None without a valid one.
+def admits(registered: Readers, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the password in a request's head is a reader's token.
 
     The work is the same for every head: one hash, compared with all.
     """
     hashed = _hashed(_password(headers))
-    matches = [
-        name for name, token in registered.tokens.items() if hmac.compare_digest(token, hashed)
-    ]
-    return matches[0] if matches else None
+    return sum(hmac.compare_digest(token, hashed) for token in registered.tokens.values()) > 0
 
 
 def _password(headers: Iterable[tuple[bytes, bytes]]) -> bytes:

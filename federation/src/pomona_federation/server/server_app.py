@@ -117,15 +117,17 @@ def _rounds(
         federation, share = agreed.federation, agreed.largest_share
         members = None if agreed.own else MemberRegistry(kit_run, federation, share=share)
         registry = MemberRegistry(out, federation, members=members, share=share)
-        parties = (method.server, registry, bus, audit, pause)
-        width = max((p.stop for p in scenario.initial.parameters), default=0)
         transport = FlowerTransport(
             agreed,
             kit_run,
             run_id(out),
-            *parties,
+            method.server,
+            registry,
+            bus,
+            audit,
+            pause,
             declined=lambda: consents.declined,
-            width=width,
+            width=max((p.stop for p in scenario.initial.parameters), default=0),
         )
         status = ServerStatusFile(out, transport, audit, record, consents)
         for note in point.notes:
@@ -246,12 +248,13 @@ class ServerStatusFile(NullCallback):
 
     def _unasked(self, place: int, number: int) -> UnusedUplink:
         """Why a member was not asked in a round."""
-        entry, decided = self.transport.registry.entries[place], self.consents.decisions
+        entry, decisions = self.transport.registry.entries[place], self.consents.decisions
+        decision = decisions.get(entry.name)
         if place in self._quarantined:
             reason = Reason.QUARANTINE
-        elif entry.name in self.consents.declined:
+        elif decision and not decision.accepted:
             reason = Reason.DECLINED
-        elif decided and entry.name not in decided:
+        elif decisions and not decision:
             reason = Reason.UNDECIDED
         elif entry.joined is not None and entry.joined <= number:
             reason = Reason.NOT_DRAWN

@@ -331,9 +331,8 @@ class StudyQueue:
         if study.known:
             self._write(study.known.model_copy(update={"aborted": False}))
         if (said := read_status(study.folder)) and said.state == "failed":
-            write_status(
-                study.folder, said.model_copy(update={"state": "interrupted", "code": 143})
-            )
+            update = {"state": "interrupted", "code": STOPPED}
+            write_status(study.folder, said.model_copy(update=update))
 
     def readmit(self, silo: str, name: str | None = None) -> tuple[str, int]:
         """Take a silo again in a begun study that continues from a round which its backup lacks.

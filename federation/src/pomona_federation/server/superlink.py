@@ -125,7 +125,7 @@ PAGED = "pomona_federation.monitoring.status_page"  # runs ``main`` with the sta
 
 def command(folder: Path, federation: Federation) -> list[str]:
     """The command line of a server kit's SuperLink."""
-    bind, own = Address.parse(federation.bind), ServerFile.load(folder, federation)
+    bind, page = Address.parse(federation.bind), ServerFile.load(folder, federation).page
     certs = folder / "certs"
     keys = (
         ("--ssl-ca-certfile", "ca.crt"),
@@ -134,12 +134,7 @@ def command(folder: Path, federation: Federation) -> list[str]:
     )
     secured = [word for option, name in keys for word in (option, str(certs / name))]
     return [
-        *(
-            sys.executable,
-            "-m",
-            PAGED if own.page else "pomona_federation.server.superlink",
-            str(folder),
-        ),
+        *(sys.executable, "-m", PAGED if page else PLAIN, str(folder)),
         *("--host", bind.host, "--port", str(bind.port)),
         *("--database", str(folder / "run" / "superlink.db")),
         "--disable-runtime-dependency-installation",

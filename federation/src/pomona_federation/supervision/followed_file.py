@@ -5,7 +5,6 @@ kept.
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -13,8 +12,6 @@ from pomona.core.bounds import Count, Sha256
 from pomona.core.errors import StorageError
 from pomona.core.files import opened
 from pomona.core.settings import Settings
-
-AT_ONCE = 10_000  # lines per look
 
 
 class Mark(Settings):
@@ -30,8 +27,8 @@ class RewrittenError(StorageError):
 
 
 def lines_after(path: Path, mark: Mark) -> Iterator[tuple[bytes, Mark]]:
-    """Complete lines after a mark, at most ``AT_ONCE``, each with the mark after it; a last line
-    without a line feed is left for later.
+    """Complete lines after a mark, each with the mark after it; a last line without a line feed is
+    left for later.
 
     Args:
         path: of the file; a missing file has no lines.
@@ -50,7 +47,7 @@ def lines_after(path: Path, mark: Mark) -> Iterator[tuple[bytes, Mark]]:
                     "now"
                 )
             position = mark.end
-            for text in islice(file, AT_ONCE):
+            for text in file:
                 if not text.endswith(b"\n"):
                     return
                 following = Mark(
@@ -108,9 +105,6 @@ class Followed(Generic[T]):
         return self._content
 
     def _read(self, content: T) -> None:
-        previous = None
-        while self._mark != previous:
-            previous = self._mark
-            for line, mark in lines_after(self.path, self._mark):
-                content.take(line)
-                self._mark = mark
+        for line, mark in lines_after(self.path, self._mark):
+            content.take(line)
+            self._mark = mark
