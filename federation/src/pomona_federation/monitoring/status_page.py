@@ -1,8 +1,6 @@
 """The status page over the server's port, for people with a token; the gate passes requests for
 ``PAGE`` on to it.
 
-``python -m pomona_federation.monitoring.status_page KIT`` is SuperLink with the page.
-
 It answers GET and HEAD, reads no body, and lets no request past it. The page is made at most once
 in ``FRESH`` seconds, whoever asks and how often.
 """
@@ -18,8 +16,6 @@ from pathlib import Path
 from re import DOTALL, findall
 
 from pomona.core.errors import PomonaError
-from pomona_federation.monitoring.status_html import status_html
-from pomona_federation.server import superlink
 from pomona_federation.server.auth_proxy import Receive, Scope, Send
 from pomona_federation.server.page_readers import admits, readers
 
@@ -114,7 +110,3 @@ def _policy(page: str) -> str:
         for style in findall(r"<style>(.*?)</style>", page, DOTALL)
     ]
     return f"{POLICY}; style-src {' '.join(styles)}" if styles else POLICY
-
-
-if __name__ == "__main__":
-    superlink.main(lambda kit: StatusPage(kit, status_html(kit)))

@@ -36,6 +36,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from pomona.core.errors import ConfigError
 from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
@@ -119,14 +120,11 @@ def shown_head(scope: Scope) -> Headers:
 HEAD = 20.0  # seconds until a connection must have sent the complete head of a request
 # seconds that a request waits while others write the database: a hundred silos may ask at once
 DATABASE = 60
-PLAIN = "pomona_federation.server.superlink"
-PAGED = "pomona_federation.monitoring.status_page"  # runs ``main`` with the status page
 
 
 def command(folder: Path, federation: Federation) -> list[str]:
     """The command line of a server kit's SuperLink."""
-    bind, page = Address.parse(federation.bind), ServerFile.load(folder, federation).page
-    certs = folder / "certs"
+    bind, certs = Address.parse(federation.bind), folder / "certs"
     keys = (
         ("--ssl-ca-certfile", "ca.crt"),
         ("--ssl-certfile", "server.crt"),
@@ -134,7 +132,7 @@ def command(folder: Path, federation: Federation) -> list[str]:
     )
     secured = [word for option, name in keys for word in (option, str(certs / name))]
     return [
-        *(sys.executable, "-m", PAGED if page else PLAIN, str(folder)),
+        *(sys.executable, "-m", "pomona_federation.server.superlink", str(folder)),
         *("--host", bind.host, "--port", str(bind.port)),
         *("--database", str(folder / "run" / "superlink.db")),
         "--disable-runtime-dependency-installation",
@@ -259,11 +257,22 @@ def anonymous(_: Scope) -> str:
     return ""
 
 
-def main(page: Callable[[Path], Application] | None = None) -> None:
-    """Run Flower's SuperLink behind the gate.
+def status_page(folder: Path, federation: Federation) -> Application | None:
+    """The status page, if ``server.toml`` asks for it; an invalid file is only logged."""
+    try:
+        if not ServerFile.load(folder, federation).page:
+            return None
+    except ConfigError as fault:
+        print(f"WARNING : no status page: {fault}", flush=True)  # noqa: T201 - the process's log
+        return None
+    from pomona_federation.monitoring.status_html import status_html
+    from pomona_federation.monitoring.status_page import StatusPage
 
-    ``page``: makes the status page of a kit, if it is to be shown.
-    """
+    return StatusPage(folder, status_html(folder))
+
+
+def main() -> None:
+    """Run Flower's SuperLink behind the gate."""
     os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
     folder = Path(sys.argv.pop(1))
@@ -295,7 +304,7 @@ def main(page: Callable[[Path], Application] | None = None) -> None:
         limits=limits,
         membership=membership,
         studies=studies,
-        page=page(folder) if page else None,
+        page=status_page(folder, federation),
         heard=partial(contacts.heard, folder / "run"),
     )
     notifier = Notifier()
