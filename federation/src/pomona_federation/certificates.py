@@ -153,8 +153,8 @@ def fingerprint(path: Path) -> str:
 
     Raises ConfigError unless it contains a certificate.
     """
-    shown = x509.load_pem_x509_certificate(content(path)).fingerprint(SHA256())
-    return shown.hex(":").upper()
+    sha256 = x509.load_pem_x509_certificate(content(path)).fingerprint(SHA256())
+    return sha256.hex(":").upper()
 
 
 def validity(certificate: bytes) -> datetime:

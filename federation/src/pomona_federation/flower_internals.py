@@ -288,7 +288,7 @@ class FailuresOf:
         if not (isinstance(args, tuple) and len(args) == 5 and isinstance(args[4], int)):
             return True
         path = str(args[2]).partition("?")[0]
-        path = next((known for known in self.paths if path.startswith(known)), path)
+        path = next((quiet for quiet in self.paths if path.startswith(quiet)), path)
         record.args = (*args[:2], path, *args[3:])
         return path not in self.paths or args[4] >= 400
 

@@ -92,11 +92,11 @@ def server(folder: Path, study: str | None = None) -> Row:
     }
 
 
-def _drain(folder: Path, queue: StudyQueue, held: bool) -> str:
+def _drain(folder: Path, queue: StudyQueue, process: bool) -> str:
     """Say "draining" while a round is finished, then "drained"; "" unless that was asked for."""
     if not draining(folder / "run"):
         return ""
-    running = held and any(queue.state(study) == "running" for study in queue.all)
+    running = process and any(queue.state(study) == "running" for study in queue.all)
     return "draining" if running else "drained"
 
 

@@ -257,8 +257,8 @@ class UnusedUplink(BaseModel):
     @property
     def fields(self) -> dict[str, str | int]:
         """The fields of its line in the audit log."""
-        about = {"stage": self.stage, "reason": self.reason.value, "detail": self.detail}
-        return {"silo": self.silo, "round": self.round, **about}
+        cause = {"stage": self.stage, "reason": self.reason.value, "detail": self.detail}
+        return {"silo": self.silo, "round": self.round, **cause}
 
 
 class UnusableError(ProtocolError):

@@ -314,8 +314,8 @@ class FlowerTransport:
     def _readmitted(self, sent: OutgoingTask, continued: int) -> None:
         """Record what a silo that was taken again has continued from."""
         settled = sent.body.settled
-        about = {"round": self._round, "settled": settled, "continued": continued}
-        self.audit.write("readmitted", silo=sent.silo, **about)
+        rounds = {"round": self._round, "settled": settled, "continued": continued}
+        self.audit.write("readmitted", silo=sent.silo, **rounds)
         begins = (
             f"continues from its state of round {continued}, as a backup had it"
             if continued

@@ -286,10 +286,10 @@ def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
     ]
 
 
-def _in_study(member: RegisteredMember, own: RegisteredMember | None) -> RegisteredMember:
+def _in_study(member: RegisteredMember, entry: RegisteredMember | None) -> RegisteredMember:
     """A member as the federation knows it, with its size and rounds in one study."""
-    own = own or RegisteredMember(member.name)
-    return replace(member, size=own.size, joined=own.joined, left=own.left, again=own.again)
+    entry = entry or RegisteredMember(member.name)
+    return replace(member, size=entry.size, joined=entry.joined, left=entry.left, again=entry.again)
 
 
 def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:

@@ -173,14 +173,15 @@ class MessageExchange:
 
     def away(self, name: str, number: int) -> UnusedUplink:
         """Why a member that has not identified itself takes no part in a round."""
-        about: dict[str, Any] = {"silo": name, "round": number}
+        fields: dict[str, Any] = {"silo": name, "round": number}
         if installed := self._incompatible.get(name):
-            return UnusedUplink(**about, reason=Reason.VERSION, detail=installed)
+            return UnusedUplink(**fields, reason=Reason.VERSION, detail=installed)
         if refusal := self.handshake.turned_away.get(name):
-            return refusal.model_copy(update=about)
+            return refusal.model_copy(update=fields)
         contact = contacts(self.kit_run).get(name)
-        here = contact is not None and contact.connected
-        return UnusedUplink(**about, reason=Reason.NOT_IDENTIFIED if here else Reason.NOT_CONNECTED)
+        connected = contact is not None and contact.connected
+        reason = Reason.NOT_IDENTIFIED if connected else Reason.NOT_CONNECTED
+        return UnusedUplink(**fields, reason=reason)
 
     @property
     def _incompatible(self) -> dict[str, str]:
@@ -281,11 +282,11 @@ class MessageExchange:
     ) -> None:
         """Take out of those ``sent`` the tickets of messages to nodes that have started since."""
         for ticket, place in tuple(sent.items()):
-            one = messages[place]
-            contact = connections.get(one.silo)
-            if contact and contact.connected and contact.since > one.sent:
+            message = messages[place]
+            contact = connections.get(message.silo)
+            if contact and contact.connected and contact.since > message.sent:
                 del sent[ticket]
-                one.fail(Reason.NODE_RESTARTED, again=True)
+                message.fail(Reason.NODE_RESTARTED, again=True)
 
     def _give_up(
         self,
@@ -345,8 +346,8 @@ def progress(
         elif one.done:
             given_up.append(one.silo)
         else:
-            away = f"is not connected{_since(connections.get(one.silo))}"
-            missing[one.silo] = "has not answered yet" if place in sent else away
+            offline = f"is not connected{_since(connections.get(one.silo))}"
+            missing[one.silo] = "has not answered yet" if place in sent else offline
     return answered, missing, given_up
 
 

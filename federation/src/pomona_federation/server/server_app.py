@@ -193,7 +193,7 @@ class ServerStatusFile(NullCallback):
         self._quarantined, unused = verdict.history.quarantined(), self.transport.unused
         names = [entry.name for entry in self.transport.registry.entries]
         rejected = [self._rejection(names[r.client], number, r) for r in verdict.rejected]
-        unused |= {each.silo: each for each in rejected}
+        unused |= {rejection.silo: rejection for rejection in rejected}
         log_admission(self.audit, names, number, verdict, rejected)
         self._show(unused)
 
@@ -207,9 +207,9 @@ class ServerStatusFile(NullCallback):
     def _show(self, unused: Mapping[str, UnusedUplink], **news: Any) -> None:
         """Write ``live.json``, in which the last record of a silo stays."""
         names = {entry.name for entry in self.transport.registry.entries}
-        known = {name: last for name, last in self._live.unused.items() if name in names}
-        known |= self.transport.exchange.handshake.turned_away | dict(unused)
-        self._live = self._live.model_copy(update={"unused": known, **news})
+        records = {name: last for name, last in self._live.unused.items() if name in names}
+        records |= self.transport.exchange.handshake.turned_away | dict(unused)
+        self._live = self._live.model_copy(update={"unused": records, **news})
         write_json(self.out / LIVE, self._live)
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
@@ -240,8 +240,8 @@ class ServerStatusFile(NullCallback):
         )
         self.audit.write("round", round=row.round, present=present, absent=absent)
         logger.info("committed with %d silos after %.1f s", len(present), row.seconds)
-        for each in unused.values():
-            logger.warning("%s was not used: %s; %s", each.silo, each.sentence, each.remedy)
+        for last in unused.values():
+            logger.warning("%s was not used: %s; %s", last.silo, last.sentence, last.remedy)
         if draining(self.transport.kit_run):
             logger.info("the server is drained: the study stops here")
             raise SystemExit(STOPPED)

@@ -53,13 +53,15 @@ def uplinks(kit: Path, silo: str) -> Row:
 def _row(line: Row, study: str, trial: str | None) -> Row:
     """A line of the log as a row; a reason of another version has no remedy here."""
     reason = str(line.get("reason"))
-    known = REASONS.get(Reason(reason)) if reason in set(Reason) else None
+    explanation = REASONS.get(Reason(reason)) if reason in set(Reason) else None
     return {
         "time": line.get("time"),
         "study": study,
         **({} if trial is None else {"trial": trial}),
         **{key: line.get(key) for key in ("round", "stage")},
         "reason": reason,
-        "sentence": ": ".join(filter(None, (known and known.event, line.get("detail")))),
-        "remedy": known.remedy if known else "",
+        "sentence": ": ".join(
+            filter(None, (explanation and explanation.event, line.get("detail")))
+        ),
+        "remedy": explanation.remedy if explanation else "",
     }
