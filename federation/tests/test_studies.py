@@ -574,6 +574,13 @@ def test_a_server_sees_who_is_connected_before_any_study_runs(federation):
         assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
 
 
+def test_in_a_federation_without_keys_only_members_are_recorded_as_connected(federation):
+    for silo in ("silo-1", "stranger"):
+        body = StudyVisit(silo=silo).model_dump_json().encode()
+        assert StudyRequests(federation.server).answer("", STUDIES, body)[0] == 200
+    assert set(contacts.contacts(federation.server / "run")) == {"silo-1"}
+
+
 def test_folders_are_their_owners_alone_whatever_the_umask(federation, capsys):
     before = os.umask(0)
     try:

@@ -128,7 +128,8 @@ class StudyRequests:
     def _visited(self, who: str, body: bytes) -> Response:
         visit = _read(StudyVisit, body)
         _require_own(who, visit.silo)
-        if not who:  # of a silo with a key the gate hears its node
+        # of a silo with a key the gate hears its node
+        if not who and visit.silo in StudyQueue(self.kit).members:
             contacts.note(self.kit / "run", visit.silo)
         if visit.decisions:
             self._note(visit.silo, visit.decisions)
