@@ -35,7 +35,7 @@ SERVER: Commands = {
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),
     "readmit": ("server:readmit", "Take a silo again that was restored from an older backup."),
     "renew-key": ("kits:replace_key", "Let a silo's next key take its key's place."),
-    "page": ("people:page", "List who may read the status page; let a person read it, or no more."),
+    "page": ("people:page", "List who may read the status page; give a person access, or end it."),
     "notify": ("people:notify", "Show where notices go, and send one to try it."),
 }
 SILO: Commands = {

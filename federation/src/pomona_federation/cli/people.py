@@ -1,4 +1,4 @@
-"""``page`` and ``notify`` of ``pomona server``: people without a terminal."""
+"""``page`` and ``notify`` of ``pomona server``, for people without a terminal."""
 
 from typing import Annotated, Any
 
@@ -20,10 +20,10 @@ def page(
     ] = None,
     *,
     folder: ServerKit = SERVER,
-    revoke: Annotated[bool, Parameter(negative="", help="the person may read it no more")] = False,
+    revoke: Annotated[bool, Parameter(negative="", help="end the person's access")] = False,
     json: Json = False,
 ) -> None:
-    """List who may read the status page; let a person read it, or no more."""
+    """List who may read the status page; give a person access, or end it."""
     from pomona_federation.certificates import fingerprint
     from pomona_federation.server import page_readers
 
@@ -35,7 +35,7 @@ def page(
         return
     if revoke:
         page_readers.revoke(folder, name)
-        emit({"reader": name, "revoked": True}) if json else print(f"{name} may read it no more")
+        emit({"reader": name, "revoked": True}) if json else print(f"access of {name} ended")
         return
     if not ServerFile.load(folder, federation).page:
         raise ConfigError(f"write page = true into {folder / NAME}, and start the server again")

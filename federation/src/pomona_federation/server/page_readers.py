@@ -75,7 +75,7 @@ def _password(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def _hashed(token: bytes) -> str:
-    """A token is random and long, so that a plain hash says nothing about it."""
+    """A token is random and long, so that it cannot be guessed from a plain hash."""
     return hashlib.sha256(token).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""Of which rounds a silo's uplink was used, and why not, from the server's audit log."""
+"""In which rounds a silo's uplink was used, and why not in others, from the server's audit log."""
 
 from pathlib import Path
 from typing import Any
