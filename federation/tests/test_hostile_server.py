@@ -1,11 +1,15 @@
 """A hostile server against a real silo of a real kit: what it may ask, and what it gets."""
 
 import json
+import shutil
+from errno import ENOSPC
+from pathlib import Path
 
 import pytest
 import torch
 
 from federation_in_process import deployed, lost, same
+from pomona import personal
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
 from pomona.storage.run_status import committed
@@ -26,7 +30,7 @@ from pomona_federation.provision.provision import add
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo import own_state
 from pomona_federation.silo.client_app import ClientApp
-from pomona_federation.silo.round_store import RowCache
+from pomona_federation.silo.round_store import RoundStore, RowCache
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.task_policy import TaskPolicy
 from representatives import drawn
@@ -499,6 +503,35 @@ def test_a_question_stays_the_same_when_somebody_comes(server, world):
     again, same_uplink = server.ask(later, enclosed)
     assert (again.task, same_uplink, again.rows) == (later.digest, uplink, first.rows)
     assert trained == [(1, 1)]
+
+
+FAILING = [(personal, "save", True), (RoundStore, "keep", True)]
+FAILING += [(personal, "save", False), (RoundStore, "keep_evaluation", False)]
+
+
+@pytest.mark.parametrize(("owner", "step", "trains"), FAILING, ids=str)
+def test_after_a_failed_write_a_task_is_done_again_with_its_model_and_history(
+    owner, step, trains, server, tmp_path
+):
+    task, enclosed = server.task(row=noise(1), trains=trains, settled=0)
+    kit = Path(shutil.copytree(server.kit(), tmp_path / "undisturbed"))
+    answer, uplink = ClientApp(Silo(kit)).answer(task, enclosed)
+
+    def full(*_, **__):
+        raise OSError(ENOSPC, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, step, full)
+        with pytest.raises(OSError, match="No space"):
+            server.ask(task, enclosed)
+    for _ in range(2):
+        again, same_uplink = server.ask(task, enclosed)
+        assert again.model_copy(update={"seconds": answer.seconds}) == answer
+        assert same_uplink == uplink
+    model = "state/models/personal.safetensors"
+    assert (server.kit() / model).read_bytes() == (kit / model).read_bytes()
+    (line,) = (server.kit() / "state/rounds.jsonl").read_text().splitlines()
+    assert json.loads(line)["task"] == task.question
 
 
 def test_figures_that_leave_are_rounded(server):

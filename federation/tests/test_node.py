@@ -417,6 +417,9 @@ def test_a_life_that_was_killed_is_ended_first_and_an_end_is_told(tmp_path):
         )
 
     assert node.last_node(tmp_path) is None
+    for damaged in ("", "x", "-5", str(2**64), "9" * 99):
+        node.note_node(tmp_path, damaged)
+        assert node.last_node(tmp_path) is None  # Flower's messages have no such number
     node.note_node(tmp_path, 2**64 - 1)
     before = node.last_node(tmp_path)
     assert before == 2**64 - 1

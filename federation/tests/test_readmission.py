@@ -2,8 +2,6 @@
 lead.
 """
 
-import shutil
-
 import pytest
 
 from federation_in_process import APPLE, deployed, lost, same, stopped_after
@@ -16,40 +14,23 @@ from pomona.storage.safetensors_stream import memory
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import whole
 from pomona_federation.installation.backup import backup
-from pomona_federation.installation.restore import Restoring, restore
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.round_store import RoundStore
 from representatives import drawn
+from test_backup import NODE, PRIVATE, SILO, restored
 
 pytestmark = pytest.mark.long
 
-SILO, NODE, PLACE = "silo-1", 11, 1
+PLACE = 1
 METHODS = ["ditto", "fedala", "fedper", "fedfomo", "feddyn", "pgfed", "auto"]
 SUMS = {"secure_aggregation": {"minimum": 2, "max_norm": 10.0}}
-PRIVATE = {
-    "noise_multiplier": 2.0,
-    "max_grad_norm": 1.0,
-    "delta": 0.001,
-    "epsilon_budget": 100.0,
-    "acknowledge": ["sample-counts", "metrics"],
-}
 
 
-def restored(federation, tar, **said):
-    """Replace the silo's kit with the content of its backup, next to its data."""
-    kit = federation.kits / SILO
-    data = shutil.copytree(kit / "data", federation.kits.parent / "data", dirs_exist_ok=True)
-    shutil.rmtree(kit)
-    restore(tar, kit, "silo", Restoring(spent=Cost(), trusted=True, **said))
-    shutil.copytree(data, kit / "data", dirs_exist_ok=True)
-
-
-def behind(world, method=APPLE, run=(), taken=1, **said):
+def behind(world, method=APPLE, run=(), taken=1, **options):
     """A federation whose silo-1 is restored, after round 3, from a backup of round ``taken`` (0: of
     a state without the study); it has sat round 4 out.
     """
@@ -58,7 +39,7 @@ def behind(world, method=APPLE, run=(), taken=1, **said):
         stopped_after(federation, world.patch, taken)
     backup(federation.kits / SILO, "silo", world.folder / "it.tar")
     stopped_after(federation, world.patch, 3)
-    restored(federation, world.folder / "it.tar", **said)
+    restored(federation, world.folder / "it.tar", **options)
     stopped_after(federation, world.patch, 4)
     assert cohorts(federation)[4] == (0, 2)
     return federation

@@ -81,9 +81,9 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
     said = [
         line
         for line in audit_log.whole(federation.server / "run/audit.jsonl")
-        if line["event"] == "refused"
+        if line["event"] == "unused"
     ]
-    assert {line["silo"]: line["reason"] for line in said} == {
+    assert {line["silo"]: line["detail"] for line in said} == {
         "silo-1": "DATA; the silo's log has the rest"
     }
     assert SECRET not in "".join(replies)
@@ -107,9 +107,9 @@ def test_a_full_disk_at_a_silo_is_told(world):
     said = [
         line
         for line in audit_log.whole(federation.server / "run/audit.jsonl")
-        if line["event"] == "refused"
+        if line["event"] == "unused"
     ]
-    assert {line["silo"]: line["reason"] for line in said} == {
+    assert {line["silo"]: line["detail"] for line in said} == {
         "silo-1": "STORAGE: its disk is full"
     }
 

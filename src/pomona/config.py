@@ -381,9 +381,9 @@ class Config(Settings):
             return None
         if self.privacy.void:
             return self.privacy.void
-        own = self.method.method().card.privacy.releases
-        past = [release.name for release in acknowledged(self.privacy, own) if release.exact]
-        return f"no bound: {', '.join(past)} without noise" if past else None
+        releases = self.method.method().card.privacy.releases
+        exact = [release.name for release in acknowledged(self.privacy, releases) if release.exact]
+        return f"no bound: {', '.join(exact)} without noise" if exact else None
 
     @property
     def adapt_rounds(self) -> int:

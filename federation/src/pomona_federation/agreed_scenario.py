@@ -5,6 +5,7 @@ that every silo would fail.
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from pomona.data.dataset import Dataset, network_shape
 from pomona.models import outline
@@ -23,14 +24,24 @@ def require_possible(agreed: StudyAgreement) -> None:
     Of a network only the shapes are computed: its size is for each silo's rules to judge.
     """
     agreed.require_computable()
-    for one in () if agreed.survey else agreed.runs:
-        model, task = one.config.model, one.task
-        if ":" not in model.name or package(model.name):
-            shape = network_shape(task.kind, task.input_shape)
-            outline(model, shape, task.outputs, task.vocabulary)
+    for run in () if agreed.survey else agreed.runs:
+        network_outline(run)
     if isinstance(agreed.study, TrainingStudy) and agreed.config.privacy:
         scenario = without_data(agreed)
         require_covered(scenario.config, scenario.dataset, scenario.partition, agreed=True)
+
+
+def network_outline(agreed: StudyAgreement) -> nn.Module | None:
+    """A study's network by the shapes of its tensors, none of which is allocated; None for own
+    code, whose tensors are known only once they are built.
+
+    Raises ConfigError for a network that does not fit the task.
+    """
+    model, task = agreed.config.model, agreed.task
+    if ":" in model.name and not package(model.name):
+        return None
+    shape = network_shape(task.kind, task.input_shape)
+    return outline(model, shape, task.outputs, task.vocabulary)
 
 
 def without_data(agreed: StudyAgreement) -> Scenario:

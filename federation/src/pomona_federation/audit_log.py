@@ -137,9 +137,8 @@ def restored_from(state: Path) -> str:
     """
     path = state / "audit.jsonl"
     lines = whole(path) if path.exists() else ()
-    return max(
-        (str(line.get("made")) for line in lines if line.get("event") == "restored"), default=""
-    )
+    backups = [str(line.get("made")) for line in lines if line.get("event") == "restored"]
+    return backups[-1] if backups else ""
 
 
 def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:

@@ -153,8 +153,8 @@ def _answer(work: Callable[[], Reply], file: int, size: int) -> None:
         except MemoryError as fault:
             _send(file, {"error": "OutOfMemoryError", "lines": [str(fault)]})
         except PomonaError as fault:
-            known = next(c for c in type(fault).__mro__ if c.__module__ == errors.__name__)
-            _send(file, {"error": known.__name__, "lines": list(map(str, fault.args))})
+            base = next(c for c in type(fault).__mro__ if c.__module__ == errors.__name__)
+            _send(file, {"error": base.__name__, "lines": list(map(str, fault.args))})
         except Exception as fault:
             _send(file, {"error": "", "lines": [worded(fault)]})
     finally:

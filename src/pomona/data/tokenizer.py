@@ -66,14 +66,14 @@ class Tokenizer(Settings):
         built_tokenizer.enable_truncation(length)
         x = allocate((len(texts), length), np.int32, memory_share)
         x[...] = self.padding
-        for row, text in enumerate(texts):
-            # one at a time: the package's threads and forked workers do not go together
-            with _faults():
+        with _faults():
+            for row, text in enumerate(texts):
+                # one at a time: the package's threads and forked workers do not go together
                 ids = np.array(built_tokenizer.encode(text).ids[:length], np.int32)
-            x[row, : len(ids)] = ids
-            x[row] = np.select(
-                [x[row] == self.padding, x[row] == PADDING], [PADDING, self.padding], x[row]
-            )
+                x[row, : len(ids)] = ids
+                x[row] = np.select(
+                    [x[row] == self.padding, x[row] == PADDING], [PADDING, self.padding], x[row]
+                )
         return x
 
     def built(self) -> Any:

@@ -150,7 +150,7 @@ def clipped(settings: Clipped, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
 def shortened(settings: Clipped, W: Tensor, w: Tensor) -> dict[int, str]:
     """Name the clients whose changes are clipped."""
     factor, length, radius = robust_rules.clipping(robust_rules.gram(W, w), settings.robust_radius)
-    still = (
+    warning = (
         ": most clients have hardly changed the model, and the radius is of their changes' length; "
         "look at their data, or take another rule"
         if float(length.median()) <= STILL * float(torch.linalg.vector_norm(w))
@@ -158,7 +158,7 @@ def shortened(settings: Clipped, W: Tensor, w: Tensor) -> dict[int, str]:
     )
     return {
         k: f"its change is {float(length[k]):.4g} long, and counts as one of {float(radius):.4g}"
-        f"{still}"
+        f"{warning}"
         for k in (factor < 1).nonzero().flatten().tolist()
     }
 

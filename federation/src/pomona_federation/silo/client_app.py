@@ -144,12 +144,13 @@ class ClientApp:
         # The duration of private steps reveals how many samples were drawn.
         seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
         answer = Answer(**about, held=cache.held, seconds=seconds)
-        if task.trains and not reply.fault:
-            self._rounds.keep(task, base, clients, answer, uplink, secret)
         self._note(task, base, clients, reply, len(uplink), sum(map(len, enclosed.values())), norm)
-        # only now: after a kill before the model was saved it is done again
-        if not task.trains and not reply.fault:
-            self._rounds.keep_evaluation(task, answer)
+        # only now: if the model could not be saved, the task is done again
+        if not reply.fault:
+            if task.trains:
+                self._rounds.keep(task, base, clients, answer, uplink, secret)
+            else:
+                self._rounds.keep_evaluation(task, answer)
         return self._again(task, answer, uplink)
 
     def _made(
@@ -339,6 +340,7 @@ class ClientApp:
             "round": task.number,
             "trained": task.trains,
             "settled": base,
+            "task": task.question,
             "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],

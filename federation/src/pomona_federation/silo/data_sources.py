@@ -41,9 +41,9 @@ def sources(data: DataSettings) -> tuple[DataSource, ...]:
 
     A list of images brings its folder, in which all of them are: two lists may name the same.
     """
-    named = files(data)
-    folders = [path.parent for path in named] if isinstance(data, ImageList) else []
-    paths = [str(path.resolve()) for path in (*named, *folders)]
+    data_files = files(data)
+    folders = [path.parent for path in data_files] if isinstance(data, ImageList) else []
+    paths = [str(path.resolve()) for path in (*data_files, *folders)]
     names = [data.name] if ":" in data.name or not paths else []
     return tuple(DataSource(place=place) for place in dict.fromkeys([*paths, *names]))
 

@@ -10,11 +10,11 @@ import os
 from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
-from pomona.core.bounds import Count, Label, Line, Number, plain
+from pomona.core.bounds import Count, Label, Line, Number, Sha256, plain
 from pomona.core.errors import StorageError, worded
 from pomona.core.files import LONG, content
 from pomona.core.settings import Settings
@@ -24,6 +24,7 @@ from pomona_federation.supervision.process_logs import clock
 
 FILE = "rounds.jsonl"
 FAULT = "fault.json"
+LAST = 2**20  # bytes at the end of a history, in which its last line is looked for
 
 
 class HistoryEntry(BaseModel):
@@ -33,6 +34,7 @@ class HistoryEntry(BaseModel):
         round: its round.
         trained: whether the silo trained in it.
         settled: the last of the silo's rounds that the federation had used by then, 0 for none.
+        task: hash of its question; "" if it is not known.
         scores: of the silo's models.
         names: the silos by place.
         info: the method's own quantities.
@@ -42,6 +44,7 @@ class HistoryEntry(BaseModel):
     round: Number
     trained: bool
     settled: Number
+    task: Sha256 | Literal[""] = ""
     scores: list[Score]
     names: dict[str, Line] = {}
     info: dict[Label, float | list[float]] = {}
@@ -52,6 +55,8 @@ class HistoryEntry(BaseModel):
 def append(state: Path, line: dict[str, Any]) -> None:
     """Append one visit, durably, after ending a line cut short by a kill or a full disk.
 
+    It replaces the last line if that is of the same task, which failed later and is done again.
+
     Raises OSError.
     """
     handle = os.open(
@@ -59,7 +64,12 @@ def append(state: Path, line: dict[str, Any]) -> None:
     )
     with os.fdopen(handle, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
-        torn = end > 0 and os.pread(handle, 1, end - 1) != b"\n"
+        tail = os.pread(handle, LAST, max(0, end - LAST))
+        last = tail.removesuffix(b"\n").rpartition(b"\n")[2]
+        torn = tail != b"" and not tail.endswith(b"\n")
+        if (visit := _visit(last)) and visit.task and visit.task == line.get("task"):
+            file.truncate(end - len(last) - (not torn))
+            torn = False
         file.write(b"\n" * torn + json.dumps(line).encode() + b"\n")
         file.flush()
         os.fsync(handle)

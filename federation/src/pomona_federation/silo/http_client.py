@@ -80,9 +80,7 @@ LONGEST = 32 * 2**20
 
 PIECE = 2**14  # bytes sent at once: small, so that heartbeats pass between the pieces of a model
 MBIT = 1e6 / 8  # bytes
-SLOWEST = (
-    2 * MBIT / 2
-)  # bytes a second of one of two requests on the slowest line that is supported
+SLOWEST = MBIT  # bytes a second of one of two requests at once on a line of 2 Mbit/s
 
 
 @dataclass

@@ -33,8 +33,8 @@ from pomona_federation.supervision.processes import QUIET, die_with_parent
 BEGIN = "the silo's node starts"  # first line of a life in the log
 REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign of life
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
-LAST = Path("state", "node", "number")  # of the last life's node
-SHORT = 100  # bytes of that file that are read
+LAST = Path("state", "node", "number")  # of the node in the previous life
+SHORT = 100  # most bytes of that file
 IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
 HELD = 0.25  # shortest duration in seconds of a request for messages that the gate has held
 
@@ -131,9 +131,10 @@ def longest(silo: SiloFile) -> int:
 def last_node(folder: Path) -> int | None:
     """The number of the node of an earlier life; None if it is not known."""
     try:
-        return int(content(folder / LAST, SHORT))
+        number = int(content(folder / LAST, SHORT))
     except (OSError, ValueError):
         return None
+    return number if 0 < number < 2**64 else None
 
 
 def note_node(folder: Path, number: int) -> None:

@@ -185,8 +185,8 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
             f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}",
             foreign=True,
         )
-    named = silo.model_dump(include=set(OWN), exclude_defaults=True)
-    bounds = {key: named[key] for key in OWN if named.get(key)}
+    settings = silo.model_dump(include=set(OWN), exclude_defaults=True)
+    bounds = {key: settings[key] for key in OWN if settings.get(key)}
     yield RuleLine(
         f"silo.toml: {_worded(bounds)}"
         if bounds

@@ -9,6 +9,7 @@ from typing import Any
 
 from pomona.core.errors import DataError, PomonaError, ProtocolError
 from pomona.core.registry import importable
+from pomona.data.settings import DataSettings
 from pomona.federation.noise_in_sums import against
 from pomona.privacy.settings import groups_note
 from pomona_federation.agreement import Federation
@@ -26,9 +27,10 @@ from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import require_device, worst_cost
-from pomona_federation.silo.study_facts import facts, readable, remarks
+from pomona_federation.silo.study_facts import facts, remarks, summary
 from pomona_federation.silo.study_proposals import compare, over_the_network
-from pomona_federation.survey.raw_data import read_raw
+from pomona_federation.survey.settings import SurveySettings
+from pomona_federation.survey.silo import columns, offered, raw_data
 from pomona_federation.versions import mismatch, own
 
 TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
@@ -48,7 +50,7 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
     importable(folder)
     checks, leaves = Checks(), dict[str, Any]()
     silo = checks.make("settings", lambda: _silo(folder))
-    work = checks.make("study", lambda: _study(folder, study)) if study else Silo(folder)
+    work = checks.make("study", lambda: _study(folder, study, silo)) if study else Silo(folder)
     checks.make("state", lambda: _state(folder))
     if silo:
         _check_settings(checks, folder, silo)
@@ -94,7 +96,7 @@ def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, An
             "data": silo.data,
             **{f"view {n}": d for n, d in silo.views.items()},
         }.items():
-            checks.make(name, partial(lambda own: (None, readable(own, work.member)), data))
+            checks.make(name, partial(_readable, work, data))
     elif work.agreed.survey:
         checks.make("data", lambda: _surveyed(work, leaves))
     else:
@@ -137,20 +139,20 @@ def _versions(folder: Path) -> tuple[None, str]:
     return None, f"{own()}, which works with the server's"
 
 
-def _study(folder: Path, which: str) -> tuple[Silo, str]:
-    """The silo in a study, and a summary of that study."""
+def _study(folder: Path, which: str, file: SiloFile | None) -> tuple[Silo, str]:
+    """The silo in a study, and a summary of that study; ``file``: silo.toml, if it can be read."""
     silo = Silo.in_study(folder, which)
     known = silo.study
     assert known
     study = known.study
     data = f"view {study.view}" if study.view else "[data]"
-    limits = silo.file.limits_of(study.kind, study.view)
-    own = f"; {limits.worded}" if limits else ""
+    limits = file.limits_of(study.kind, study.view) if file else None
+    worded = f"; {limits.worded}" if limits else ""
     return (
         silo,
         (
             f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; "
-            f"{known.status}{own}"
+            f"{known.status}{worded}"
         ),
     )
 
@@ -194,14 +196,11 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
         )
     if evaluate := agreed.evaluate:
         count = len(evaluate.models)
-        whose = f"{count} models of study {evaluate.of}" if count else "given models"
+        models = f"{count} models of study {evaluate.of}" if count else "given models"
         if silo.file.name in evaluate.models:
             source_of(folder, evaluate)
-            whose += ", this silo's among them"
-        return (
-            federation,
-            f"{federation.name}: an evaluation of {whose}; nothing is trained",
-        )
+            models += ", this silo's among them"
+        return federation, f"{federation.name}: an evaluation of {models}; nothing is trained"
     config = agreed.config
     return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
 
@@ -221,15 +220,20 @@ def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
     return None, f"{federation.compared(silo.folder)}  {TELEPHONE}"
 
 
+def _readable(work: Silo, data: DataSettings) -> tuple[None, str]:
+    """Check that data can be read as a survey reads them."""
+    return None, summary(columns(SurveySettings(), data, work.member))
+
+
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
     survey = work.agreed.survey
     assert survey
-    found = readable(work.file.data, work.member, survey)
+    raw = raw_data(survey, work.file.data, work.member)
+    line = summary(offered(raw.described(), survey))
     work.require_affordable()
-    largest = read_raw(work.file.data, survey.seed, work.member).largest_group
-    leaves |= departing_in_survey(work.federation, survey, largest)
-    return None, found
+    leaves |= departing_in_survey(work.federation, survey, raw.largest_group)
+    return None, line
 
 
 def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:

@@ -77,18 +77,20 @@ class RoundStore:
         Raises:
             CheckpointError: the settled round is not here, and the silo was not taken again.
         """
-        here = [number for number, _ in committed(self.folder)]
-        if not task.settled or task.settled in here:
+        numbers = [number for number, _ in committed(self.folder)]
+        if not task.settled or task.settled in numbers:
             return task.settled
-        earlier = [number for number in here if number < task.settled]
-        if task.again and (earlier or not here):
+        earlier = [number for number in numbers if number < task.settled]
+        if task.again and (earlier or not numbers):
             return max(earlier, default=0)
-        state = f"its state is of round {max(here)}" if here else "it has no state of the study"
-        came = f", restored from a backup of {made}," if (made := backup()) else ""
+        state = (
+            f"its state is of round {max(numbers)}" if numbers else "it has no state of the study"
+        )
+        origin = f", restored from a backup of {time}," if (time := backup()) else ""
         raise CheckpointError(
-            f"{state}{came} and the study continues from this silo's round {task.settled}: it sits "
-            "the study out until the lead takes it again (pomona server readmit); if another copy "
-            "of it runs, stop this one"
+            f"{state}{origin} and the study continues from this silo's round {task.settled}: it "
+            "sits the study out until the lead takes it again (pomona server readmit); if another "
+            "copy of it runs, stop this one"
         )
 
     def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:

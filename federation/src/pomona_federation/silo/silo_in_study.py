@@ -115,12 +115,12 @@ class Silo:
     @cached_property
     def file(self) -> SiloFile:
         """The silo's own settings, with the data that the study asks for, and the limits for it."""
-        own = SiloFile.load(self.folder / "silo.toml")
+        file = SiloFile.load(self.folder / "silo.toml")
         if not self.studying:
-            return own
+            return file
         study = self.agreed.study
         noise = study.survey.noise if isinstance(study, SurveyStudy) else study.run.get("privacy")
-        return own.limited(study.kind, study.view, bool(noise)).viewed(study.view)
+        return file.limited(study.kind, study.view, bool(noise)).viewed(study.view)
 
     @property
     def state(self) -> Path:

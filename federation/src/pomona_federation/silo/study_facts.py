@@ -11,36 +11,29 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.core.errors import listed
 from pomona.core.round import Roster
-from pomona.data.dataset import network_shape
-from pomona.data.settings import DataSettings
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.round_plan import round_of
 from pomona.federation.run_checks import caution, cautions
 from pomona.methods.base import Initial, Rows
-from pomona.models import outline
-from pomona.models.packages import package
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
+from pomona_federation.agreed_scenario import network_outline
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import at_place, worst_cost
-from pomona_federation.survey import silo
-from pomona_federation.survey.settings import SurveySettings
+from pomona_federation.survey.replies import ColumnsReply
+from pomona_federation.survey.silo import columns
 
 NAMED = 12  # most columns named in a line
 
 
-def readable(data: DataSettings, member: int, survey: SurveySettings | None = None) -> str:
-    """Summary of raw data, as a survey would find it; ``member``: the silo's place among all.
-
-    Raises DataError or ConfigError if they cannot be read.
-    """
-    found = silo.columns(survey or SurveySettings(), data, member)
-    names = [form.name for form in found.columns]
-    shape = f", each of shape {found.shape}" if found.shape else f"; columns {listed(names, NAMED)}"
-    return f"{found.rows} training samples of kind {found.kind}, targets {found.targets}{shape}"
+def summary(data: ColumnsReply) -> str:
+    """Summary of raw data, as a survey reads them."""
+    names = [form.name for form in data.columns]
+    shape = f", each of shape {data.shape}" if data.shape else f"; columns {listed(names, NAMED)}"
+    return f"{data.rows} training samples of kind {data.kind}, targets {data.targets}{shape}"
 
 
 @dataclass(frozen=True)
@@ -129,7 +122,7 @@ def facts(silo: Silo) -> StudyFacts:
     """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
     total = PrivacyBudget(silo.folder).total_with(silo.claim(), silo.file.data)
     if asked := silo.agreed.survey:
-        readable(silo.file.data, silo.member, asked)
+        columns(asked, silo.file.data, silo.member)
         return StudyFacts(silo.claim().worst(), total, Traffic(0, 0, 0))
     return StudyFacts(
         worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs])
@@ -167,11 +160,9 @@ def outlined(agreed: StudyAgreement) -> Traffic:
 
 
 def _outlined(agreed: StudyAgreement) -> Traffic:
-    config, task = agreed.config, agreed.task
-    if ":" in config.model.name and not package(config.model.name):
+    config, module = agreed.config, network_outline(agreed)
+    if module is None:
         return Traffic(0, 0, config.rounds)
-    shape = network_shape(task.kind, task.input_shape)
-    module = outline(config.model, shape, task.outputs, task.vocabulary)
     space = ParameterSpace(module, config.buffers)
     row = torch.empty(space.size, device="meta")
     start, rest = row[: space.trained], row[space.trained :]

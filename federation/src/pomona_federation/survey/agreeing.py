@@ -92,7 +92,7 @@ def _decided_alone(
     """Remarks on what one silo's answer changes for all: each silo discloses a column once, so that
     a false answer cannot be repaired by another survey.
     """
-    all_rows = sum(own.rows for own in silos.values())
+    all_rows = sum(reply.rows for reply in silos.values())
     for name, forms in by_silo.items():
         peers = [columns for silo, columns in by_silo.items() if silo != name]
         marked = [

@@ -3,7 +3,7 @@ of disclosures.
 """
 
 import secrets
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -43,15 +43,19 @@ def columns(survey: SurveySettings, data: DataSettings, member: int) -> ColumnsR
     Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader
     does.
     """
-    return _offered(_described(survey, data, member), survey)
+    return offered(raw_data(survey, data, member).described(), survey)
 
 
-def _described(survey: SurveySettings, data: DataSettings, member: int) -> ColumnsReply:
-    return _enough(read_raw(data, survey.seed, member), survey).described()
+def raw_data(
+    survey: SurveySettings, data: DataSettings, member: int, forms: Sequence[ColumnForm] = ()
+) -> RawData:
+    """The silo's data as a survey reads them. Raises as ``columns``."""
+    return _enough(read_raw(data, survey.seed, member, forms), survey)
 
 
-def _offered(found: ColumnsReply, survey: SurveySettings) -> ColumnsReply:
-    return agreed_columns(found, survey.noise) if survey.noise else found
+def offered(described: ColumnsReply, survey: SurveySettings) -> ColumnsReply:
+    """The columns that the survey's noise allows; all of them without noise."""
+    return agreed_columns(described, survey.noise) if survey.noise else described
 
 
 def figures(
@@ -84,11 +88,11 @@ def figures(
         ProtocolError: the question names columns that were not offered, or in another form.
         DataError, ConfigError: as ``columns``.
     """
-    found = _described(survey, data, member)
-    offered = {form.name for form in _offered(found, survey).columns}
-    asked = _asked(survey, question, offered)
-    forms = [_readable(form, asked.get(form.name, form)) for form in found.columns]
-    raw = _enough(read_raw(data, survey.seed, member, forms), survey)
+    described = raw_data(survey, data, member).described()
+    names = {form.name for form in offered(described, survey).columns}
+    asked = _asked(survey, question, names)
+    forms = [_readable(form, asked.get(form.name, form)) for form in described.columns]
+    raw = raw_data(survey, data, member, forms)
     shown = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
     fresh = None if disclosed and disclosed.rows != len(raw.rows) else shown
     before = disclosed or FiguresReply(rows=len(raw.rows))

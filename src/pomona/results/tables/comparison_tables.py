@@ -248,8 +248,8 @@ def privacy(made: Comparison) -> Table | None:
     """Return epsilon beside the reference's."""
     rows = []
     for e in made.entries:
-        known = [private for c in e.cells if (private := c["figures"]["privacy"])]
-        spent = [None if private.get("void") else private["epsilon"] for private in known]
+        figures = [privacy for c in e.cells if (privacy := c["figures"]["privacy"])]
+        spent = [None if privacy.get("void") else privacy["epsilon"] for privacy in figures]
         if spent or e.printed.epsilon:
             bounds = [epsilon for epsilon in spent if epsilon is not None]
             bounded = len(bounds) == len(spent)
