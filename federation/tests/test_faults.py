@@ -170,7 +170,7 @@ WAYS = {
     ),
     "F3 no signature": (repacked(lambda p: replace(p, signature="")), "signature is not silo-1's"),
     "no text at all": (repacked(lambda p: replace(p, body="{")), "cannot be read"),
-    "no answer within the deadline": (lambda *_: None, "did not answer in time"),
+    "no answer within the deadline": (lambda *_: None, "deadline"),
 }
 
 
