@@ -2,6 +2,7 @@
 never exceeded.
 """
 
+import re
 from contextlib import suppress
 from dataclasses import replace
 from math import inf
@@ -104,6 +105,25 @@ def test_a_check_says_in_words_what_the_study_has_acknowledged(world, capsys):
     assert RELEASES["metrics"].what in said
     assert f"training-loss: {RELEASES['training-loss'].what}, so that epsilon has no bound" in said
     assert "privacy loss epsilon without bound" in said
+
+
+@pytest.mark.long
+def test_check_report_and_card_state_one_epsilon_and_what_it_protects(world, capsys):
+    federation = private(world)
+    federation.run()
+    folder = federation.kits / "silo-1"
+    command("silo", "check", "--folder", kit(federation))
+    most = re.search(
+        r"epsilon at most (\S+) at delta .* for one sample",
+        " ".join(capsys.readouterr().out.split()),
+    )
+    command("silo", "report", "--folder", kit(federation))
+    shown = " ".join(capsys.readouterr().out.split())
+    spent = re.search(r"epsilon \S+ at delta \S+, for one sample of this client", shown)
+    assert f"{float(spent[0].split()[1]):.3g}" == most[1]
+    assert "training alone, without noise" in shown
+    for page in ("models/personal.card.md", "report.md"):
+        assert spent[0] in (folder / "state" / page).read_text()
 
 
 # What a server can make a study cost

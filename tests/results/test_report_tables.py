@@ -79,6 +79,16 @@ def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
     assert [row[2] for row in void.rows] == ["no bound"] * 4 + [row[-1] for row in table.rows]
 
 
+def test_the_page_of_a_federation_says_where_its_epsilon_is() -> None:
+    run = guarded()
+    summary = {key: value for key, value in run.summary.items() if key != "privacy"}
+    table = privacy(runs([replace(run, summary=summary)]))
+    (row,) = table.rows
+    assert "pomona silo report" in row[-1]
+    assert "δ = 1e-05" in table.notes[1]
+    assert not privacy(runs([result("apple", n=4, rounds=3)])).rows
+
+
 def test_the_page_has_both_with_links_to_them() -> None:
     page = report(runs([guarded()]))
     for table in (unseen(runs([guarded()])), privacy(runs([guarded()]))):

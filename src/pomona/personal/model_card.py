@@ -121,7 +121,7 @@ def card_of(
         if metrics
         else "Not measured: this client has no test samples.",
         figures(metrics),
-        _privacy(scenario, client, epsilon),
+        privacy_spent(scenario, client, epsilon),
         _learnt(title, sources),
         [(title, _largest(weights)) for title, weights in sources.weights.items()],
         [*_hashes(scenario, path).items(), *hashes.items()],
@@ -232,7 +232,8 @@ def _people(path: Path) -> bytes:
     return PEOPLE.encode()
 
 
-def _privacy(scenario: Scenario, client: int, epsilon: float | None) -> str:
+def privacy_spent(scenario: Scenario, client: int, epsilon: float | None) -> str:
+    """Describe what a client has spent, and what it protects."""
     privacy = scenario.config.privacy
     if not privacy:
         return "None: what this client sent had no noise."
@@ -241,9 +242,9 @@ def _privacy(scenario: Scenario, client: int, epsilon: float | None) -> str:
     if epsilon is None or not isfinite(epsilon):
         return "No bound: noise was added, but epsilon is not finite."
     whom = f", {said}" if (said := against(scenario.config)) else ""
-    protected = "one group of samples" if privacy.unit == "group" else "one sample"
     bound = (
-        f"epsilon {epsilon:.4g} at delta {privacy.delta:g}, for {protected} of this client{whom}."
+        f"epsilon {epsilon:.4g} at delta {privacy.delta:g}, for {privacy.protects} of this "
+        f"client{whom}."
     )
     if not scenario.unprotected_groups:
         return bound

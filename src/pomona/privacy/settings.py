@@ -84,6 +84,11 @@ class Privacy(Settings):
         return self.model_copy(update={"honest": 1})
 
     @property
+    def protects(self) -> str:
+        """What epsilon is for, in words."""
+        return "one group of samples" if self.unit == "group" else "one sample"
+
+    @property
     def void(self) -> str | None:
         """Explain for the record why these settings give no privacy; None if they give some."""
         if self.seed is not None:

@@ -129,7 +129,7 @@ def check(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) ->
 def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -> None:
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import watching
-    from pomona_federation.silo.silo_report import NO_GAIN
+    from pomona_federation.silo.silo_report import NO_GAIN, WITHOUT_NOISE
     from pomona_federation.silo.silo_report import report as made
 
     with watching(stays=False) as watcher:
@@ -144,9 +144,12 @@ def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -
     )
     say(
         f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; "
-        f"training alone for as many rounds {r.judged.text(alone['value'])}"
+        f"training alone{WITHOUT_NOISE if r.privacy else ''} for as many rounds "
+        f"{r.judged.text(alone['value'])}"
     )
     say(NO_GAIN)
+    if r.privacy:
+        say(f"privacy of what was sent: {r.privacy}")
     for title, rows in r.peers:
         out.print()
         print_table(of_records(rows, title))

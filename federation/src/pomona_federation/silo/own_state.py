@@ -11,6 +11,7 @@ force, and their origin.
 
 import hashlib
 import hmac
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -185,7 +186,7 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
             f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}",
             foreign=True,
         )
-    settings = silo.model_dump(include=set(OWN), exclude_defaults=True)
+    settings = silo.model_dump(mode="json", include=set(OWN), exclude_defaults=True)
     bounds = {key: settings[key] for key in OWN if settings.get(key)}
     yield RuleLine(
         f"silo.toml: {_worded(bounds)}"
@@ -195,4 +196,13 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
 
 
 def _worded(settings: dict[str, Any]) -> str:
-    return plain(", ".join(f"{key} = {value}" for key, value in settings.items()), LONGEST_LINE)
+    return plain(", ".join(f"{key} = {_literal(v)}" for key, v in settings.items()), LONGEST_LINE)
+
+
+def _literal(value: Any) -> str:
+    """A setting nearly as TOML writes it."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_literal(v)}' for key, v in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    return json.dumps(value, ensure_ascii=False)

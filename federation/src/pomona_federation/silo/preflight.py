@@ -265,10 +265,11 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     found = facts(work)
     leaves["traffic"] = str(found.traffic)
     if own.config.privacy:
-        leaves["epsilon"] = _whole_run(worst_cost(own))
+        protects = own.config.privacy.protects
+        leaves["epsilon"] = _whole_run(worst_cost(own), protects)
         if whom := against(own.config):
             leaves["epsilon"] += f", {whom}"
-            leaves["alone"] = _whole_run(worst_cost(own, alone=True))
+            leaves["alone"] = _whole_run(worst_cost(own, alone=True), protects)
         if own.unprotected_groups and not own.config.void:
             leaves["groups"] = groups_note(own.largest_groups(), own.epsilons(groups=True))
         leaves["total"] = str(found.total)
@@ -291,7 +292,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     )
 
 
-def _whole_run(cost: Cost) -> str:
+def _whole_run(cost: Cost, protects: str) -> str:
     if isinf(cost.epsilon):
         return "without bound: training records leave past the noise, or there is none"
-    return f"at most {cost.epsilon:.3g} at delta {cost.delta:g} for the whole run"
+    return f"at most {cost.epsilon:.3g} at delta {cost.delta:g} for the whole run, for {protects}"

@@ -18,16 +18,19 @@ from pomona.core.table import markdown, of_records
 from pomona.federation.callbacks import Callback
 from pomona.methods.separate import Separate
 from pomona.metrics.metric import LOSS, Metric, metric_named
+from pomona.personal.model_card import privacy_spent
 from pomona.record.presentation import Presentation
 from pomona.simulation import simulate
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.silo import history
 from pomona_federation.silo.history import HistoryEntry
+from pomona_federation.silo.privacy_budget import overview
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 
 ALONE = "alone.json"
+WITHOUT_NOISE = ", without noise,"
 NO_GAIN = (
     "no gain is stated: the two figures are of one silo's test rows, and the difference has "
     "no interval here"
@@ -62,6 +65,7 @@ class Report:
             here, so it is trained without privacy noise even if the federation adds some.
         peers: one table a quantity: (its meaning, rows of peer and number, largest first).
         numbers: other quantities of the last visit: (meaning, values).
+        privacy: epsilon by the silo's account, and for what; empty without ``[run.privacy]``.
     """
 
     silo: str
@@ -72,6 +76,7 @@ class Report:
     alone: dict[str, Any]
     peers: list[tuple[str, list[dict[str, Any]]]]
     numbers: list[tuple[str, list[float]]]
+    privacy: str = ""
 
     @property
     def judged(self) -> Metric:
@@ -92,9 +97,11 @@ class Report:
                 f"- {judged.title} {_said(judged.text, own['value'])}, loss "
                 f"{_said(LOSS.number, own['loss'])}"
             ),
-            f"- training alone, {alone['round']} rounds: {judged.title} "
+            f"- training alone{WITHOUT_NOISE if self.privacy else ','} {alone['round']} rounds: "
+            f"{judged.title} "
             f"{_said(judged.text, alone['value'])}, loss {_said(LOSS.number, alone['loss'])}",
             f"- {NO_GAIN}",
+            *([f"- privacy of what was sent: {self.privacy}"] if self.privacy else []),
         ]
         for meaning, rows in self.peers:
             lines += ["", markdown(of_records(rows, meaning)).rstrip()]
@@ -137,11 +144,21 @@ def report(
     names = peers(agreed, seen[-1].names)
     tables, numbers = helpers(history.last_info(seen), names, one.name, method.card.presentation)
     about = (one.name, agreed.federation.name, agreed.config.method.name, str(agreed.config.metric))
-    made = Report(*about, own, alone, tables, numbers)
+    made = Report(*about, own, alone, tables, numbers, _privacy(silo))
     page = state / "report.md"
     with writing(page):
         publish(page, [made.markdown().encode()], ".report")
     return made, page
+
+
+def _privacy(silo: Silo) -> str:
+    """What the study has spent here, in the words of the model's card."""
+    if not silo.agreed.config.privacy:
+        return ""
+    rows = overview(silo.folder)
+    spent = [row["spent"] for row in rows if silo.agreed.agreement.startswith(row["hash"])]
+    bounded = bool(spent) and None not in spent
+    return privacy_spent(silo.own, 0, max(spent) if bounded else None)
 
 
 def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:

@@ -207,9 +207,14 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
 
 
 def privacy(runs: list[Run]) -> Table:
-    """Return the epsilon of each client of a private run."""
+    """Return the epsilon of each client of a private run; a federation's silos keep theirs."""
     private = [(run, spent) for run in runs if (spent := run.result.summary.get("privacy"))]
-    several, added = len(private) > 1, any("alone" in spent for _, spent in private)
+    apart = [
+        run
+        for run in runs
+        if run.setting("privacy.delta") and not run.result.summary.get("privacy")
+    ]
+    several, added = len(private) + len(apart) > 1, any("alone" in spent for _, spent in private)
     grouped = any("groups" in spent for _, spent in private)
     return Table(
         "privacy",
@@ -218,6 +223,7 @@ def privacy(runs: list[Run]) -> Table:
             "Differential privacy: the smaller ε, the less a client's uplinks reveal about any one "
             "training sample, or about all samples of a group where that is the unit.",
             *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
+            *(_terms(run, run.setting("privacy.delta"), None) for run in apart),
         ],
         [
             "Client",
@@ -235,6 +241,15 @@ def privacy(runs: list[Run]) -> Table:
             ]
             for run, spent in private
             for client, (e, alone) in enumerate(_bounds(spent))
+        ]
+        + [
+            [
+                "each silo",
+                *([run.label] if several else []),
+                "in its own account: pomona silo report",
+                *([""] * (added + 2 * grouped)),
+            ]
+            for run in apart
         ],
         range(1 + several),
     )
