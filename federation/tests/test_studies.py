@@ -228,10 +228,14 @@ def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):
     queue.submit(study_file(federation, "patient", decide=3600.0))
     queue.submit(study_file(federation, "hasty", decide=0.0))
     heard(federation, "silo-0")
+    reasons = {row["study"]: row["why"] for row in overview(federation.server)}
+    assert "0 of 1 needed" in reasons["hasty"]
+    assert not reasons["patient"]
     for name in ("patient", "hasty"):
         decided(federation, "silo-0", name)
     assert queue.state(queue.named("patient")) == "proposed"
     assert queue.state(queue.named("hasty")) == "ready"
+    assert not any(row["why"] for row in overview(federation.server))
 
 
 def test_a_decision_can_be_taken_back_by_declining(federation):

@@ -371,12 +371,19 @@ class StudyQueue:
         quorum = study.agreed(self.federation, self.kit).quorum
         if len(self.members - declined) < quorum:
             return "declined"
-        late = known.begun or time.time() >= known.submitted + known.study.decide
         return (
             "ready"
-            if len(accepted) >= quorum and (late or accepted | declined == self.members)
+            if len(accepted) >= quorum and (_late(known) or accepted | declined == self.members)
             else "proposed"
         )
+
+    def short_of(self, study: QueuedStudy) -> str:
+        """Why a study has not begun although the silos' time to decide is over; else ""."""
+        if not study.known or not _late(study.known) or self.state(study) != "proposed":
+            return ""
+        accepted, _ = self._decisions(study)
+        quorum = study.agreed(self.federation, self.kit).quorum
+        return f"time to decide is over, and {len(accepted)} of {quorum} needed have accepted"
 
     def _decisions(self, study: QueuedStudy) -> tuple[frozenset[str], frozenset[str]]:
         """The members that have accepted a study, and those that have declined it."""
@@ -425,3 +432,8 @@ def _read(path: Path, written: int) -> SubmittedStudy | None:
     a vocabulary.
     """
     return read_json(SubmittedStudy, path)
+
+
+def _late(known: SubmittedStudy) -> bool:
+    """Whether a study starts without those that have not decided."""
+    return known.begun or time.time() >= known.submitted + known.study.decide

@@ -77,7 +77,7 @@ def _row(queue: StudyQueue, study: QueuedStudy) -> Row:
         "submitted": f"{datetime.fromtimestamp(known.submitted, UTC):%Y-%m-%d %H:%M}Z"
         if known
         else "",
-        "why": getattr(read_status(study.folder), "reason", ""),
+        "why": getattr(read_status(study.folder), "reason", "") or queue.short_of(study),
     }
 
 
