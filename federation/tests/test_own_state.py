@@ -243,7 +243,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     assert text.startswith(
         f"policy.toml (SHA-256 {digest[:16]}; it came with the kit, unless somebody here wrote it"
     )
-    assert text.endswith("accepts studies by itself: kinds = ['train'], methods = ['fedavg']")
+    assert text.endswith('accepts studies by itself: kinds = ["train"], methods = ["fedavg"]')
     assert checked(kit)[0]["rules"].result in {"warning", "ok"}
     own_state.begin(kit)
     assert told()[0] == (text, True)  # it stays what it was when the silo first started
