@@ -257,7 +257,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     path = kit / "silo.toml"
     path.write_text("accept_epsilon = 3.0\ncode = ['mine:run']\n" + path.read_text())
     silo = SiloFile.load(path)
-    assert told()[1] == ("silo.toml: accept_epsilon = 3.0, code = ('mine:run',)", False)
+    assert told()[1] == ('silo.toml: accept_epsilon = 3.0, code = ["mine:run"]', False)
     said = []
     monkeypatch.setattr(
         node_supervisor.node, "command", lambda *_: (_ for _ in ()).throw(ConfigError("end"))
