@@ -16,11 +16,12 @@ from pomona.core.errors import ConfigError
 from pomona_federation import certificates
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import Audit
-from pomona_federation.notices import notifier, transport
-from pomona_federation.notices.events import Progress, ServerEvents
-from pomona_federation.notices.notifier import Notifier
+from pomona_federation.notices import transport
 from pomona_federation.notices.settings import EVENTS, NotifySettings
 from pomona_federation.notices.transport import Notice, SendError, send
+from pomona_federation.server import notifier
+from pomona_federation.server.notice_events import Progress, ServerEvents
+from pomona_federation.server.notifier import Notifier
 from pomona_federation.server.settings import ServerFile
 
 SECRET = "s3cret-of-mail"

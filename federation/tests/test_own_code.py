@@ -50,7 +50,7 @@ def names_another_method(kit, method):
 def reasons(federation):
     """Why silos were turned away, by name, from the server's log."""
     lines = list(whole(federation.server / "run" / "audit.jsonl"))
-    return {line["silo"]: line["reason"] for line in lines if line["event"] == "refused"}
+    return {line["silo"]: line["detail"] for line in lines if line["event"] == "unused"}
 
 
 def test_it_trains_as_in_the_simulation(world, module):

@@ -849,7 +849,7 @@ def test_a_status_written_by_the_run_is_what_is_judged(tmp_path, quick):
 @pytest.mark.long
 def test_what_only_waits_and_carries_loads_no_pytorch():
     """250 MB less in each process, and seconds less until it answers on a busy machine."""
-    modules = ("server.superlink", "server.launcher", "silo.node", "silo.node_supervisor")
+    modules = ("superlink", "server.launcher", "silo.node", "silo.node_supervisor")
     code = "; ".join(f"import pomona_federation.{name}" for name in modules)
     code += "; import sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -55,7 +55,7 @@ def notify(
     json: Json = False,
 ) -> None:
     """Show where notices go and how many wait, or send one to try it."""
-    from pomona_federation.notices.notifier import pending, try_out
+    from pomona_federation.server.notifier import pending, try_out
 
     federation = Federation.read(folder / "federation.toml")
     settings = ServerFile.load(folder, federation).notify

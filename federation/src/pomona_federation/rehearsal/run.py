@@ -46,7 +46,7 @@ from pomona_federation.supervision.processes import (
 
 Say = Callable[[str], None]
 KINDS = {
-    "SuperLink": "pomona_federation.server.superlink",
+    "SuperLink": "pomona_federation.superlink",
     "node": "pomona_federation.silo.node",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",

@@ -17,8 +17,8 @@ from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import Audit
 from pomona_federation.certificates import RENEW, certificate, expires, private, warning
-from pomona_federation.notices.notifier import Notifier
 from pomona_federation.server import superlink
+from pomona_federation.server.notifier import Notifier
 from pomona_federation.server.registry_admin import members
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_queue import StudyQueue

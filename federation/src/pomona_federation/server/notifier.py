@@ -26,9 +26,9 @@ from pomona.core.errors import PomonaError, StorageError
 from pomona.core.settings import Settings
 from pomona.storage.hash_chain import parsed
 from pomona_federation.json_store import read_json, write_json
-from pomona_federation.notices.events import Message, Progress, ServerEvents
 from pomona_federation.notices.settings import NotifySettings
 from pomona_federation.notices.transport import Notice, SendError, send
+from pomona_federation.server.notice_events import Message, Progress, ServerEvents
 from pomona_federation.supervision.followed_file import Mark, RewrittenError, lines_after
 from pomona_federation.supervision.supervisor import backoff
 
