@@ -9,6 +9,7 @@ import pytest
 
 from federation_in_process import deployed, same
 from pomona.cli import main
+from pomona.lifecycle import status_kept
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import status
@@ -18,7 +19,7 @@ from pomona_federation.server import message_exchange
 from pomona_federation.server.contacts import Contact
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.round_messages import OutgoingTask
-from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.server.study_queue import DRAIN, StudyQueue, require_undrained
 from pomona_federation.server.superlink_supervisor import Observation, judge
 from pomona_federation.unused_uplinks import Reason
 from test_preflight import server_kit
@@ -43,6 +44,7 @@ def test_a_drained_study_continues_to_the_bit(number, world):
             federation.run()
         stopped = read_status(federation.server / "run")
         assert (stopped.state, stopped.code, stopped.round) == ("interrupted", 143, number)
+        assert "undrain" in stopped.reason
         assert len(sent) == 3 * number + 3
     assert StudyQueue(federation.server).next() is None
     assert status.server(federation.server)["drain"] == "drained"
@@ -75,12 +77,20 @@ def test_drain_and_undrain_say_what_follows_and_are_audited_once(tmp_path, capsy
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "verdict"),
-    [("interrupted", 143, "drained"), ("failed", 1, "resubmit"), ("finished", 0, "finished")],
+    ("fault", "verdict"),
+    [(None, "drained"), (OSError(), "resubmit"), (SystemExit(143), "resubmit")],
 )
-def test_a_study_that_a_drain_has_ended_is_not_submitted_again(state, code, verdict):
-    ended = Status(state=state, round=2, code=code)
-    seen = Observation(ended, 1.0, link=True, app=False, appeared=True, waited=9.0, draining=True)
+def test_a_study_that_a_drain_has_ended_says_so_and_is_not_lost(fault, verdict, tmp_path):
+    """Also if the server is undrained before its supervisor looks."""
+    (tmp_path / DRAIN).touch()
+    with pytest.raises((SystemExit, OSError)), status_kept(tmp_path):
+        if fault:
+            raise fault
+        require_undrained(tmp_path)
+    (tmp_path / DRAIN).unlink()
+    ended = read_status(tmp_path)
+    assert ("undrain" in ended.reason) == (verdict == "drained")
+    seen = Observation(ended, 1.0, link=True, app=False, appeared=True, waited=9.0)
     assert judge(seen) == verdict
 
 

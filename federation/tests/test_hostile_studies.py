@@ -316,7 +316,7 @@ def test_a_decision_on_a_study_that_was_aborted_counts_once_it_is_resumed(federa
     for silo in federation.names:
         decided(federation, silo, "second")
     queue.resume("second")
-    assert queue.state(queue.named("second")) == "ready"
+    assert queue.state(queue.named("second")) == "queued"
 
 
 def test_an_evaluation_sends_the_model_of_no_other_study_than_the_one_it_names(federation):

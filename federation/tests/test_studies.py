@@ -139,7 +139,7 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     for silo, accepted in zip(federation.names, (True, False, True), strict=True):
         heard(federation, silo)
         decided(federation, silo, "second", accepted)
-    assert queue.state(queue.named("second")) == "ready"
+    assert queue.state(queue.named("second")) == "queued"
     federation.run("second")
     models = own_models(federation, "second")
     assert set(models) == {"silo-0", "silo-2"}
@@ -198,7 +198,7 @@ def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(
     for silo in ("silo-0", "silo-2"):
         heard(federation, silo)
         decided(federation, silo, "second")
-    assert queue.state(queue.named("second")) == "ready"
+    assert queue.state(queue.named("second")) == "queued"
     federation.run("second")
     assert set(own_models(federation, "second")) == {"silo-0", "silo-2"}
 
@@ -234,7 +234,7 @@ def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):
     for name in ("patient", "hasty"):
         decided(federation, "silo-0", name)
     assert queue.state(queue.named("patient")) == "proposed"
-    assert queue.state(queue.named("hasty")) == "ready"
+    assert queue.state(queue.named("hasty")) == "queued"
     assert not any(row["why"] for row in overview(federation.server))
 
 
@@ -522,8 +522,8 @@ def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federati
     assert queue.begin("second") == ("silo-2",)
     last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["study"]) == ("begun", "second")
-    assert queue.state(queue.named("second")) == "ready"
-    with pytest.raises(ConfigError, match="is ready; only a study that waits"):
+    assert queue.state(queue.named("second")) == "queued"
+    with pytest.raises(ConfigError, match="is queued; only a study that waits"):
         queue.begin("second")
 
 

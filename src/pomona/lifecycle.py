@@ -37,7 +37,7 @@ from pomona.record.run_folder import Mark, RunRecord, load, require_unchanged
 from pomona.record.run_summary import summarise
 from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
-from pomona.storage.run_status import FOLDER, ended, last_round, sums, write_status
+from pomona.storage.run_status import FOLDER, Paused, ended, last_round, sums, write_status
 from pomona.storage.safetensors_stream import digest
 
 
@@ -87,7 +87,8 @@ def status_kept(out: Path) -> Iterator[None]:
         yield
     except BaseException as fault:
         if not isinstance(fault, LockedError):
-            cause = SystemExit(143) if isinstance(fault, SystemExit) else fault
+            unnamed = isinstance(fault, SystemExit) and not isinstance(fault, Paused)
+            cause = SystemExit(143) if unnamed else fault
             with suppress(StorageError):
                 write_status(out, ended(cause, last_round(out)))
         raise

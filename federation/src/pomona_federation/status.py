@@ -57,6 +57,7 @@ def server(folder: Path, study: str | None = None) -> Row:
     queue = StudyQueue(folder)
     meant, federation = queue.current if study is None else queue.named(study), queue.federation
     agreed, state, work = None, folder / "run", folder / "run"
+    submitted = meant is not None and meant.known is not None
     if meant:
         agreed, state, work = meant.agreed(federation, folder), meant.folder, meant.at_work
     live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
@@ -74,7 +75,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "version": str(versions.own()),
         **_fields(held, "pid", "since"),
         "trial": None if work == state else int(work.name),
-        **_run(state, work, held is not None, queue.state(meant) if meant else None),
+        **_run(state, work, held is not None, queue.state(meant) if submitted else None),
         "sum": _sum(agreed),
         "rounds": live.rounds or (agreed.study.rounds if agreed else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
@@ -106,18 +107,17 @@ def _fields(record: object, *names: str) -> Row:
 
 
 def _run(state: Path, work: Path, held: bool, queued: str | None) -> Row:
-    """The state of a run, its last round, and what it waits for, unless that is from an earlier
-    life of the server; a study that has not begun has its state in the queue.
+    """The state of a run, ``queued`` if it has one in the queue, its last round, and what it waits
+    for, unless that is from an earlier life of the server.
     """
     said, rounds, waits = (
         read_status(state),
         read_status(work),
         read_status_file(WaitingStatus, work / WAITING),
     )
-    begins = None if queued == "ready" else queued
     current = said is not None and held and said.state == "running" and waits.since >= said.time
     return {
-        "state": _spoken(said.state if said else begins, held),
+        "state": _spoken(queued or getattr(said, "state", None), held),
         "round": getattr(rounds, "round", 0),
         "code": getattr(said, "code", None),
         "reason": getattr(said, "reason", ""),

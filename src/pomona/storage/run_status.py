@@ -92,6 +92,14 @@ class Status(BaseModel):
     sha256: dict[Within, Sha256] = {}
 
 
+class Paused(SystemExit):
+    """The end of a process whose run continues once its ``reason`` no longer holds."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(143)
+        self.reason = reason
+
+
 def exit_code(fault: BaseException | None) -> int:
     """Return the exit code of a process that ends with this exception, or with None."""
     match fault:
@@ -119,7 +127,11 @@ def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | Non
             state="interrupted",
             round=round_,
             code=code,
-            reason="stopped before the end; resume to continue",
+            reason=(
+                fault.reason
+                if isinstance(fault, Paused)
+                else "stopped before the end; resume to continue"
+            ),
         )
     return Status(state="failed", round=round_, code=code, reason=stated(fault))
 

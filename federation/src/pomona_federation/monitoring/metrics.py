@@ -30,7 +30,7 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import KIT, Study
 from pomona_federation.unused_uplinks import ADMITTED, Stage
 
-QUEUED = ("proposed", "ready", "declined", "aborted")  # states of submitted studies
+QUEUED = ("proposed", "queued", "declined", "aborted")  # states of submitted studies
 STUDY_STATES = (
     "never started",
     "starting",
@@ -47,14 +47,8 @@ SERVER = "pomona_server"
 
 
 def state_of(now: dict[str, Any]) -> str:
-    """The state as one of ``STUDY_STATES``; while the server runs another study, the study's state
-    in the queue.
-    """
-    row = next(
-        (row for row in now["studies"] if row["study"] == now["study"]), {"state": "", "hash": ""}
-    )
-    queued = bool(now["pid"] and row["hash"] and row["state"] in QUEUED)
-    return str(row["state"] if queued else now["state"]).partition(";")[0]
+    """The state as one of ``STUDY_STATES``."""
+    return str(now["state"]).partition(";")[0]
 
 
 def families_of_study(study: StudyView) -> list[Family]:

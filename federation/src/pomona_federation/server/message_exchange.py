@@ -21,7 +21,7 @@ from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing
 from pomona_federation.server.contacts import Contact, contacts
 from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.server.study_queue import STOPPED, draining
+from pomona_federation.server.study_queue import require_undrained
 from pomona_federation.supervision.status_files import WAITING, WaitingStatus, clock
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusedUplink
 
@@ -145,14 +145,13 @@ class MessageExchange:
         It does not wait for silos that are not ``awaited``, such as one that declines meanwhile,
         nor for those whose versions, as last noted, do not work with the server's.
 
-        Raises QuorumError, and SystemExit if the server is drained.
+        Raises QuorumError, and Paused if the server is drained.
         """
         wait, quorum = self.agreed.study.wait, self.agreed.quorum
         limit = monotonic() + wait
         self.waiting.begin("gathering silos", wait)
         while True:
-            if draining(self.kit_run):
-                raise SystemExit(STOPPED)
+            require_undrained(self.kit_run)
             self.handshake.greet()
             everybody, away = self._members(awaited)
             incompatible = self._incompatible

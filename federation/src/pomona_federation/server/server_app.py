@@ -40,7 +40,7 @@ from pomona_federation.server.member_registry import MemberRegistry, heavy, samp
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.round_messages import log_admission
 from pomona_federation.server.search_study import search
-from pomona_federation.server.study_queue import STOPPED, StudyQueue, draining
+from pomona_federation.server.study_queue import StudyQueue, require_undrained
 from pomona_federation.server.survey_app import conduct
 from pomona_federation.study import KIT, EvaluationStudy, SearchStudy, SurveyStudy, TrainingStudy
 from pomona_federation.supervision.process_logs import SERVER, logging_to
@@ -215,7 +215,7 @@ class ServerStatusFile(NullCallback):
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
         """Write the status of a committed round, and why silos that were not asked were not.
 
-        Raises SystemExit if the server is drained.
+        Raises Paused if the server is drained.
         """
         self._weigh()
         for line in self.transport.readmitted:
@@ -242,9 +242,7 @@ class ServerStatusFile(NullCallback):
         logger.info("committed with %d silos after %.1f s", len(present), row.seconds)
         for last in unused.values():
             logger.warning("%s was not used: %s; %s", last.silo, last.sentence, last.remedy)
-        if draining(self.transport.kit_run):
-            logger.info("the server is drained: the study stops here")
-            raise SystemExit(STOPPED)
+        require_undrained(self.transport.kit_run)
 
     def _unasked(self, place: int, number: int) -> UnusedUplink:
         """Why a member was not asked in a round."""

@@ -21,7 +21,7 @@ from pomona.core.files import blocks, opened, publish, writing
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file
 from pomona.storage.lock import locked
-from pomona.storage.run_status import read_status, write_status
+from pomona.storage.run_status import Paused, read_status, write_status
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
@@ -46,6 +46,12 @@ from pomona_federation.study import (
 def draining(run: Path) -> bool:
     """Whether the operator lets no round and no study begin; ``run``: the kit's folder."""
     return (run / DRAIN).exists()
+
+
+def require_undrained(run: Path) -> None:
+    """Raise Paused if the operator lets no round begin."""
+    if draining(run):
+        raise Paused(DRAINED)
 
 
 def completed(
@@ -84,9 +90,10 @@ def completed(
 
 STUDIES, SUBMITTED = "studies", "study.json"
 STOPPED = 143  # exit code of a study that is to continue later
+DRAINED = "the server is drained; `pomona server undrain` continues"
 DRAIN = "drain"  # file in run/: while it is there, no round and no study begins
 State = Literal[
-    "proposed", "ready", "running", "finished", "interrupted", "failed", "declined", "aborted"
+    "proposed", "queued", "running", "finished", "interrupted", "failed", "declined", "aborted"
 ]
 OVER: frozenset[State] = frozenset({"finished", "failed", "declined", "aborted"})
 
@@ -170,7 +177,7 @@ class StudyQueue:
             return "aborted"
         if said := read_status(study.folder):
             return said.state
-        return "ready" if study.known is None else self._decided(study, study.known)
+        return "queued" if study.known is None else self._decided(study, study.known)
 
     def next(self) -> QueuedStudy | None:
         """The study to run now: the first that is neither finished nor undecided; a started one
@@ -180,7 +187,7 @@ class StudyQueue:
             return None
         states = [(study, self.state(study)) for study in self.all]
         begun = [study for study, state in states if state in {"running", "interrupted"}]
-        return next(iter([*begun, *(study for study, state in states if state == "ready")]), None)
+        return next(iter([*begun, *(study for study, state in states if state == "queued")]), None)
 
     @property
     def current(self) -> QueuedStudy | None:
@@ -372,7 +379,7 @@ class StudyQueue:
         if len(self.members - declined) < quorum:
             return "declined"
         return (
-            "ready"
+            "queued"
             if len(accepted) >= quorum and (_late(known) or accepted | declined == self.members)
             else "proposed"
         )

@@ -20,7 +20,7 @@ from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
 from pomona_federation.audit_log import Audit
 from pomona_federation.server.registry_admin import written
-from pomona_federation.server.study_queue import STOPPED, QueuedStudy, StudyQueue, draining
+from pomona_federation.server.study_queue import DRAINED, STOPPED, QueuedStudy, StudyQueue, draining
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import LogReader
@@ -37,7 +37,7 @@ Verdict = Literal[
 # why a study that the operator has stopped is interrupted
 STOPS = {
     "aborted": "aborted by the server's operator",
-    "drained": "the server is drained; `pomona server undrain` continues",
+    "drained": DRAINED,
 }
 
 
@@ -52,7 +52,6 @@ class Observation:
         appeared: whether the ServerApp has been seen since the run was submitted.
         waited: seconds since the run was submitted.
         helper: whether SuperLink's helper is alive, which launches the ServerApp.
-        draining: whether no round shall begin.
     """
 
     status: Status | None
@@ -62,7 +61,6 @@ class Observation:
     appeared: bool
     waited: float
     helper: bool = True
-    draining: bool = False
 
 
 def judge(seen: Observation) -> Verdict:
@@ -77,7 +75,7 @@ def judge(seen: Observation) -> Verdict:
         return "restart"
     if seen.app:
         return "wait"
-    if seen.draining and status and status.state == "interrupted":
+    if status and status.reason == DRAINED:  # also if rounds may begin again meanwhile
         return "drained"
     if seen.appeared:
         return "resubmit"
@@ -276,9 +274,8 @@ class ServerPolicy:
             appeared |= app
             status = read_status(self.state)
             age = time.time() - status.time if status else 0.0
-            waited, drains = time.monotonic() - began, draining(self.folder / "run")
-            alive = supervisor.alive
-            seen = Observation(status, age, alive, app, appeared, waited, helper, drains)
+            waited, alive = time.monotonic() - began, supervisor.alive
+            seen = Observation(status, age, alive, app, appeared, waited, helper)
             if (verdict := judge(seen)) != "wait":
                 return verdict
             if study.known and self.queue.state(self.queue.named(study.name)) == "aborted":

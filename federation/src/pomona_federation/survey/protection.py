@@ -39,7 +39,7 @@ from math import ceil, exp
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.settings import LARGEST
+from pomona.core.bounds import LARGEST
 from pomona.data.dataset import Dataset
 from pomona_federation.survey.raw_data import RawData
 from pomona_federation.survey.replies import (

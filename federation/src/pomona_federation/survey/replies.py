@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
-from pomona.core.bounds import Count, Finite, Line, Targets, plain
+from pomona.core.bounds import LARGEST, Count, Line, Targets, plain
 from pomona.core.settings import Settings
 from pomona.data.dataset import InputKind, SampleType
 
@@ -40,6 +40,7 @@ def _safe(name: str) -> str:
 
 
 SafeName = Annotated[str, AfterValidator(_safe)]
+CellValue = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
 ColumnKind = Literal["number", "date", "category"]
 Markers = Annotated[tuple[SafeName, ...], Field(max_length=50)]
@@ -68,7 +69,7 @@ class Numbers(SafeColumn):
         rest: rows with a missing number.
     """
 
-    values: tuple[Finite, ...] = Field((), max_length=MOST_CELLS)
+    values: tuple[CellValue, ...] = Field((), max_length=MOST_CELLS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:

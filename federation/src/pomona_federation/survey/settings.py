@@ -8,14 +8,20 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import Finite
 from pomona.core.settings import Settings
-from pomona_federation.survey.replies import MOST_CELLS, MOST_COLUMNS, MOST_WORDS, SafeName, rounded
+from pomona_federation.survey.replies import (
+    MOST_CELLS,
+    MOST_COLUMNS,
+    MOST_WORDS,
+    CellValue,
+    SafeName,
+    rounded,
+)
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-Edges = Annotated[tuple[Finite, ...], Field(min_length=2, max_length=MOST_CELLS + 1)]
+Edges = Annotated[tuple[CellValue, ...], Field(min_length=2, max_length=MOST_CELLS + 1)]
 CellNames = Annotated[tuple[SafeName, ...], Field(min_length=1, max_length=MOST_CELLS)]
 
 
