@@ -159,13 +159,20 @@ def test_a_server_cannot_have_a_state_begin_anew_that_is_there(server_says, worl
         rounds.base(task)
 
 
-def test_who_cannot_be_taken_again_is_refused(world):
-    federation = world.federation("scaffold", quorum=1)
+@pytest.mark.parametrize(
+    ("method", "sums"),
+    [
+        ("scaffold", "control variates"),
+        pytest.param("feddyn", "linear terms", marks=pytest.mark.long),
+    ],
+)
+def test_who_cannot_be_taken_again_is_refused(method, sums, world):
+    federation = world.federation(method, quorum=1)
     with pytest.raises(ConfigError, match="no such study has begun"):
         StudyQueue(federation.server).readmit(SILO)
     late = federation.grid.folders.pop(12)
     stopped_after(federation, world.patch, 1)
-    with pytest.raises(ConfigError, match=r"control variates .* takes part in the next"):
+    with pytest.raises(ConfigError, match=rf"{sums} .* takes part in the next"):
         StudyQueue(federation.server).readmit(SILO)
     registry = MemberRegistry(federation.server / "run", Federation.load(federation.toml))
     with pytest.raises(ConfigError, match="silo-2 has not taken part"):

@@ -218,6 +218,8 @@ class Server:
     of the uplinks; a server optimizer may then step towards that mean instead (``fedopt``).
     ``sums``: all clients receive the same, and ``aggregate`` uses their uplinks, of floats, only in
     their mean by ``roster.weights(ids)``: secure aggregation can hide the single ones.
+    ``mirrors``: what the state adds up of every client's uplinks as the client's own state does, if
+    anything: a client that loses rounds can no longer agree with it.
     """
 
     start: Callable[[Initial, Roster, int], Any]
@@ -230,6 +232,7 @@ class Server:
     global_model: bool = False
     averages: bool = False
     sums: bool = False
+    mirrors: str = ""
     closing: Callable[[Any, Roster, Round], str | None] = _nothing
     flaw: Callable[[Uplink], str | None] = _nothing
     limited: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = (

@@ -80,7 +80,15 @@ def server(alpha: float) -> base.Server:
     def expects(state: Cloud) -> base.Uplink:
         return {"model": state.model}
 
-    return base.Server(begin, down, aggregate, base.welcome_model, expects, global_model=True)
+    return base.Server(
+        begin,
+        down,
+        aggregate,
+        base.welcome_model,
+        expects,
+        global_model=True,
+        mirrors="linear terms",
+    )
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,15 @@ def server(settings: SCAFFOLD) -> base.Server:
     def expects(state: Center) -> base.Uplink:
         return {"model_delta": state.model, "control_delta": state.controls[0]}
 
-    return base.Server(begin, down, aggregate, base.welcome_model, expects, global_model=True)
+    return base.Server(
+        begin,
+        down,
+        aggregate,
+        base.welcome_model,
+        expects,
+        global_model=True,
+        mirrors="control variates",
+    )
 
 
 @dataclass(frozen=True)

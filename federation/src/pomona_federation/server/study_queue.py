@@ -359,11 +359,10 @@ class StudyQueue:
         if study is None or not (study.at_work / ROSTER).exists():
             raise ConfigError("no such study has begun; a silo joins a new one by itself")
         agreed = study.agreed(self.federation, self.kit)
-        tells = () if agreed.survey else agreed.config.method.method().card.exchange.tells
-        if "control_delta" in tells:
+        if not agreed.survey and (sums := agreed.config.method.method().server.mirrors):
             raise ConfigError(
-                f"study {study.name}: the server's control variates count rounds that {silo} has "
-                "lost and would count them twice; it sits the study out, and takes part in the next"
+                f"study {study.name}: the server's {sums} count rounds that {silo} has lost and "
+                "would count them twice; it sits the study out, and takes part in the next"
             )
         own = None if agreed.own else MemberRegistry(self.kit / "run", self.federation)
         registry = MemberRegistry(study.at_work, self.federation, members=own)
