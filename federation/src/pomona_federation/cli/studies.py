@@ -175,7 +175,8 @@ def _known(known: Any) -> dict[str, Any]:
 
 
 def accept(study: str, *, by: By = "", folder: SiloKit = HERE, json: Json = False) -> None:
-    """Accept a study: this silo does its tasks from then on.
+    """Accept a study: this silo does its tasks from then on. What `silo check --study` refuses is
+    refused.
 
     Parameters
     ----------
@@ -209,10 +210,9 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
             f"silo check --study {named.agreement[:9]}`, then accept it by this hash"
         )
     if accepted:
-        from pomona_federation.silo.silo_in_study import Silo
+        from pomona_federation.silo.preflight import require_acceptable
 
-        importable(folder)
-        Silo(folder, named).require_affordable()
+        require_acceptable(folder, named)
     done = known.decide(named, accepted, by or _account())
     news = _tell(folder)
     if json:

@@ -40,6 +40,7 @@ class Checks:
 
     def __init__(self) -> None:
         self.lines: list[CheckLine] = []
+        self._faults: list[PomonaError] = []
 
     def make(self, name: str, check: Callable[[], tuple[T, str]]) -> T | None:
         """Run one check that returns a value and a text; a Remark becomes a warning, any other
@@ -53,10 +54,9 @@ class Checks:
         except (
             Exception
         ) as fault:  # from a driver, custom code or a library: the other checks run all the same
-            text, code = (
-                (str(fault), fault.code) if isinstance(fault, PomonaError) else (worded(fault), 1)
-            )
-            self.lines.append(CheckLine(name, "failed", text, code))
+            known = fault if isinstance(fault, PomonaError) else PomonaError(worded(fault))
+            self._faults.append(known)
+            self.lines.append(CheckLine(name, "failed", str(known), known.code))
         else:
             self.lines.append(CheckLine(name, "ok", text))
             return value
@@ -66,6 +66,12 @@ class Checks:
     def code(self) -> int:
         """The highest exit code of a failure, 0 if all passed."""
         return max((line.code for line in self.lines), default=0)
+
+    def require(self, summary: str) -> None:
+        """Raise the gravest failure's error with all failed lines; return if there are none."""
+        if self._faults:
+            lines = (f"{x.check}: {x.text}" for x in self.lines if x.result == "failed")
+            raise type(max(self._faults, key=lambda fault: fault.code))(summary, *lines)
 
 
 CLOCK = (

@@ -7,7 +7,7 @@ from math import isinf
 from pathlib import Path
 from typing import Any
 
-from pomona.core.errors import DataError, PomonaError, ProtocolError
+from pomona.core.errors import PomonaError, ProtocolError
 from pomona.core.registry import importable
 from pomona.data.settings import DataSettings
 from pomona.federation.noise_in_sums import against
@@ -47,14 +47,8 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
     Returns:
         Their lines, what would leave the silo (empty if unknown), and the exit code.
     """
-    importable(folder)
     checks, leaves = Checks(), dict[str, Any]()
-    silo = checks.make("settings", lambda: _silo(folder))
-    work = checks.make("study", lambda: _study(folder, study, silo)) if study else Silo(folder)
-    checks.make("state", lambda: _state(folder))
-    if silo:
-        _check_settings(checks, folder, silo)
-    federation = _check_agreement(checks, work) if work else None
+    silo, work, federation = _check_files(checks, folder, study)
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     if federation and not federation.insecure:
         checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
@@ -69,6 +63,30 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
         checks.make("policy", partial(_policy, folder, work.study))
     checks.make("disk", lambda: kit_checks.disk(folder, leaves.get("bytes_per_model", 0)))
     return checks.lines, leaves, checks.code
+
+
+def require_acceptable(folder: Path, known: KnownStudy) -> None:
+    """Raise PomonaError with every check of ``run`` that fails of a study, except those of keys,
+    connection and disk, which may be mended after it was accepted.
+    """
+    checks, name = Checks(), known.study.name
+    silo, work, federation = _check_files(checks, folder, known.agreement)
+    if silo and work and federation:
+        _check_data(checks, silo, work, {})
+    checks.require(f"study {name} is not accepted, since `pomona silo check --study {name}` fails")
+
+
+def _check_files(
+    checks: Checks, folder: Path, study: str | None
+) -> tuple[SiloFile | None, Silo | None, Federation | None]:
+    """Check the settings, the state and the agreement; returns what could be read of them."""
+    importable(folder)
+    silo = checks.make("settings", lambda: _silo(folder))
+    work = checks.make("study", lambda: _study(folder, study, silo)) if study else Silo(folder)
+    checks.make("state", lambda: _state(folder))
+    if silo:
+        _check_settings(checks, folder, silo)
+    return silo, work, _check_agreement(checks, work) if work else None
 
 
 def _check_settings(checks: Checks, folder: Path, silo: SiloFile) -> None:
@@ -241,28 +259,12 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
 
     Returns remarks.
     """
-    import torch
-
     from pomona.partition.divergence import label_counts
 
-    silo, agreed = work.file, work.agreed
-    own = work.own
-    rows = own.partition.clients[0]
-    if not len(rows.train):
-        raise DataError("no training rows; name a file that has some in section data of silo.toml")
-    objective = own.objective()
-    first = torch.from_numpy(
-        rows.train[: max(objective.least_batch, min(len(rows.train), own.config.batch_size))]
-    )
-    model = own.initial().unsqueeze(0)
-    loss, gradient = objective.gradient(model, [first.to(model.device)])
-    if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
-        raise DataError(
-            "the untrained model's loss on this data is not finite; look at shift and scale, and "
-            "at the data"
-        )
-    leaves |= departing(silo, agreed, model.shape[1], len(rows.train))
+    silo, agreed, own = work.file, work.agreed, work.own
+    rows, numbers = own.partition.clients[0], len(own.initial())
     found = facts(work)
+    leaves |= departing(silo, agreed, numbers, len(rows.train))
     leaves["traffic"] = str(found.traffic)
     if own.config.privacy:
         protects = own.config.privacy.protects
@@ -286,8 +288,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     return (
         remarks(work),
         (
-            f"{sizes}; the model takes it ({model.shape[1]} numbers, loss {float(loss[0]):.3g} "
-            "untrained)"
+            f"{sizes}; the model takes it ({numbers} numbers, loss {found.loss:.3g} untrained)"
         ),
     )
 

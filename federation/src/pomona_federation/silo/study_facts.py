@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pomona.config import Config
-from pomona.core.errors import listed
+from pomona.core.errors import DataError, listed
 from pomona.core.round import Roster
 from pomona.federation.batchnorm_statistics import accompanied
 from pomona.federation.round_plan import round_of
@@ -111,22 +111,42 @@ class StudyFacts:
         cost: of the whole study in the worst case.
         total: of all studies on the same data with this one.
         traffic: of a silo.
+        loss: of the untrained model on a first batch; 0 in a survey.
     """
 
     cost: Cost
     total: Cost
     traffic: Traffic
+    loss: float = 0.0
 
 
 def facts(silo: Silo) -> StudyFacts:
     """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
+    loss = 0.0 if silo.agreed.survey else _untrained_loss(silo.own)
     total = PrivacyBudget(silo.folder).total_with(silo.claim(), silo.file.data)
     if asked := silo.agreed.survey:
         columns(asked, silo.file.data, silo.member)
         return StudyFacts(silo.claim().worst(), total, Traffic(0, 0, 0))
-    return StudyFacts(
-        worst_cost(silo.own), total, _in_all([traffic(silo.own, one) for one in silo.agreed.runs])
-    )
+    moved = _in_all([traffic(silo.own, one) for one in silo.agreed.runs])
+    return StudyFacts(worst_cost(silo.own), total, moved, loss)
+
+
+def _untrained_loss(own: Scenario) -> float:
+    """Loss of the untrained model on a first batch. Raises DataError without training samples, or
+    if it or its gradient is not finite.
+    """
+    train, objective = own.partition.clients[0].train, own.objective()
+    if not len(train):
+        raise DataError("no training rows; name a file that has some in section data of silo.toml")
+    rows = torch.from_numpy(train[: max(objective.least_batch, own.config.batch_size)])
+    model = own.initial().unsqueeze(0)
+    loss, gradient = objective.gradient(model, [rows.to(model.device)])
+    if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
+        raise DataError(
+            "the untrained model's loss on this data is not finite; look at shift and scale, and "
+            "at the data"
+        )
+    return float(loss[0])
 
 
 def remarks(silo: Silo) -> list[str]:
