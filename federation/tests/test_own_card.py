@@ -56,7 +56,11 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
     theirs = load_file(simulation / "exports" / "client-00.safetensors")
     assert ours.keys() == theirs.keys()
     assert all(ours[name].equal(theirs[name]) for name in ours)
-    assert (exports / "personal.card.md").read_text() == card(federation, federation.names[0])
+    text = (exports / "personal.safetensors.card.md").read_text()
+    digest = hashlib.sha256((exports / "personal.safetensors").read_bytes()).hexdigest()
+    assert f"| the exported file | `{digest}` |" in text
+    measured = part(text, "Metrics on test", "Hashes")
+    assert measured == part(card(federation, federation.names[0]), "Metrics on test", "Hashes")
 
 
 def test_without_a_model_there_is_nothing_to_export(tmp_path, capsys):
@@ -92,5 +96,6 @@ def test_between_rounds_a_card_has_the_scores_of_its_round(world):
     for text in scores:
         figures = part(text, "Metrics on test", "Privacy")
         assert "| accuracy in % |" in figures
+        assert "Intervals come with the last round." in figures
         assert " to " not in figures
     assert f"after round {rounds}." in seen[-1]

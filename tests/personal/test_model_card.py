@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import pomona
+from command_line import command
 from pomona import Config
 from pomona.data.dataset import Dataset
 from pomona.federation.callbacks import StopAfter
@@ -25,6 +26,7 @@ from pomona.personal.model_card import (
     outputs,
     relationships,
     write,
+    write_of_export,
 )
 from pomona.record.presentation import Presentation, Quantity
 from pomona.scenario import Scenario
@@ -101,6 +103,49 @@ def test_a_card_says_what_the_record_says(tmp_path):
         assert hashes["its frozen part, in a separate file"] == result.about["frozen"]["sha256"]
         assert hashes["the data"] == result.about["data"]["fingerprint"]
         assert hashes["who holds which rows"] == result.about["partition_sha256"]
+
+
+def test_an_exports_card_names_the_exported_file_and_its_model(tmp_path):
+    pomona.run(config(method="fedavg", rounds=1), tmp_path / "run")
+    model = tmp_path / "run" / "models" / "client-00.safetensors"
+    out = tmp_path / "for_others.pt2"
+    export = ["export", tmp_path / "run", "--client", "place:0", "--to", "pt2", "--out", out]
+    assert command(*export) == 0
+    path = tmp_path / "for_others.pt2.card.md"
+    text, of_model = path.read_text(), card(tmp_path / "run")
+    about, hashes = table(text), table(section(text, "Hashes"))
+    assert about["file"] == ["for\\_others.pt2"]
+    assert about["exported from"] == [model.name]
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in (out, model)]
+    assert hashes["the exported file"] == [f"`{digests[0]}`"]
+    assert hashes["the file that it was exported from"] == [f"`{digests[1]}`"]
+    assert section(text, "Metrics on test") == section(of_model, "Metrics on test")
+    path.write_text(text.replace("To be filled in", "For screening"))
+    assert command(*export) == 0
+    assert "For screening" in path.read_text()
+
+
+def test_the_card_of_an_earlier_round_is_not_an_exports(tmp_path):
+    model, out = tmp_path / "personal.safetensors", tmp_path / "personal.onnx"
+    for path in (model, out):
+        path.write_bytes(b"a later round")
+    assert write_of_export(model, out) is None
+    (tmp_path / "personal.card.md").write_text("| this model's file | `0` |")
+    assert write_of_export(model, out) is None
+
+
+def test_a_card_says_why_rows_of_one_patient_have_no_intervals(tmp_path):
+    rows = tmp_path / "rows.csv"
+    lines = [f"{k % 7 / 7},{k % 2},p{k // 3},{k % 2}" for k in range(120)]
+    rows.write_text("\n".join(["x,y,patient,site", *lines]))
+    data = {"name": "table", "path": rows, "label_column": "y", "client_column": "site"}
+    for column, reason in ((None, False), ("patient", True)):
+        out = tmp_path / f"by-{column}"
+        of = {**data, "group_column": column, "drop_columns": ["patient"] if column is None else []}
+        pomona.run(config(method="fedavg", rounds=1, clients=2, data=of, partition="natural"), out)
+        text = section(card(out), "Metrics on test")
+        assert ("No intervals" in text) == reason
+        assert (" to " in text) != reason
 
 
 def test_a_card_begins_with_what_the_hugging_face_hub_reads(tmp_path):

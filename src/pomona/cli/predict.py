@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
@@ -10,9 +10,6 @@ from pomona.cli.output import Json, emit, print_table, shown, talk
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.files import publish, writing
 from pomona.core.table import Table, csv_text, of_records
-
-if TYPE_CHECKING:
-    from pomona.personal import PersonalModel
 
 MOST_COLUMNS = 20  # outputs in a terminal's table
 
@@ -223,7 +220,7 @@ def export(
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
-    """Export a client's personal model for other programs.
+    """Export a client's personal model for other programs, with its card beside it.
 
     A program (pt2) and an ONNX file accept raw samples and normalise them; the tensors
     (safetensors) are just the network's state_dict.
@@ -234,24 +231,28 @@ def export(
         a folder that `pomona run` wrote
     """
     from pomona.core.files import own
-    from pomona.personal import PersonalModel
     from pomona.record.run_folder import load, require_unchanged
 
     number = client_place(client, load(run).about["clients"])
     name = f"models/client-{number:02d}.safetensors"
     require_unchanged(run, name)
-    net = PersonalModel.load(run / name, own_code)
-    exported(net, out_ or own(run, "exports", f"client-{number:02d}.{to}"), to, json)
+    exported(
+        run / name, out_ or own(run, "exports", f"client-{number:02d}.{to}"), to, own_code, json
+    )
 
 
-def exported(net: "PersonalModel", path: Path, to: To, json: bool) -> None:
-    """Write a personal model for other programs, and print where."""
+def exported(model: Path, path: Path, to: To, own_code: bool, json: bool) -> None:
+    """Write a file's model for other programs, with its card, and print where."""
+    from pomona.personal import PersonalModel, model_card
     from pomona.personal.export import export as write
     from pomona.personal.export import inputs
 
+    net = PersonalModel.load(model, own_code)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write(net, path, to)
+        if model_card.write_of_export(model, path) is None:
+            talk(f"note: {path} has no card: {model} has none, or one of an earlier round")
     if json:
         emit(
             {

@@ -26,6 +26,7 @@ from pomona.core.files import LONG, content, publish
 from pomona.data.dataset import Dataset
 from pomona.federation.noise_in_sums import against
 from pomona.metrics.metric import EVERY_METRIC, is_own, metric_named
+from pomona.objective.dataset import groups_of
 from pomona.privacy.settings import groups_note
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
@@ -37,6 +38,7 @@ MOST = 20  # names listed
 
 SUFFIX = ".card.md"
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~!&])")
+FILE = "this model's file"  # among the hashes
 USES = "## Intended use"  # from here on a card belongs to people
 PEOPLE = f"""{USES}
 
@@ -117,7 +119,7 @@ def card_of(
         scenario.names[client],
         _about(scenario, path, done),
         [(part, *held(scenario.dataset, scenario.targets, getattr(rows, part))) for part in SPLITS],
-        _measured(config, number, kept)
+        _measured(config, number, kept) + _without_intervals(scenario, client, metrics)
         if metrics
         else "Not measured: this client has no test samples.",
         figures(metrics),
@@ -165,9 +167,22 @@ def _measured(config: Config, number: int | None, kept: str) -> str:
     return " ".join(filter(None, [said, earlier, kept]))
 
 
+def _without_intervals(scenario: Scenario, client: int, metrics: Mapping[str, Any]) -> str:
+    """Say why no metric has an interval; empty if one has."""
+    if "intervals" not in metrics:
+        return " Intervals come with the last round."
+    groups, rows = groups_of(scenario.dataset), scenario.partition.clients[client].test
+    if groups is None or len(np.unique(groups[rows])) == len(rows):
+        return ""
+    return (
+        " No intervals: several test samples are of one group (data.group_column), such as rows of "
+        "one patient, and an interval would count them as independent."
+    )
+
+
 def _hashes(scenario: Scenario, path: Path) -> dict[str, str]:
     """Return the hashes of a model's file and of what it was made from, by subject."""
-    found = {"this model's file": files.sha256(path)}
+    found = {FILE: files.sha256(path)}
     if scenario.frozen:
         found["its frozen part, in a separate file"] = digest(scenario.frozen)
     if started := scenario.config.model.init_sha256:
@@ -199,6 +214,29 @@ def write(card: Card, path: Path) -> Path:
     return publish(beside, [_template().render(card=card).encode(), _people(beside)])
 
 
+def write_of_export(model: Path, path: Path) -> Path | None:
+    """Write the card of a model's file beside its export, with the export's name and hash.
+
+    Returns None if the file has no card, or one of an earlier round. Raises OSError.
+    """
+    source, sha256 = model.with_name(model.stem + SUFFIX), files.sha256(model)
+    text = content(source, LONG) if source.is_file() else b""
+    rows = {
+        f"| file | {harmless(model.name)} |": f"| file | {harmless(path.name)} |\n"
+        f"| exported from | {harmless(model.name)} |",
+        f"| {FILE} | `{sha256}` |": f"| the exported file | `{files.sha256(path)}` |\n"
+        f"| the file that it was exported from | `{sha256}` |",
+    }
+    if not all(row.encode() in text for row in rows):
+        return None
+    for row, exported in rows.items():
+        text = text.replace(row.encode(), exported.encode(), 1)
+    card = path.with_name(path.name + SUFFIX)
+    if card.exists():
+        text = text[: _heading(text)] + _people(card)
+    return publish(card, [text])
+
+
 @cache
 def _template() -> Any:  # jinja2.Template
     from jinja2 import Environment, PackageLoader, StrictUndefined  # late: slow to import
@@ -225,11 +263,17 @@ def _people(path: Path) -> bytes:
     if path.exists():
         with suppress(OSError):
             text = content(path, LONG)
-            if found := re.search(rf"^{USES}\s*$".encode(), text, re.MULTILINE):
-                return text[found.start() :]
+            if (start := _heading(text)) < len(text):
+                return text[start:]
         names = (path.with_name(f"{path.name}.{k}") for k in count(1))
         path.rename(next(name for name in names if not name.exists()))
     return PEOPLE.encode()
+
+
+def _heading(text: bytes) -> int:
+    """Return where people's text begins in a card; its length if nowhere."""
+    found = re.search(rf"^{USES}\s*$".encode(), text, re.MULTILINE)
+    return found.start() if found else len(text)
 
 
 def privacy_spent(scenario: Scenario, client: int, epsilon: float | None) -> str:

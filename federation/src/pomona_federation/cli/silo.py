@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from pomona.cli.output import Json, emit, out, print_table, say, size, talk
 from pomona.cli.predict import To, exported
 from pomona.core.errors import ConfigError
-from pomona.core.files import content, own, publish
+from pomona.core.files import own
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import HERE, SiloKit
 from pomona_federation.cli.server import stopping
@@ -171,7 +171,6 @@ def export(
     Own code that the model names is run if silo.toml lists code.
     """
     from pomona.core.registry import importable
-    from pomona.personal import PersonalModel
     from pomona_federation.silo.silo_in_study import Silo
 
     silo = Silo.in_study(folder, study)
@@ -182,6 +181,4 @@ def export(
         )
     importable(folder)
     path = out_ or own(models, "exports", f"personal.{to}")
-    exported(PersonalModel.load(model, bool(silo.file.code)), path, to, json)
-    if (card := models / "personal.card.md").is_file():
-        publish(path.with_name(f"{path.stem}.card.md"), [content(card)])
+    exported(model, path, to, bool(silo.file.code), json)

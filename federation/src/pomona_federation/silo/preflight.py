@@ -287,9 +287,7 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
         )
     return (
         remarks(work),
-        (
-            f"{sizes}; the model takes it ({numbers} numbers, loss {found.loss:.3g} untrained)"
-        ),
+        (f"{sizes}; the model takes it ({numbers} numbers, loss {found.loss:.3g} untrained)"),
     )
 
 
