@@ -56,7 +56,7 @@ QUICK = Size(400, 1, 1.0)
 def clients(scenario: Scenario, make: Callable[[], Cnn]) -> list[Client]:
     """The reference's clients, each with its data as floats."""
     config, dataset = scenario.config, scenario.dataset
-    data = DeviceDataset.of(dataset, scenario.partition, "classes")
+    data = DeviceDataset.build(dataset, scenario.partition, "classes")
 
     def part(split: str, client: int) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = data.gather(data.rows[split][client])

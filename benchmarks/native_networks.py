@@ -104,7 +104,7 @@ def works(name: str, batch: int) -> dict[str, Work]:
     module, held = make(), data(shape, batch)
     space, made = ParameterSpace(module), dict[str, Work]()
     objectives = {"torch": TorchObjective(module, space, held, cross_entropy)}
-    network = NativeNetwork.of(module, space, held, cross_entropy, False)
+    network = NativeNetwork.build(module, space, held, cross_entropy, False)
     if isinstance(network, NativeNetwork):
         native = NativeObjective(module, space, held, cross_entropy, network)
         objectives["native"] = native

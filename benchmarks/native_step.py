@@ -112,7 +112,7 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
     x = torch.rand(4, 28, 28, 512)
     data = DeviceDataset(x, torch.zeros(4, dtype=torch.int64), None, None, {}, "classes")
     space = ParameterSpace(module)
-    native = NativeNetwork.of(module, space, data, cross_entropy, precision == "bf16")
+    native = NativeNetwork.build(module, space, data, cross_entropy, precision == "bf16")
     if isinstance(native, NativeNetwork):
         made["native"] = (
             partial(native.outputs, space.pack(module), torch.arange(4)),

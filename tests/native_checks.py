@@ -27,7 +27,7 @@ def samples(n, shape, seed=0, kind=np.uint8, classes=3):
 
 
 def step_of(module, data, kind="", bf16=False):
-    made = NativeNetwork.of(module, ParameterSpace(module), data, cross_entropy, bf16, kind)
+    made = NativeNetwork.build(module, ParameterSpace(module), data, cross_entropy, bf16, kind)
     assert isinstance(made, NativeNetwork), made
     return made
 

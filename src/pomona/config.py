@@ -37,7 +37,7 @@ from pomona.metrics.metric import METRICS, is_own
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
 from pomona.models.settings import LoraTraining
-from pomona.objective.augmentation import KINDS, Augmentation
+from pomona.objective.augmentation import TRANSFORMS, Augmentation
 from pomona.objective.dataset import Precision
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
 from pomona.partition import RECIPES, PartitionSettings
@@ -179,7 +179,7 @@ class Config(Settings):
         description=(
             "random changes of images in training, in this order: name or name:strength, of "
         )
-        + ", ".join(f"{name}:{kind.strength:g}" for name, kind in KINDS.items()),
+        + ", ".join(f"{name}:{kind.strength:g}" for name, kind in TRANSFORMS.items()),
     )
     seed: int = Field(0, ge=0, lt=2**63, description="seed of all random numbers")
     clients: int = Field(

@@ -377,13 +377,13 @@ class Scenario:
             return "engine = 'torch'"
         if self.config.privacy:
             return "private gradients are those of single samples"
-        native = NativeNetwork.of(
+        native = NativeNetwork.build(
             module, space, self.resident, loss, self.config.precision == "bf16"
         )
         batch = min(self.config.batch_size, max(self.resident.sizes("train"), default=0))
-        if isinstance(native, NativeNetwork) and batch > native.most:
+        if isinstance(native, NativeNetwork) and batch > native.max_batch:
             return (
-                f"a batch has {batch} samples, and of this network a call takes {native.most}; "
+                f"a batch has {batch} samples, a call of this network takes {native.max_batch}; "
                 "lower batch_size"
             )
         return native
@@ -423,7 +423,7 @@ class Scenario:
         return self._once("resident", self._resident)
 
     def _resident(self) -> DeviceDataset:
-        data = DeviceDataset.of(self.dataset, self.partition, self.targets, self.config.device)
+        data = DeviceDataset.build(self.dataset, self.partition, self.targets, self.config.device)
         weights = class_weights.weights_of(
             self.config.model, data.y, data.rows["train"], self.dataset.n_outputs
         )

@@ -58,7 +58,7 @@ from pomona.lifecycle import (
     same_everywhere,
     status_kept,
 )
-from pomona.objective.training import When
+from pomona.objective.training import Stage
 from pomona.personal.backdoor import backdoor
 from pomona.personal.collect import (
     KeptByClients,
@@ -441,7 +441,7 @@ def _collected(
     scenario: Scenario,
     transport: Inline | Workers,
     record: RunRecord,
-    headline: tuple[str, When],
+    headline: tuple[str, Stage],
     best: int,
 ) -> dict[str, Any]:
     """Record the clients' answers and final metrics; return further content of the summary.

@@ -53,7 +53,7 @@ def test_what_a_network_sees_is_the_formula(dtype, size):
     shift, scale = (tuple(k + s for k in range(size[-1])) for s in (0.5, 3.0))
     dataset = checked(Dataset("it", "image", x, y, ("a", "b"), 7, shift, scale))
     rows = ClientRows(np.arange(7), np.arange(0), np.arange(0))
-    data = DeviceDataset.of(dataset, Partition((rows,), {}), "classes")
+    data = DeviceDataset.build(dataset, Partition((rows,), {}), "classes")
     index = [6, 0, 6, 3]
     seen, truth = data.gather(torch.tensor(index))
     expected = (x[index].astype(np.float32) - np.float32(shift)) / np.float32(scale)

@@ -66,10 +66,10 @@ def test_what_unseen_clients_do_changes_nobody_else(tmp_path):
 def test_an_unseen_client_that_diverges_is_left_without_a_model(tmp_path, monkeypatch):
     gradient = TorchObjective.gradient
 
-    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+    def breaks(self, W, indices, criterion=None, above=0, views=None, cache=None):
         if views[0].client == 1:
             raise DivergedError("client 1: the loss is nan; lower lr")
-        return gradient(self, W, indices, criterion, above, views, kept)
+        return gradient(self, W, indices, criterion, above, views, cache)
 
     whole = pomona.run(coming("fedamp"))
     monkeypatch.setattr(TorchObjective, "gradient", breaks)

@@ -133,7 +133,7 @@ def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     whole = {"batch_size": 10**6}  # no batch has more samples than its client
     monkeypatch.setattr(NativeNetwork, "most", largest - 1)
     why = (
-        f"a batch has {largest} samples, and of this network a call takes {largest - 1}; lower "
+        f"a batch has {largest} samples, a call of this network takes {largest - 1}; lower "
         "batch_size"
     )
     _, said = run(engine="auto", **whole)

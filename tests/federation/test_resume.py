@@ -401,7 +401,7 @@ def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path
     from pomona.core.errors import DivergedError
     from pomona.objective.pytorch import TorchObjective
 
-    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+    def breaks(self, W, indices, criterion=None, above=0, views=None, cache=None):
         raise DivergedError(
             f"client {views[0].client}, round {views[0].round}, step {views[0].step}: the loss is "
             "nan"
@@ -428,10 +428,10 @@ def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(
         "client 2, round 2, step 1: the loss is nan; lower lr",
     )
 
-    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+    def breaks(self, W, indices, criterion=None, above=0, views=None, cache=None):
         if any((view.client, view.round, view.step) == (2, 2, 1) for view in views):
             raise DivergedError(fault)
-        return gradient(self, W, indices, criterion, above, views, kept)
+        return gradient(self, W, indices, criterion, above, views, cache)
 
     monkeypatch.setattr(TorchObjective, "gradient", breaks)
     result = run("apple", tmp_path / "run")

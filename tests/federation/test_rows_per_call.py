@@ -121,10 +121,10 @@ def test_the_engine_follows_from_network_and_setting():
 def test_one_diverging_client_of_a_call_leaves_the_others(monkeypatch):
     gradient = StackedObjective.gradient
 
-    def breaks(self, W, indices, criterion=None, above=0, views=None, kept=None):
+    def breaks(self, W, indices, criterion=None, above=0, views=None, cache=None):
         if any((view.client, view.round) == (2, 2) for view in views):
             raise DivergedError("client 2, round 2, step 0: the loss is nan; lower lr")
-        return gradient(self, W, indices, criterion, above, views, kept)
+        return gradient(self, W, indices, criterion, above, views, cache)
 
     monkeypatch.setattr(StackedObjective, "gradient", breaks)
     result = pomona.run(tiny("apple", rows_per_call=4))

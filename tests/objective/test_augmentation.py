@@ -15,7 +15,7 @@ from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective import augmentation
-from pomona.objective.augmentation import KINDS, augmented, parsed
+from pomona.objective.augmentation import TRANSFORMS, augment, parse
 from pomona.objective.batches import View
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.private import PrivateObjective
@@ -44,12 +44,12 @@ def draws(n, round_=1):
 
 
 @pytest.mark.parametrize("shape", [FLAT, SOLID, (1, 1, 1, 1), (0, 3, 4, 4)])
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", TRANSFORMS)
 def test_of_strength_0_nothing_changes(name, shape):
-    if len(shape) > 4 and not KINDS[name].volumes:
+    if len(shape) > 4 and not TRANSFORMS[name].volumes:
         pytest.skip("for flat images")
     x, y = batch(shape)
-    seen, masks = augmented([f"{name}:0"], x, y, draws(len(x)))
+    seen, masks = augment([f"{name}:0"], x, y, draws(len(x)))
     assert_close(seen, x, atol=1e-5, rtol=1e-5)
     assert torch.equal(masks, y)
 
@@ -58,15 +58,15 @@ def test_of_strength_0_nothing_changes(name, shape):
 @pytest.mark.parametrize(("name", "axis"), [("flip", -1), ("flip-vertical", -2)])
 def test_a_flip_mirrors_images_and_masks_and_two_are_none(name, axis, shape):
     x, y = batch(shape)
-    seen, masks = augmented([f"{name}:1"], x, y, draws(len(x)))
+    seen, masks = augment([f"{name}:1"], x, y, draws(len(x)))
     assert torch.equal(seen, x.flip(axis))
     assert torch.equal(masks, y.flip(axis))
-    assert torch.equal(augmented([f"{name}:1"], seen, masks, draws(len(x)))[0], x)
+    assert torch.equal(augment([f"{name}:1"], seen, masks, draws(len(x)))[0], x)
 
 
 def test_a_flip_takes_its_chance_for_each_sample():
     x, y = batch((400, 1, 1, 2))
-    seen, _ = augmented(["flip:0.25"], x, y, draws(400))
+    seen, _ = augment(["flip:0.25"], x, y, draws(400))
     kept = (seen == x).flatten(1).all(1).sum()
     assert torch.equal(seen.sort(-1).values, x.sort(-1).values)
     assert abs(int(kept) - 300) < 4 * math.sqrt(400 * 0.25 * 0.75)
@@ -76,7 +76,7 @@ def test_a_flip_takes_its_chance_for_each_sample():
 @given(seed=st.integers(0, 50))
 def test_moves_keep_the_counts_of_a_masks_classes_where_nothing_comes_from_outside(shape, seed):
     x, y = batch(shape, seed=seed)
-    _, masks = augmented(["flip", "flip-vertical"], x, y, draws(len(x), seed))
+    _, masks = augment(["flip", "flip-vertical"], x, y, draws(len(x), seed))
     assert torch.equal(masks.flatten(1).sort(1).values, y.flatten(1).sort(1).values)
 
 
@@ -85,7 +85,7 @@ def test_moves_keep_the_counts_of_a_masks_classes_where_nothing_comes_from_outsi
 def test_a_crop_is_a_window_of_the_mirrored_image(shape, most):
     """NumPy's reflecting pad is the reference; the shifts are read off the same streams."""
     x, y = batch(shape)
-    seen, masks = augmented([f"crop:{most}"], x, y, draws(len(x)))
+    seen, masks = augment([f"crop:{most}"], x, y, draws(len(x)))
     moved = set()
     for k, own in enumerate(draws(len(x))):
         sides = shape[2:]
@@ -108,11 +108,11 @@ class Fixed:
 
 def test_a_rotation_turns_by_its_angle_whatever_the_sides():
     x, y = batch((2, 3, 8, 8))
-    seen, masks = augmented(["rotate:90"], x, y, [Fixed(), Fixed()])
+    seen, masks = augment(["rotate:90"], x, y, [Fixed(), Fixed()])
     assert_close(seen, x.rot90(1, (2, 3)), atol=1e-5, rtol=1e-5)
     assert torch.equal(masks, y.rot90(1, (1, 2)))
     x, y = batch((2, 3, 4, 9))
-    seen, masks = augmented(["rotate:180"], x, y, [Fixed(), Fixed()])
+    seen, masks = augment(["rotate:180"], x, y, [Fixed(), Fixed()])
     assert_close(seen, x.flip(2, 3), atol=1e-5, rtol=1e-5)
     assert torch.equal(masks, y.flip(1, 2))
     point = torch.zeros(1, 1, 9, 31)
@@ -120,14 +120,14 @@ def test_a_rotation_turns_by_its_angle_whatever_the_sides():
         # 4 to the right of the centre: 4 above it after a quarter turn, in pixels and not in shares
         1
     )
-    seen, _ = augmented(["rotate:90"], point, torch.zeros(1), [Fixed()])
+    seen, _ = augment(["rotate:90"], point, torch.zeros(1), [Fixed()])
     assert_close(seen[0, 0, 0, 15], torch.tensor(1.0), atol=1e-4, rtol=0)
 
 
 def test_masks_have_no_classes_between_theirs():
     x, y = batch((20, 1, 9, 11))
     y = y * 100
-    _, masks = augmented(["rotate:45", "crop"], x, y, draws(20))
+    _, masks = augment(["rotate:45", "crop"], x, y, draws(20))
     assert set(masks.unique().tolist()) <= {0, 100, 200, 300}
     assert masks.dtype == y.dtype
     assert not torch.equal(masks, y)
@@ -135,15 +135,15 @@ def test_masks_have_no_classes_between_theirs():
 
 def test_brightness_contrast_and_noise_by_their_definitions():
     x, y = batch((50, 2, 6, 7))
-    shift = augmented(["brightness:0.3"], x, y, draws(50))[0] - x
+    shift = augment(["brightness:0.3"], x, y, draws(50))[0] - x
     assert_close(shift, shift[:, :1, :1, :1].expand_as(x), atol=1e-6, rtol=0)
     assert 0.2 < shift.abs().max() <= 0.3
-    seen = augmented(["contrast:0.3"], x, y, draws(50))[0]
+    seen = augment(["contrast:0.3"], x, y, draws(50))[0]
     mean = x.mean((1, 2, 3), keepdim=True)
     factor = (seen - mean).flatten(1).norm(dim=1) / (x - mean).flatten(1).norm(dim=1)
     assert_close(seen - mean, (x - mean) * factor.view(-1, 1, 1, 1), atol=1e-5, rtol=1e-5)
     assert 0.7 <= factor.min() < 0.8 < 1.2 < factor.max() <= 1.3
-    added = augmented(["noise:0.5"], x, y, draws(50))[0] - x
+    added = augment(["noise:0.5"], x, y, draws(50))[0] - x
     assert abs(added.std() - 0.5) < 0.02
     assert abs(added.mean()) < 0.03
 
@@ -151,7 +151,7 @@ def test_brightness_contrast_and_noise_by_their_definitions():
 @pytest.mark.parametrize("targets", [torch.arange(5), torch.rand(5, 3)])
 def test_targets_that_are_no_masks_stay(targets):
     x, _ = batch(FLAT)
-    assert augmented(ALL, x, targets, draws(5))[1] is targets
+    assert augment(ALL, x, targets, draws(5))[1] is targets
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_targets_that_are_no_masks_stay(targets):
 )
 def test_an_unknown_change_is_refused_in_a_line(text):
     with pytest.raises(ValueError, match=r"^[^\n]+$"):
-        parsed(text)
+        parse(text)
     with pytest.raises(ConfigError, match="augment"):
         pomona.Config(augment=[text])
 
@@ -210,17 +210,17 @@ def views(step=0, round_=1):
 def test_a_samples_view_does_not_depend_on_who_is_beside_it():
     data = resident()
     own = data.rows["train"][0]
-    whole, _ = data.seen(own, views()[0])
+    whole, _ = data.training_view(own, views()[0])
     for part in (own[3:5], own[[7]], own.flip(0)):
         places = [own.tolist().index(i) for i in part.tolist()]
-        assert torch.equal(data.seen(part, views()[0])[0], whole[places])
+        assert torch.equal(data.training_view(part, views()[0])[0], whole[places])
     for other in (
         views(1)[0],
         views(0, 2)[0],
         View(0, 1, 1, "training", 0),
         View(0, 0, 1, "ala", 0),
     ):
-        assert not torch.equal(data.seen(own, other)[0], whole)
+        assert not torch.equal(data.training_view(own, other)[0], whole)
 
 
 def test_engines_see_the_same_views_and_evaluation_sees_the_samples():

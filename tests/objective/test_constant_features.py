@@ -42,7 +42,7 @@ def test_gradients_are_the_same_to_the_bit(model, augment):
             W[:, above:] += 0.1 * epoch  # the layers below stay
             for step, indices in enumerate(batches):
                 views = [View(0, 1, 1, "ala", step)]
-                losses, G = objective.gradient(W, indices, above=above, views=views, kept=kept)
+                losses, G = objective.gradient(W, indices, above=above, views=views, cache=kept)
                 expected, wanted = objective.gradient(W, indices, None, above, views)
                 assert torch.equal(losses, expected)
                 assert torch.equal(G, wanted)

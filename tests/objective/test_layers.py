@@ -93,7 +93,7 @@ def resident():
         (127.5,),
     )
     rows = ClientRows(np.arange(SAMPLES), np.arange(0), np.arange(2))
-    return DeviceDataset.of(dataset, Partition((rows,), {}), "classes")
+    return DeviceDataset.build(dataset, Partition((rows,), {}), "classes")
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))

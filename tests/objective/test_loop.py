@@ -40,7 +40,7 @@ def problem(model="small", buffers="local", precision="fp32"):
     )
     module = build(ModelSettings(name=model), (1, 16, 16), 5, seed=3)
     space = ParameterSpace(module, buffers)
-    data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
+    data = DeviceDataset.build(dataset, Partition(clients, {}), "classes")
     return TorchObjective(
         module, space, data, criterion(ModelSettings(), TASKS["classes"]), precision
     ), space

@@ -134,7 +134,7 @@ def test_resnet18_is_exact_to_float32():
 @pytest.mark.parametrize(("side", "bf16", "why"), [(65, False, "pixels"), (32, True, "in bf16")])
 def test_large_convolutions_are_left_to_pytorch_where_it_is_as_fast(side, bf16, why):
     module, data = build(ModelSettings(name="vgg11"), (1, 64, side), 3), samples(2, (64, side, 1))
-    found = NativeNetwork.of(module, ParameterSpace(module), data, cross_entropy, bf16)
+    found = NativeNetwork.build(module, ParameterSpace(module), data, cross_entropy, bf16)
     assert isinstance(found, str)
     assert why in found
     assert step_of(module, samples(2, (64, 64, 1))).large
@@ -284,7 +284,7 @@ def test_statistics_are_pytorchs(buffers):
         torch.manual_seed(2)
         module = residual(3, nn.BatchNorm2d)
     data, space = samples(11, (8, 9, 3)), ParameterSpace(module, buffers)
-    made = NativeNetwork.of(module, space, data, cross_entropy, False)
+    made = NativeNetwork.build(module, space, data, cross_entropy, False)
     by_torch = TorchObjective(module, space, data, cross_entropy)
     by_native = NativeObjective(module, space, data, cross_entropy, made)
     start = space.pack(module)
@@ -307,7 +307,7 @@ def test_features_are_kept_where_one_value_leads_on():
 
     def cuts(module, shape=(9, 12, 2)):
         made = step_of(module, samples(4, shape))
-        return {made.cut(layer.start) for layer in ParameterSpace(module).layers}
+        return {made.prefix_length(layer.start) for layer in ParameterSpace(module).layers}
 
     # convolution, pooling and ReLU; 5 layers of the first block, 6 of the second; mean; linear
     assert cuts(residual(2)) == {0, 3, 8, 15}
@@ -343,7 +343,9 @@ def test_other_forward_passes_are_left_to_pytorch(forward, why):
 
     Own.forward = forward
     module = Own()
-    found = NativeNetwork.of(module, ParameterSpace(module), samples(4, (3,)), cross_entropy, False)
+    found = NativeNetwork.build(
+        module, ParameterSpace(module), samples(4, (3,)), cross_entropy, False
+    )
     assert isinstance(found, str)
     assert why in found
 

@@ -35,7 +35,7 @@ class Problem:
             x, torch.arange(30) % 3, shift, scale, {"train": [torch.arange(30)]}, "classes"
         )
         self.space = ParameterSpace(self.module)
-        step = NativeNetwork.of(self.module, self.space, self.data, cross_entropy, bf16, kind)
+        step = NativeNetwork.build(self.module, self.space, self.data, cross_entropy, bf16, kind)
         self.loop = NativeObjective(self.module, self.space, self.data, cross_entropy, step)
         self.W = torch.stack(
             [self.space.pack(self.module), torch.randn(self.space.size, generator=draw) / 20]
@@ -92,7 +92,7 @@ def test_a_part_moves_alone(kind, momentum):
     for part in (first, slice(second.start, third.stop), last):
         W = problem.W.clone()
         v = torch.full_like(W[:, part], 0.01) if momentum else W[:, :0]
-        losses = problem.loop.step(W, problem.batch, v, round_of(momentum), part=part)
+        losses = problem.loop.step(W, problem.batch, v, round_of(momentum), block=part)
         wanted, g = problem.gradients(problem.W)
         assert_close(losses.double(), wanted.double(), atol=1e-5, rtol=1e-5)
         at = problem.W.double()
@@ -116,7 +116,7 @@ def test_features_that_stay_give_the_same_bits(model, bf16):
             W = problem.W.clone()
             W[:, above:] += moved
             whole = problem.loop.gradient(W, problem.batch, above=above, views=views)
-            parts = problem.loop.gradient(W, problem.batch, above=above, views=views, kept=kept)
+            parts = problem.loop.gradient(W, problem.batch, above=above, views=views, cache=kept)
             assert torch.equal(parts[0], whole[0])
             assert torch.equal(parts[1], whole[1])
 
@@ -124,11 +124,11 @@ def test_features_that_stay_give_the_same_bits(model, bf16):
 def test_features_are_those_that_came_first():
     problem, kept, views = Problem(), ConstantFeatures(), [View(c, 0, 1, "ala", 0) for c in (0, 1)]
     above = problem.loop.layers[-1].start
-    first = problem.loop.gradient(problem.W, problem.batch, above=above, views=views, kept=kept)
+    first = problem.loop.gradient(problem.W, problem.batch, above=above, views=views, cache=kept)
     other = problem.W.clone()
     other[:, :above] += 1
     assert torch.equal(
-        problem.loop.gradient(other, problem.batch, above=above, views=views, kept=kept)[1],
+        problem.loop.gradient(other, problem.batch, above=above, views=views, cache=kept)[1],
         first[1],
     )
     assert not torch.equal(

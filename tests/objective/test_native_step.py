@@ -195,7 +195,7 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
         round_ = replace(sgd_round(), optimizer=optimizer)
         stepped, expected = W.clone(), W.clone()
         losses = objective.step(
-            stepped, batch, optimizer_state(W[:, part], round_), round_, part=part
+            stepped, batch, optimizer_state(W[:, part], round_), round_, block=part
         )
         wanted, G = objective.gradient(W, batch, above=part.start)
         optimizer_step(expected[:, part], G[:, part], optimizer_state(W[:, part], round_), round_)
@@ -241,8 +241,8 @@ def test_outputs_are_the_same_bits_in_parts_of_any_size(monkeypatch, bf16):
     row, batch, above = space.pack(module), made.resident(torch.arange(40)), space.layers[-2].start
     together = made.outputs(row, batch[1]), made.below(row, batch, above)
     for part in (1, 7, 39):
-        monkeypatch.setattr(native_network, "PARTS", made.most // part)
-        assert made.most // native_network.PARTS == part
+        monkeypatch.setattr(native_network, "OUTPUT_DIVISOR", made.max_batch // part)
+        assert made.max_batch // native_network.OUTPUT_DIVISOR == part
         assert torch.equal(made.outputs(row, batch[1]), together[0])
         assert torch.equal(made.below(row, batch, above), together[1])
 
@@ -262,7 +262,7 @@ def test_outputs_are_those_of_any_number_of_samples():
         ParameterSpace(module).pack(module),
         torch.arange(65) % 2,
     )
-    assert made.most == 64
+    assert made.max_batch == 64
     assert torch.equal(made.outputs(row, index), made.outputs(row, torch.arange(2))[index])
     beside = made.shift, made.scale
     with pytest.raises(ValueError, match=r"2\^27"):
@@ -328,7 +328,7 @@ def test_a_diverged_model_has_no_finite_loss():
     ],
 )
 def test_other_networks_are_left_to_pytorch(module, shape, why):
-    found = NativeNetwork.of(
+    found = NativeNetwork.build(
         module, ParameterSpace(module), samples(4, shape), cross_entropy, False
     )
     assert isinstance(found, str)
@@ -349,20 +349,20 @@ def test_a_network_that_computes_more_than_its_layers_say_is_left_to_pytorch(kin
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 12), nn.Linear(12, 3))
     data = samples(4, (2, 2, 3))
     space = ParameterSpace(module)
-    assert isinstance(NativeNetwork.of(module, space, data, cross_entropy, False), NativeNetwork)
+    assert isinstance(NativeNetwork.build(module, space, data, cross_entropy, False), NativeNetwork)
     ALTERED[kind](module if place == "the network" else module[1])
-    found = NativeNetwork.of(module, space, data, cross_entropy, False)
-    assert found == f"{place} has a hook or a forward of its own"
+    found = NativeNetwork.build(module, space, data, cross_entropy, False)
+    assert found == f"{place} has a hook or overrides forward"
 
 
 def test_other_losses_and_samples_are_left_to_pytorch():
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), samples(4, (2, 2, 3))
     space = ParameterSpace(module)
-    assert "cross-entropy" in NativeNetwork.of(
+    assert "cross-entropy" in NativeNetwork.build(
         module, space, data, nn.functional.cross_entropy, False
     )
     wide = samples(4, (2, 2, 3), kind=np.float64)
-    assert "float64" in NativeNetwork.of(module, space, wide, cross_entropy, False)
+    assert "float64" in NativeNetwork.build(module, space, wide, cross_entropy, False)
 
 
 class Door:

@@ -40,7 +40,7 @@ def resident(clients=2, n=40):
         ClientRows(part[:-4], part[-4:-2], part[-2:])
         for part in np.array_split(np.arange(n), clients)
     ]
-    return DeviceDataset.of(dataset, Partition(tuple(own), {}), "classes")
+    return DeviceDataset.build(dataset, Partition(tuple(own), {}), "classes")
 
 
 def network(name="small", **settings):

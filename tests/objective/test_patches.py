@@ -63,7 +63,7 @@ def test_a_patch_is_cut_where_its_own_stream_says_and_its_mask_with_it(volume, d
     index = data.rows["train"][0][2:6]
     images, masks = data.gather(index)
     for view in (VIEW, None):
-        x, y = data.seen(index, view)
+        x, y = data.training_view(index, view)
         assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
         for k in range(len(index)):
             # their places among its own
@@ -75,8 +75,8 @@ def test_a_patch_is_cut_where_its_own_stream_says_and_its_mask_with_it(volume, d
 def test_augmentation_draws_on_from_where_the_patch_stopped(tmp_path):
     data = replace(scenario(tmp_path).resident, augment=("flip:0.5", "flip-vertical:0.5"))
     index = data.rows["train"][0]
-    x, y = data.seen(index, VIEW)
-    plain, masks = replace(data, augment=()).seen(index, VIEW)
+    x, y = data.training_view(index, VIEW)
+    plain, masks = replace(data, augment=()).training_view(index, VIEW)
     turned = [
         [axis for axis in (2, 1) if draw.random() < 0.5]
         for draw in _after_their_patches(len(index))
@@ -97,16 +97,16 @@ def _after_their_patches(n):
 def test_a_samples_patch_does_not_depend_on_who_is_beside_it(tmp_path):
     data = scenario(tmp_path).resident
     own = data.rows["train"][0]
-    whole, _ = data.seen(own, VIEW)
+    whole, _ = data.training_view(own, VIEW)
     for part in ([3, 4], [0], list(range(len(own)))[::-1]):
-        assert torch.equal(data.seen(own[part], VIEW)[0], whole[part])
+        assert torch.equal(data.training_view(own[part], VIEW)[0], whole[part])
     for other in (
         replace(VIEW, seed=8),
         replace(VIEW, round=3),
         replace(VIEW, step=4),
         replace(VIEW, purpose="ala"),
     ):
-        assert not torch.equal(data.seen(own, other)[0], whole)
+        assert not torch.equal(data.training_view(own, other)[0], whole)
 
 
 def test_engines_see_the_same_patches(tmp_path):
@@ -177,7 +177,7 @@ def test_statistics_are_those_of_one_patch_an_image(tmp_path):
     index = data.rows["train"][1]
     module = ready.module()
     with torch.no_grad():
-        seen = module[0](data.seen(index, View(1, 0, 0, "statistics", 0))[0])
+        seen = module[0](data.training_view(index, View(1, 0, 0, "statistics", 0))[0])
     found = objective.tensors(row, 1)
     assert_close(found["1.running_mean"], seen.mean((0, 2, 3)))
     assert_close(found["1.running_var"], seen.var((0, 2, 3)))

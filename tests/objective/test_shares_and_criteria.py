@@ -9,7 +9,7 @@ from torch.testing import assert_close
 
 from pomona.core.rng import stream
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.batches import drawn
+from pomona.objective.batches import subsample
 from pomona.objective.pytorch import TorchObjective
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
@@ -24,7 +24,7 @@ def scenario():
 @given(st.integers(0, 30), st.floats(0.01, 1), st.integers(1, 2))
 def test_a_share_is_that_many_different_samples(n, share, least):
     rows = torch.arange(100, 100 + n)
-    part = drawn(rows, share, stream(0, "ala", 1, 2), least).tolist()
+    part = subsample(rows, share, stream(0, "ala", 1, 2), least).tolist()
     assert len(set(part)) == len(part)
     assert set(part) <= set(rows.tolist())
     assert len(part) == (n if share == 1 else min(n, max(least, round(share * n))))
@@ -32,7 +32,7 @@ def test_a_share_is_that_many_different_samples(n, share, least):
 
 def test_the_whole_share_draws_nothing():
     rows, generator = torch.arange(9), stream(0, "ala", 1, 2)
-    assert drawn(rows, 1.0, generator) is rows
+    assert subsample(rows, 1.0, generator) is rows
     assert generator.random() == stream(0, "ala", 1, 2).random()
 
 

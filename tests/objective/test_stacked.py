@@ -245,7 +245,7 @@ def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
 @pytest.mark.parametrize("name", ["cnn", "fasttext"])
 def test_what_a_pass_keeps_grows_linearly_with_the_batch(name):
     _, stack, W = engines(network(name), texts() if name == "fasttext" else resident(16))
-    two, three, ten = (stack._kept(W, length) for length in (2, 3, 10))
+    two, three, ten = (stack._activation_bytes(W, length) for length in (2, 3, 10))
     assert ten == two + 8 * (three - two)
 
 

@@ -90,7 +90,7 @@ def problem(
     choice = ModelSettings(name=model, hidden=(4,))
     module = build(choice, (FEATURES,), CLASSES, seed=3)
     space = ParameterSpace(module)
-    data = DeviceDataset.of(dataset, Partition(clients, {}), "classes")
+    data = DeviceDataset.build(dataset, Partition(clients, {}), "classes")
     inner = TorchObjective(module, space, data, criterion(choice, TASKS["classes"]))
     apart = build(choice, (FEATURES,), CLASSES, seed=3)
     objective = PrivateObjective(inner, apart, space, settings, folder, chunk)

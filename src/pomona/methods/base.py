@@ -36,7 +36,7 @@ from pomona.models.parameter_space import Head, ParameterSlice, ParameterSpace
 from pomona.models.settings import LoraPart
 from pomona.objective.objective import Pull, RowCriterion
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
-from pomona.objective.training import LocalTraining, When
+from pomona.objective.training import LocalTraining, Stage
 from pomona.partition.partition import Partition
 from pomona.privacy.accounting import Gradients
 from pomona.privacy.settings import RELEASES, Release
@@ -374,7 +374,7 @@ class Card:
     presentation: Presentation
     paper: str
     summary: str
-    headline: tuple[str, When]
+    headline: tuple[str, Stage]
     joining: str
     exchange: Exchange
     privacy: PrivacyCost

@@ -206,7 +206,7 @@ def learn(
         for batch, t, W, own, global_, eta, latest in training.steps(
             1, *rows, purpose="ala", share=settings.sample_share
         ):
-            latest[:], g = training.gradient(t, batch, above=above, kept=kept)
+            latest[:], g = training.gradient(t, batch, above=above, cache=kept)
             a, b, slope = (select_columns(rows, *parts) for rows in (own, global_, g))
             W.sub_(eta * slope * (b - a)).clamp_(0, 1)
             put_columns(t, torch.lerp(a, b, W), *parts)

@@ -23,7 +23,7 @@ class Pass:
         passes: how many.
         size: samples per step.
         share: part of the samples used, drawn once for the pass.
-        least: minimum number of samples in a step.
+        min_batch: minimum number of samples in a step.
     """
 
     seed: int
@@ -33,7 +33,7 @@ class Pass:
     passes: Passes
     size: int
     share: float = 1.0
-    least: int = 1
+    min_batch: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,12 @@ class View:
     purpose: str
     step: int
 
-    def generator(self, place: int) -> np.random.Generator:
+    def generator(self, position: int) -> np.random.Generator:
         """Return the random generator of the sample at a position among the client's training
         samples.
         """
         return stream(
-            self.seed, f"augment {self.purpose}", self.round, self.client, self.step, place
+            self.seed, f"augment {self.purpose}", self.round, self.client, self.step, position
         )
 
 
@@ -77,45 +77,49 @@ Views = Sequence[View | None] | None  # one per row of a call; None: samples unc
 def ordinary(rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
     """Yield the batches of a pass over a client's rows: a share of them, reshuffled each epoch."""
     draw = stream(pass_.seed, pass_.purpose, pass_.round, pass_.client)
-    own = drawn(rows, pass_.share, draw, pass_.least)
-    return shuffled(own, pass_.passes, pass_.size, draw, pass_.least)
+    subset = subsample(rows, pass_.share, draw, pass_.min_batch)
+    return shuffled(subset, pass_.passes, pass_.size, draw, pass_.min_batch)
 
 
 def shuffled(
-    rows: Tensor, passes: Passes, size: int, generator: np.random.Generator, least: int = 1
+    rows: Tensor, passes: Passes, size: int, generator: np.random.Generator, min_batch: int = 1
 ) -> Iterator[Tensor]:
     """Yield a client's batches: passes over ``rows``, reshuffled each time; the last batch of each
     may be smaller.
 
-    A last batch of fewer than ``least`` samples is merged into the one before it.
+    A last batch of fewer than ``min_batch`` samples is merged into the one before it.
     """
     if passes.steps is not None:
-        return islice(_endless(rows, size, generator, least), passes.steps)
-    return chain.from_iterable(_epoch(rows, size, generator, least) for _ in range(passes.epochs))
+        return islice(_endless(rows, size, generator, min_batch), passes.steps)
+    return chain.from_iterable(
+        _epoch(rows, size, generator, min_batch) for _ in range(passes.epochs)
+    )
 
 
 def _endless(
-    rows: Tensor, size: int, generator: np.random.Generator, least: int
+    rows: Tensor, size: int, generator: np.random.Generator, min_batch: int
 ) -> Iterator[Tensor]:
     while True:
-        yield from _epoch(rows, size, generator, least)
+        yield from _epoch(rows, size, generator, min_batch)
 
 
-def _epoch(rows: Tensor, size: int, generator: np.random.Generator, least: int) -> list[Tensor]:
+def _epoch(rows: Tensor, size: int, generator: np.random.Generator, min_batch: int) -> list[Tensor]:
     order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)
     batches = list(rows[order].split(size))
-    if len(batches) > 1 and len(batches[-1]) < least:
+    if len(batches) > 1 and len(batches[-1]) < min_batch:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches
 
 
-def drawn(rows: Tensor, share: float, generator: np.random.Generator, least: int = 1) -> Tensor:
-    """Draw a ``share`` of a client's rows, at least ``least`` (or all); all without a draw if the
-    share is 1.
+def subsample(
+    rows: Tensor, share: float, generator: np.random.Generator, min_batch: int = 1
+) -> Tensor:
+    """Draw a ``share`` of a client's rows, at least ``min_batch`` (or all); all without a draw if
+    the share is 1.
     """
     if share == 1:
         return rows
-    size = min(max(least, round(share * len(rows))), len(rows))
+    size = min(max(min_batch, round(share * len(rows))), len(rows))
     return rows[torch.from_numpy(generator.choice(len(rows), size, replace=False)).to(rows.device)]
 
 

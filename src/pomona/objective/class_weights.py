@@ -50,8 +50,8 @@ def weights_of(
         return None
     if settings.class_weights != "balanced":
         return torch.tensor(settings.class_weights, device=y.device).expand(len(rows), -1)
-    each = [_balanced(y[own], n_outputs) for own in rows]
-    return torch.stack(each) if each else None
+    weights = [_balanced(y[index], n_outputs) for index in rows]
+    return torch.stack(weights) if weights else None
 
 
 def _balanced(y: Tensor, n_outputs: int) -> Tensor:

@@ -20,7 +20,7 @@ from pomona.core.errors import WorkerError
 from pomona.data.dataset import Dataset
 from pomona.models.frozen_prefix import Cut
 from pomona.models.settings import PatchSettings
-from pomona.objective.augmentation import augmented
+from pomona.objective.augmentation import augment
 from pomona.objective.batches import View
 from pomona.objective.class_weights import masses
 from pomona.partition.partition import Partition
@@ -36,14 +36,16 @@ def window(sides: Sequence[int], size: Sequence[int], draw: np.random.Generator 
     """Return the position of a patch of this size in an image: uniformly drawn, or centred without
     a draw.
     """
-    rooms = [side - own for side, own in zip(sides, size, strict=True)]
-    starts = [int(draw.integers(room + 1)) if draw else room // 2 for room in rooms]
-    return tuple(slice(start, start + own) for start, own in zip(starts, size, strict=True))
+    rooms = [side - length for side, length in zip(sides, size, strict=True)]
+    offsets = [int(draw.integers(room + 1)) if draw else room // 2 for room in rooms]
+    return tuple(slice(start, start + length) for start, length in zip(offsets, size, strict=True))
 
 
-def cut(t: Tensor, index: Tensor, windows: Sequence[Window]) -> Tensor:
+def crop_patches(t: Tensor, index: Tensor, windows: Sequence[Window]) -> Tensor:
     """Cut a patch from each row ``index`` (b,) of t (N, *sides, ...): (b, *size, ...)."""
-    return torch.stack([t[(row, *own)] for row, own in zip(index.tolist(), windows, strict=True)])
+    return torch.stack(
+        [t[(row, *slices)] for row, slices in zip(index.tolist(), windows, strict=True)]
+    )
 
 
 def as_learned(y: Tensor) -> Tensor:
@@ -61,11 +63,11 @@ class DeviceDataset:
         shift, scale: float32, broadcast over the last axis; None for text.
         rows: split -> one int64 index tensor per client, in id order.
         targets: type of y.
-        held: targets as stored in the data set; None if they are learned unchanged.
+        stored: targets as stored in the data set; None if they are learned unchanged.
         units: shift and scale of numeric targets, (1 or K,) float64; None for others.
         edges: as in ``Dataset``.
         weights: (N, K) class or label weights of each client's training; None if all are equal.
-        augment: changes of training images, from ``augmentation.parsed``.
+        augment: changes of training images, that ``augmentation.parse`` accepts.
         patch: patch size for training on images with masks; None for whole images.
         clustered: (split, client) with several samples of one group, e.g. rows of one patient.
         groups: (N,) int64 number of each sample's group, if there are groups; those of different
@@ -78,7 +80,7 @@ class DeviceDataset:
     scale: Tensor | None
     rows: dict[str, list[Tensor]]
     targets: Targets
-    held: Tensor | None = None
+    stored: Tensor | None = None
     units: tuple[Tensor, Tensor] | None = None
     edges: tuple[float, ...] = ()
     weights: Tensor | None = None
@@ -88,7 +90,7 @@ class DeviceDataset:
     groups: Tensor | None = None
 
     @classmethod
-    def of(
+    def build(
         cls, dataset: Dataset, partition: Partition, targets: Targets, device: str = "cpu"
     ) -> "DeviceDataset":
         """Move a data set and its partition to a device; on a CPU a memory-mapped array stays on
@@ -102,27 +104,29 @@ class DeviceDataset:
         task = task_of(targets, dataset.edges)
         learned = task.learned(dataset.y, dataset)
         x, y = (torch.from_numpy(np.asarray(a)).to(device) for a in (dataset.x, learned))
-        own = {
+        rows = {
             s: [torch.from_numpy(getattr(c, s)).to(device) for c in partition.clients]
             for s in SPLITS
         }
-        held = None if learned is dataset.y else torch.from_numpy(np.asarray(dataset.y)).to(device)
+        stored = (
+            None if learned is dataset.y else torch.from_numpy(np.asarray(dataset.y)).to(device)
+        )
         units = None
         if task.standardised:
-            moved, scaled = (
+            target_shift, target_scale = (
                 torch.tensor(v).double().to(device)
                 for v in (dataset.target_shift, dataset.target_scale)
             )
-            units = moved, scaled
+            units = target_shift, target_scale
         groups = groups_of(dataset)
         return cls(
             x,
             y,
             shift,
             scale,
-            own,
+            rows,
             targets,
-            held,
+            stored,
             units,
             dataset.edges,
             clustered=clustered(groups, partition),
@@ -148,7 +152,7 @@ class DeviceDataset:
         """Convert outputs (n, K) on a client's split, and the targets, to the units of the data
         set.
         """
-        truth = targets if self.held is None else self.held[self.rows[split][client]]
+        truth = targets if self.stored is None else self.stored[self.rows[split][client]]
         if self.units is None:
             return outputs, truth
         shift, scale = self.units
@@ -164,7 +168,7 @@ class DeviceDataset:
         Inputs are (b, C, H, W) or (b, C, D, H, W) channels-last, (b, F) or (b, T).
         """
         # On a CPU index_select is much faster than x[index].
-        return self._as_input(_taken(self.x, lambda x: x.index_select(0, index))), self.target(
+        return self._as_input(_selected(self.x, lambda x: x.index_select(0, index))), self.target(
             index
         )
 
@@ -177,30 +181,32 @@ class DeviceDataset:
 
     def batchwise(
         self,
-        parts: Iterable[Tensor],
+        batches: Iterable[Tensor],
         forward: Callable[[Tensor], Tensor],
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Apply a function to the outputs ``forward(index)`` and targets of parts; () for no
         samples.
         """
-        made = [of(forward(index), self.target(index)) for index in parts if len(index)]
-        return tuple(torch.cat(each) for each in zip(*made, strict=True))
+        results = [function(forward(index), self.target(index)) for index in batches if len(index)]
+        return tuple(torch.cat(tensors) for tensors in zip(*results, strict=True))
 
     @property
     def plain(self) -> bool:
         """Whether training uses the samples unchanged."""
         return self.weights is None and not self.augment and self.patch is None
 
-    def seen(self, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
+    def training_view(self, index: Tensor, view: View | None) -> tuple[Tensor, Tensor]:
         """Return ``gather`` with a client's training view of these rows; the targets of weighted
         classes are masses.
 
         Without a view nothing is drawn or weighted, and patches are centred.
         """
-        drawn = view is not None and (self.augment or self.patch)
+        random = view is not None and (self.augment or self.patch)
         draws = (
-            [view.generator(p) for p in self._places(index, view.client)] if view and drawn else []
+            [view.generator(p) for p in self._positions(index, view.client)]
+            if view and random
+            else []
         )
         x, y = (
             self._patches(index, self.patch, draws or [None] * len(index))
@@ -209,7 +215,7 @@ class DeviceDataset:
         )
         if view is None:
             return x, y
-        x, y = augmented(self.augment, x, y, draws)
+        x, y = augment(self.augment, x, y, draws)
         if self.weights is not None:
             y = masses(y, self.weights[view.client])
         return x, y
@@ -219,14 +225,14 @@ class DeviceDataset:
     ) -> tuple[Tensor, Tensor]:
         """Return ``gather`` with one patch per sample, at its drawn position."""
         windows = [window(self.y.shape[1:], patch.size, draw) for draw in draws]
-        x = _taken(self.x, lambda x: cut(x, index, windows))
-        return self._as_input(x), as_learned(cut(self.y, index, windows))
+        x = _selected(self.x, lambda x: crop_patches(x, index, windows))
+        return self._as_input(x), as_learned(crop_patches(self.y, index, windows))
 
-    def _places(self, index: Tensor, client: int) -> list[int]:
+    def _positions(self, index: Tensor, client: int) -> list[int]:
         """Return the positions of rows among a client's training rows."""
         rows, order = self._sorted[client]
-        places: list[int] = order[torch.searchsorted(rows, index)].tolist()
-        return places
+        positions: list[int] = order[torch.searchsorted(rows, index)].tolist()
+        return positions
 
     @cached_property
     def _sorted(self) -> list[tuple[Tensor, Tensor]]:
@@ -265,11 +271,11 @@ def clustered(groups: NDArray[np.int64] | None, partition: Partition) -> frozens
     )
 
 
-def _taken(x: Tensor, take: Callable[[Tensor], Tensor]) -> Tensor:
+def _selected(x: Tensor, select: Callable[[Tensor], Tensor]) -> Tensor:
     """Take a part of x; uint16, which few kernels support, is converted to float32."""
     if x.dtype == torch.uint16:
-        return take(x.view(torch.int16)).view(torch.uint16).float()
-    return take(x)
+        return select(x.view(torch.int16)).view(torch.uint16).float()
+    return select(x)
 
 
 def cached(
@@ -292,22 +298,26 @@ def cached(
     """
     channels, *sides = network.shape
     shape = (*sides, channels) if sides else network.shape  # channels last, as for all data
-    held = mapped((len(data.x), *shape), np.float32, "features", "set model.cache_features = 'off'")
-    features = torch.from_numpy(held)
+    array = mapped(
+        (len(data.x), *shape), np.float32, "features", "set model.cache_features = 'off'"
+    )
+    features = torch.from_numpy(array)
     todo = list(batches(data))
 
     @torch.no_grad()
-    def fill(own: Sequence[Tensor]) -> None:
+    def fill(indices: Sequence[Tensor]) -> None:
         torch.set_num_threads(1)
         lower = (
             torch.autocast(data.x.device.type, torch.bfloat16)
             if precision == "bf16"
             else nullcontext()
         )
-        for index in own:
+        for index in indices:
             with lower:
-                made = network.features(data.gather(index)[0])
-            features[index.cpu()] = (made.movedim(1, -1) if len(shape) > 2 else made).float().cpu()
+                outputs = network.features(data.gather(index)[0])
+            features[index.cpu()] = (
+                (outputs.movedim(1, -1) if len(shape) > 2 else outputs).float().cpu()
+            )
 
     if workers == 1 or data.x.device.type != "cpu":
         fill(todo)
@@ -316,9 +326,11 @@ def cached(
     return replace(data, x=features.to(data.x.device), shift=None, scale=None)
 
 
-def _forked(fill: Callable[[Sequence[Tensor]], None], parts: Sequence[Sequence[Tensor]]) -> None:
+def _forked(fill: Callable[[Sequence[Tensor]], None], shares: Sequence[Sequence[Tensor]]) -> None:
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=fill, args=(part,), daemon=True) for part in parts if part]
+    processes = [
+        context.Process(target=fill, args=(share,), daemon=True) for share in shares if share
+    ]
     for process in processes:
         process.start()
     for process in processes:
@@ -327,22 +339,22 @@ def _forked(fill: Callable[[Sequence[Tensor]], None], parts: Sequence[Sequence[T
         raise WorkerError("a process that computed features was lost; run again with fewer workers")
 
 
-def statistics_batches(rows: Tensor, most: int) -> list[Tensor]:
-    """Split samples (n,) into the fewest batches of at most ``most``, nearly equal, for BatchNorm's
-    cumulative average, in which a batch counts like any other. A single sample has no variance and
-    is left out.
+def statistics_batches(rows: Tensor, max_size: int) -> list[Tensor]:
+    """Split samples (n,) into the fewest batches of at most ``max_size``, nearly equal, for
+    BatchNorm's cumulative average, in which a batch counts like any other. A single sample has no
+    variance and is left out.
     """
-    parts = rows.tensor_split(max(1, -(-len(rows) // most)))
-    return [part for part in parts if len(part) > 1]
+    chunks = rows.tensor_split(max(1, -(-len(rows) // max_size)))
+    return [chunk for chunk in chunks if len(chunk) > 1]
 
 
 def batches(data: DeviceDataset) -> Iterator[Tensor]:
     """Yield each client's samples in batches; shared samples belong to the first client that has
     them.
     """
-    seen = torch.zeros(len(data.x), dtype=torch.bool, device=data.y.device)
-    for held in zip(*(data.rows[split] for split in SPLITS), strict=True):
-        rows = torch.cat(held)
-        own = rows[~seen[rows]]
-        seen[own] = True
-        yield from own.split(EVALUATION_BATCH) if len(own) else ()
+    visited = torch.zeros(len(data.x), dtype=torch.bool, device=data.y.device)
+    for splits in zip(*(data.rows[split] for split in SPLITS), strict=True):
+        rows = torch.cat(splits)
+        new = rows[~visited[rows]]
+        visited[new] = True
+        yield from new.split(EVALUATION_BATCH) if len(new) else ()

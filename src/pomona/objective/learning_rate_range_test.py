@@ -96,21 +96,21 @@ def range_test(
         steps: those of the run. All rates use the same batches.
         rates: ascending.
     """
-    having = sorted((i for i, n in enumerate(sizes) if n), key=lambda i: (sizes[i], i))
-    some = {i: sizes[i] for i in _spaced(having, CLIENTS)}
+    clients = sorted((i for i, n in enumerate(sizes) if n), key=lambda i: (sizes[i], i))
+    subset = {i: sizes[i] for i in _spaced(clients, CLIENTS)}
     losses: list[float] = []
     for rate in rates:
         losses.append(
-            inf if losses and isinf(losses[-1]) else _loss(objective, w0, some, steps, rate)
+            inf if losses and isinf(losses[-1]) else _loss(objective, w0, subset, steps, rate)
         )
     return RangeTest(tuple(rates), tuple(losses))
 
 
-def _spaced(ordered: Sequence[int], most: int) -> Sequence[int]:
-    """Return at most ``most`` items, evenly spaced and including the first and the last."""
-    if len(ordered) <= most:
+def _spaced(ordered: Sequence[int], count: int) -> Sequence[int]:
+    """Return at most ``count`` items, evenly spaced and including the first and the last."""
+    if len(ordered) <= count:
         return ordered
-    return [ordered[round(k * (len(ordered) - 1) / (most - 1))] for k in range(most)]
+    return [ordered[round(k * (len(ordered) - 1) / (count - 1))] for k in range(count)]
 
 
 def _loss(
@@ -135,8 +135,10 @@ def _local(
     """Take a client's few steps from w (d,); return its row (d,) and the mean loss ()."""
     row = w.clone().unsqueeze(0)
     moments, losses = steps.moments(row), []
-    passes, least = Passes(steps=STEPS), objective.least_batch
-    address = Pass(steps.seed, PURPOSE, number, client, passes, steps.batch_size, least=least)
+    passes, min_batch = Passes(steps=STEPS), objective.least_batch
+    address = Pass(
+        steps.seed, PURPOSE, number, client, passes, steps.batch_size, min_batch=min_batch
+    )
     for step, index in enumerate(ordinary(objective.data.rows["train"][client], address)):
         loss, g = objective.gradient(
             row, [index], views=[View(client, steps.seed, number, PURPOSE, step)]

@@ -17,7 +17,7 @@ from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pul
 from pomona.objective.pytorch import Estimates, TorchObjective
 
 # weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
-Seen = tuple[Tensor, Tensor, Tensor, Tensor]
+MixArguments = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class NativeObjective(TorchObjective):
@@ -54,9 +54,9 @@ class NativeObjective(TorchObjective):
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
-        kept: ConstantFeatures | None = None,
+        cache: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return mean losses (n,) and gradients G (n, d); features in ``kept`` are reused for
+        """Return mean losses (n,) and gradients G (n, d); features in ``cache`` are reused for
         batches with a view.
         """
         if criterion is not None:
@@ -67,8 +67,8 @@ class NativeObjective(TorchObjective):
             zip(W, indices, views or [None] * len(W), G, strict=True)
         ):
             batch = self._batch(index, view)
-            if kept and view and self._network.cut(above):
-                features = kept.of(view, partial(self._network.below, row, batch, above))
+            if cache and view and self._network.prefix_length(above):
+                features = cache.get(view, partial(self._network.below, row, batch, above))
                 losses[k] = self._network.gradient_above(features, row, g, batch[2], above)
             else:
                 losses[k] = self._network.gradient(row, g, batch, above)
@@ -82,20 +82,20 @@ class NativeObjective(TorchObjective):
         round_: Round,
         views: Views = None,
         pull: Pull | None = None,
-        part: slice | None = None,
+        block: slice | None = None,
     ) -> Tensor:
         """Take one step of the round's optimizer; plain SGD is a call per row, others follow from
         the gradients.
         """
         if not round_.optimizer.plain:
-            return super().step(W, indices, moments, round_, views, pull, part)
+            return super().step(W, indices, moments, round_, views, pull, block)
         losses = torch.empty(len(W))
         for k, (row, index, view) in enumerate(
             zip(W, indices, views or [None] * len(W), strict=True)
         ):
             own_pull = pull.row(k) if pull else None
             losses[k] = self._network.step(
-                row, moments[k], self._batch(index, view), round_, own_pull, part
+                row, moments[k], self._batch(index, view), round_, own_pull, block
             )
         return losses
 
@@ -106,15 +106,15 @@ class NativeObjective(TorchObjective):
     def mixtures(self, mixture: Mixture) -> Tensor:
         """Return the mixtures (n, d)."""
         W = torch.empty_like(mixture.cores)
-        for some, seen in _calls(mixture):
-            self._network.package.mix(*seen, W[some])
+        for rows, arguments in _mix_calls(mixture):
+            self._network.package.mix(*arguments, W[rows])
         return W
 
     def products(self, mixture: Mixture, G: Tensor) -> Tensor:
         """Return the products (n, N) of rows G (n, d) with the mixed rows."""
         slopes = torch.empty_like(mixture.weights)
-        for some, seen in _calls(mixture):
-            self._network.package.products(*seen[1:], G[some], slopes[some])
+        for rows, arguments in _mix_calls(mixture):
+            self._network.package.products(*arguments[1:], G[rows], slopes[rows])
         return slopes
 
     def mixed_step(
@@ -133,13 +133,13 @@ class NativeObjective(TorchObjective):
         W, G = self._room(*mixture.cores.shape)
         losses, slopes = torch.empty(len(W)), torch.empty_like(mixture.weights)
         rates = round_.lr, round_.momentum, round_.weight_decay
-        calls, package = list(_calls(mixture)), self._network.package
-        for some, seen in calls:
-            package.mix(*seen, W[some])
+        mix_calls, package = list(_mix_calls(mixture)), self._network.package
+        for rows, arguments in mix_calls:
+            package.mix(*arguments, W[rows])
         for k, (index, view) in enumerate(zip(indices, views or [None] * len(W), strict=True)):
             losses[k] = self._network.gradient(W[k], G[k], self._batch(index, view))
-        for some, seen in calls:
-            package.move(*seen, G[some], moments[some], slopes[some], *rates)
+        for rows, arguments in mix_calls:
+            package.move(*arguments, G[rows], moments[rows], slopes[rows], *rates)
         return losses, slopes
 
     @torch.no_grad()
@@ -148,16 +148,16 @@ class NativeObjective(TorchObjective):
         row: Tensor,
         client: int,
         split: str,
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Apply a function to each batch's outputs (b, K) and targets, on all of a client's
         split.
         """
         if self._network.large:  # PyTorch's forward pass is as fast or faster
-            return super().batchwise(row, client, split, of)
-        parts = self.data.rows[split][client].split(EVALUATION_BATCH)
-        whole = self._with_own_statistics(row, client)
-        return self.data.batchwise(parts, partial(self._network.outputs, whole), of)
+            return super().batchwise(row, client, split, function)
+        batches = self.data.rows[split][client].split(EVALUATION_BATCH)
+        full_row = self._with_own_statistics(row, client)
+        return self.data.batchwise(batches, partial(self._network.outputs, full_row), function)
 
     def _with_own_statistics(self, row: Tensor, client: int) -> Tensor:
         """Return a row (d,) with the statistics that its evaluation needs, a client's own if it has
@@ -165,19 +165,21 @@ class NativeObjective(TorchObjective):
         """
         if not self._network.has_statistics or self.space.statistics_in(row):
             return row
-        if (known := self._with_statistics.of(row, client)) is None:
+        if (cached := self._with_statistics.get(row, client)) is None:
             entries = self.space.buffers or ParameterSpace(self._module, "average").buffers
-            whole = torch.cat([row, torch.zeros(entries[-1].stop - len(row))])
-            most = min(EVALUATION_BATCH, self._network.most)
-            self._network.measure(whole, statistics_batches(self.data.rows["train"][client], most))
-            self._with_statistics.keep(row, client, known := [whole])
-        return known[0]
+            full_row = torch.cat([row, torch.zeros(entries[-1].stop - len(row))])
+            max_batch = min(EVALUATION_BATCH, self._network.max_batch)
+            self._network.measure(
+                full_row, statistics_batches(self.data.rows["train"][client], max_batch)
+            )
+            self._with_statistics.put(row, client, cached := [full_row])
+        return cached[0]
 
     def _batch(self, index: Tensor, view: View | None) -> Prepared:
         """Return a batch with its training view."""
         if self.data.plain or view is None:
             return self._network.resident(index)
-        return prepared(*self.data.seen(index, view))
+        return prepared(*self.data.training_view(index, view))
 
     def _room(self, n: int, d: int) -> Tensor:
         """Return memory (2, n, d) for mixtures and gradients."""
@@ -186,11 +188,11 @@ class NativeObjective(TorchObjective):
         return self._memory[:, :n]
 
 
-def _calls(mixture: Mixture) -> Iterator[tuple[slice, Seen]]:
+def _mix_calls(mixture: Mixture) -> Iterator[tuple[slice, MixArguments]]:
     """Yield the calls to make with their clients: one for all, or one for each client with copies
     of its own.
     """
-    own, shared = mixture.own.int().argmax(1), mixture.copies.dim() == 2
-    for some in [slice(None)] if shared else [slice(k, k + 1) for k in range(len(own))]:
-        copies = mixture.copies if shared else mixture.copies[some][0]
-        yield some, (mixture.weights[some], own[some], copies, mixture.cores[some])
+    positions, shared = mixture.own_mask.int().argmax(1), mixture.copies.dim() == 2
+    for rows in [slice(None)] if shared else [slice(k, k + 1) for k in range(len(positions))]:
+        copies = mixture.copies if shared else mixture.copies[rows][0]
+        yield rows, (mixture.weights[rows], positions[rows], copies, mixture.cores[rows])

@@ -1,4 +1,4 @@
-"""Layers of the optional package pomona-native, and the modules of PyTorch that are such layers.
+"""Layers of the optional package pomona-native, and the PyTorch modules that they compute.
 
 A module must be of PyTorch's own type, since a subclass may compute anything.
 """
@@ -25,7 +25,7 @@ class Layer:
     """A call that appends a layer to a network of the package.
 
     Attributes:
-        kind: the method's name.
+        operation: the name of the package's method.
         sizes: its arguments except those below.
         input: the layer whose values it reads, from 1 on; 0 is the network's input.
         end: where its parameters end in a row; 0 without any.
@@ -33,7 +33,7 @@ class Layer:
         draw: of dropout, draws its factors for a batch of samples (height, width, channels).
     """
 
-    kind: str
+    operation: str
     sizes: Mapping[str, Any]
     input: int
     end: int = 0
@@ -48,48 +48,48 @@ class Layer:
     @property
     def large(self) -> bool:
         """Whether it is a convolution of many weights."""
-        weights: int = self.end - self.sizes["weight"] if self.kind == "convolution" else 0
+        weights: int = self.end - self.sizes["weight"] if self.operation == "convolution" else 0
         return weights > LARGE
 
     @property
     def of_batch(self) -> bool:
         """Whether it normalises over a batch."""
-        return self.kind == "normalisation" and self.sizes["groups"] == 0
+        return self.operation == "normalisation" and self.sizes["groups"] == 0
 
     @property
     def reads(self) -> tuple[int, ...]:
         """Numbers of the layers whose values it reads."""
-        return (self.input, self.sizes["beside"]) if self.kind == "sum" else (self.input,)
+        return (self.input, self.sizes["beside"]) if self.operation == "sum" else (self.input,)
 
     def add(self, network: Any, below: int = 0) -> None:
-        """Append it to a network of the package that begins behind the first ``below`` layers.
+        """Append it to a network of the package that starts after the first ``below`` layers.
 
         Raises ValueError for sizes out of bounds.
         """
         sizes = dict(self.sizes)
-        if self.kind == "pooling" and sizes["window"] is None:  # of the whole image
+        if self.operation == "pooling" and sizes["window"] is None:  # of the whole image
             sizes["window"] = sizes["hop"] = network.shape(self.input - below)[:2]
-        if self.kind == "convolution":
+        if self.operation == "convolution":
             sizes |= {"dense": not self.pooled and not self.large, "patches": self.large}
-        if self.kind == "sum":
+        if self.operation == "sum":
             sizes["beside"] -= below
         if self.rectified is not None:
             sizes["rectified"] = self.rectified
-        if self.kind != "embedding":
+        if self.operation != "embedding":
             sizes["input"] = self.input - below
-        getattr(network, self.kind)(**sizes)
+        getattr(network, self.operation)(**sizes)
 
 
 @dataclass(frozen=True)
 class Value:
-    """What an operation makes: a layer's number; whether samples are vectors, not images."""
+    """The result of an operation: a layer's number; whether samples are vectors, not images."""
 
     layer: int
     flat: bool
     tokens: bool = False  # word vectors (b, T, f), of which the mean follows
 
 
-class Places:
+class RowLayout:
     """Where parameters and statistics begin and end in a row."""
 
     def __init__(self, module: nn.Module, space: ParameterSpace) -> None:
@@ -97,92 +97,100 @@ class Places:
         entries = space.buffers or ParameterSpace(module, "average").buffers
         self.statistics = {e.name: e.start for e in entries}
 
-    def of(self, part: nn.Module, name: str) -> tuple[dict[str, int], int] | None:
+    def locate(self, module: nn.Module, name: str) -> tuple[dict[str, int], int] | None:
         """Return where a module's weight and bias begin, -1 for none, and their end; None if one is
         frozen, or tied to another's.
         """
-        begin, end = {}, 0
-        for own in ("weight", "bias"):
-            entry = self.parameters.get(f"{name}.{own}")
-            if (entry is None) != (getattr(part, own, None) is None):
+        offsets, end = {}, 0
+        for suffix in ("weight", "bias"):
+            entry = self.parameters.get(f"{name}.{suffix}")
+            if (entry is None) != (getattr(module, suffix, None) is None):
                 return None
-            begin[own] = entry.start if entry else -1
+            offsets[suffix] = entry.start if entry else -1
             end = max(end, entry.stop if entry else 0)
-        return begin, end
+        return offsets, end
 
 
-def layer_of(part: Any, name: str, own: Value, places: Places) -> Layer | None:
+def layer_of(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
     """Return the layer that a module is for an input, without ReLU or pooling after it; None if the
     package has none.
     """
-    for kinds, make in _MAKERS.items():
-        if type(part) in kinds:
-            return make(part, name, own, places)
+    for types, make in _MAKERS.items():
+        if type(module) in types:
+            return make(module, name, source, layout)
     return None
 
 
-def _linear(part: nn.Linear, name: str, own: Value, places: Places) -> Layer | None:
-    if not own.flat or not (found := places.of(part, name)):
+def _linear(module: nn.Linear, name: str, source: Value, layout: RowLayout) -> Layer | None:
+    if not source.flat or not (location := layout.locate(module, name)):
         return None
-    begin, end = found
-    return Layer("linear", {"outputs": part.out_features, **begin}, own.layer, end, False)
+    offsets, end = location
+    return Layer("linear", {"outputs": module.out_features, **offsets}, source.layer, end, False)
 
 
-def _convolution(part: nn.Conv2d, name: str, own: Value, places: Places) -> Layer | None:
-    plain = part.groups == 1 and _pair(part.dilation) == (1, 1) and part.padding_mode == "zeros"
+def _convolution(module: nn.Conv2d, name: str, source: Value, layout: RowLayout) -> Layer | None:
+    plain = (
+        module.groups == 1 and _pair(module.dilation) == (1, 1) and module.padding_mode == "zeros"
+    )
     if (
-        own.flat
+        source.flat
         or not plain
-        or isinstance(part.padding, str)
-        or not (found := places.of(part, name))
+        or isinstance(module.padding, str)
+        or not (location := layout.locate(module, name))
     ):
         return None
-    begin, end = found
+    offsets, end = location
     sizes = {
-        "outputs": part.out_channels,
-        "kernel": _pair(part.kernel_size),
-        "stride": _pair(part.stride),
+        "outputs": module.out_channels,
+        "kernel": _pair(module.kernel_size),
+        "stride": _pair(module.stride),
     }
-    sizes |= {"padding": _pair(part.padding), "window": (1, 1), "hop": (1, 1), **begin}
-    return Layer("convolution", sizes, own.layer, end, False)
+    sizes |= {"padding": _pair(module.padding), "window": (1, 1), "hop": (1, 1), **offsets}
+    return Layer("convolution", sizes, source.layer, end, False)
 
 
-def _embedding(part: Any, name: str, own: Value, places: Places) -> Layer | None:
-    bag = type(part) is nn.EmbeddingBag
-    special = part.max_norm is not None or part.scale_grad_by_freq or part.sparse
-    if bag and (part.mode != "mean" or part.padding_idx is not None):
+def _embedding(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
+    bag = type(module) is nn.EmbeddingBag
+    special = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
+    if bag and (module.mode != "mean" or module.padding_idx is not None):
         return None  # the bag's mean leaves padding out
-    if own.layer or special or not (found := places.of(part, name)):
+    if source.layer or special or not (location := layout.locate(module, name)):
         return None
-    begin, end = found
-    skipped = -1 if part.padding_idx is None else part.padding_idx
-    sizes = {"vocabulary": part.num_embeddings, "width": part.embedding_dim, "skipped": skipped}
-    return Layer("embedding", {**sizes, "weight": begin["weight"]}, 0, end)
+    offsets, end = location
+    skipped = -1 if module.padding_idx is None else module.padding_idx
+    sizes = {"vocabulary": module.num_embeddings, "width": module.embedding_dim, "skipped": skipped}
+    return Layer("embedding", {**sizes, "weight": offsets["weight"]}, 0, end)
 
 
-def _normalisation(part: Any, name: str, own: Value, places: Places) -> Layer | None:
-    kind = type(part)
+def _normalisation(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
+    module_type = type(module)
     fits = {
-        nn.BatchNorm1d: own.flat,
-        nn.BatchNorm2d: not own.flat,
-        nn.LayerNorm: own.flat and len(getattr(part, "normalized_shape", ())) == 1,
+        nn.BatchNorm1d: source.flat,
+        nn.BatchNorm2d: not source.flat,
+        nn.LayerNorm: source.flat and len(getattr(module, "normalized_shape", ())) == 1,
         nn.GroupNorm: True,
-    }[kind]
-    if not fits or not (found := places.of(part, name)):
+    }[module_type]
+    if not fits or not (location := layout.locate(module, name)):
         return None
-    begin, end = found
-    groups, share, at = getattr(part, "num_groups", 1), 0.0, (-1, -1)
-    if kind in (nn.BatchNorm1d, nn.BatchNorm2d):
-        names = [f"{name}.running_{which}" for which in ("mean", "var")]
-        if part.momentum is None or not places.statistics.keys() >= set(names):
+    offsets, end = location
+    groups, share, statistics = getattr(module, "num_groups", 1), 0.0, (-1, -1)
+    if module_type in (nn.BatchNorm1d, nn.BatchNorm2d):
+        names = [f"{name}.running_{statistic}" for statistic in ("mean", "var")]
+        if module.momentum is None or not layout.statistics.keys() >= set(names):
             return None
-        groups, share = 0, part.momentum
-        at = places.statistics[names[0]], places.statistics[names[1]]
-    sizes = {"groups": groups, "eps": part.eps, "share": share, "mean": at[0], "variance": at[1]}
-    return Layer("normalisation", {**sizes, **begin}, own.layer, end, False)
+        groups, share = 0, module.momentum
+        statistics = layout.statistics[names[0]], layout.statistics[names[1]]
+    sizes = {
+        "groups": groups,
+        "eps": module.eps,
+        "share": share,
+        "mean": statistics[0],
+        "variance": statistics[1],
+    }
+    return Layer("normalisation", {**sizes, **offsets}, source.layer, end, False)
 
 
-def _pooling(part: Any, name: str, own: Value, places: Places) -> Layer | None:
+def _pooling(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
     sizes = {
         "window": None,
         "hop": None,
@@ -191,45 +199,49 @@ def _pooling(part: Any, name: str, own: Value, places: Places) -> Layer | None:
         "counted": False,
         "ceil": False,
     }
-    if type(part) is nn.AdaptiveAvgPool2d:
-        known = _pair(part.output_size) == (1, 1)
-    elif type(part) is nn.AvgPool2d:
-        known = not part.ceil_mode and not part.divisor_override
-        sizes["counted"] = part.count_include_pad
+    if type(module) is nn.AdaptiveAvgPool2d:
+        supported = _pair(module.output_size) == (1, 1)
+    elif type(module) is nn.AvgPool2d:
+        supported = not module.ceil_mode and not module.divisor_override
+        sizes["counted"] = module.count_include_pad
     else:
-        known = not part.return_indices and _pair(part.dilation) == (1, 1)
-        sizes |= {"mean": False, "ceil": part.ceil_mode}
-    if own.flat or not known:
+        supported = not module.return_indices and _pair(module.dilation) == (1, 1)
+        sizes |= {"mean": False, "ceil": module.ceil_mode}
+    if source.flat or not supported:
         return None
-    if type(part) is not nn.AdaptiveAvgPool2d:
+    if type(module) is not nn.AdaptiveAvgPool2d:
         sizes |= {
-            "window": _pair(part.kernel_size),
-            "hop": _pair(part.stride),
-            "padding": _pair(part.padding),
+            "window": _pair(module.kernel_size),
+            "hop": _pair(module.stride),
+            "padding": _pair(module.padding),
         }
-    return Layer("pooling", sizes, own.layer)
+    return Layer("pooling", sizes, source.layer)
 
 
-def _dropout(part: Any, name: str, own: Value, places: Places) -> Layer | None:
-    """Factors are drawn as PyTorch draws them, from its global generator, and so are the same."""
+def _dropout(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
+    """Draw the same factors as PyTorch, from its global generator."""
 
-    def each(batch: int, shape: tuple[int, int, int]) -> Tensor:
-        ones = (
-            torch.ones(batch, prod(shape)) if own.flat else torch.ones(batch, *shape).movedim(-1, 1)
+    def elements(batch: int, shape: tuple[int, int, int]) -> Tensor:
+        unmasked = (
+            torch.ones(batch, prod(shape))
+            if source.flat
+            else torch.ones(batch, *shape).movedim(-1, 1)
         )
-        made = nn.functional.dropout(ones, part.p)
-        return made if own.flat else made.movedim(1, -1)
+        mask = nn.functional.dropout(unmasked, module.p)
+        return mask if source.flat else mask.movedim(1, -1)
 
     def channels(batch: int, shape: tuple[int, int, int]) -> Tensor:
-        made = nn.functional.dropout2d(torch.ones(batch, shape[-1], 1, 1), part.p)
-        return made.movedim(1, -1).expand(batch, *shape)
+        mask = nn.functional.dropout2d(torch.ones(batch, shape[-1], 1, 1), module.p)
+        return mask.movedim(1, -1).expand(batch, *shape)
 
-    if type(part) is nn.Dropout2d and own.flat:
+    if type(module) is nn.Dropout2d and source.flat:
         return None
-    return Layer("dropout", {}, own.layer, draw=each if type(part) is nn.Dropout else channels)
+    return Layer(
+        "dropout", {}, source.layer, draw=elements if type(module) is nn.Dropout else channels
+    )
 
 
-_MAKERS: dict[tuple[type, ...], Callable[[Any, str, Value, Places], Layer | None]] = {
+_MAKERS: dict[tuple[type, ...], Callable[[Any, str, Value, RowLayout], Layer | None]] = {
     (nn.Linear,): _linear,
     (nn.Conv2d,): _convolution,
     (nn.Embedding, nn.EmbeddingBag): _embedding,

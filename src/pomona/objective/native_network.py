@@ -23,12 +23,12 @@ from pomona.objective.native_package import native_package
 from pomona.objective.objective import Pull
 
 NEUTRAL = torch.zeros(1), torch.ones(1)  # identity shift and scale
-PARTS = 8
+OUTPUT_DIVISOR = 8
 """Outputs are computed for this fraction of the maximum samples of a call: maps of 2^24 numbers, 64
 MiB.
 """
 PIXELS = 2**12
-"""Of larger images PyTorch computes convolutions of many weights as fast, or faster."""
+"""For larger images PyTorch is as fast or faster at convolutions with many weights."""
 Prepared = tuple[Tensor, Tensor, Tensor]  # samples, indices into them, their targets
 
 
@@ -42,7 +42,7 @@ class NativeNetwork:
         network: the package's; it holds working memory, so calls must not overlap.
         data: the resident data.
         shift, scale: as in ``DeviceDataset``, 0 and 1 if it has none.
-        ends: for each layer, the end in a row of its parameters and of all before it.
+        layer_ends: for each layer, the end in a row of its parameters and of all before it.
         bf16: convolutions multiply numbers rounded to bf16 and add in float32; all else is float32.
     """
 
@@ -52,21 +52,22 @@ class NativeNetwork:
     data: DeviceDataset
     shift: Tensor
     scale: Tensor
-    ends: tuple[int, ...]
+    layer_ends: tuple[int, ...]
     bf16: bool
     _halves: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(
+    def build(
         cls,
         module: nn.Module,
         space: ParameterSpace,
         data: DeviceDataset,
         criterion: Any,
         bf16: bool,
-        kind: str = "",
+        processor: str = "",
     ) -> "NativeNetwork | str":
-        """Return the step of a module on data, or the reason why the package does not support it.
+        """Return the network of a module on data, or the reason why the package does not support
+        it.
 
         Args:
             module: the architecture.
@@ -74,20 +75,20 @@ class NativeNetwork:
             data: the resident data.
             criterion: per-sample loss; the package supports ``losses.cross_entropy``.
             bf16: whether to round factors of convolutions to bf16.
-            kind: kind of processor; the fastest if empty.
+            processor: kind of processor; the fastest if empty.
         """
-        package = native_package(kind)
+        package = native_package(processor)
         if isinstance(package, str):
             return package
-        if why := _unknown(data, criterion):
-            return why
+        if reason := _unsupported(data, criterion):
+            return reason
         layers = layers_of(module, space, flat=data.x.dim() == 2, tokens=tokens(data))
         if isinstance(layers, str):
             return layers
         height, width, _ = _image(data)
         if any(layer.large for layer in layers) and (bf16 or height * width > PIXELS):
-            where = "in bf16" if bf16 else f"of images of more than {PIXELS} pixels"
-            return f"{where} PyTorch is as fast for convolutions of more than {LARGE} weights"
+            condition = "in bf16" if bf16 else f"of images of more than {PIXELS} pixels"
+            return f"{condition} PyTorch is as fast for convolutions of more than {LARGE} weights"
         try:
             network = _network(package.module, _image(data), layers)
         except ValueError as fault:  # sizes out of bounds
@@ -95,11 +96,11 @@ class NativeNetwork:
         shift, scale = NEUTRAL
         if data.shift is not None and data.scale is not None:
             shift, scale = (v.float().reshape(-1).contiguous() for v in (data.shift, data.scale))
-        ends = tuple(accumulate((each.end for each in layers), max))
-        return cls(package.module, tuple(layers), network, data, shift, scale, ends, bf16)
+        layer_ends = tuple(accumulate([layer.end for layer in layers], max))
+        return cls(package.module, tuple(layers), network, data, shift, scale, layer_ends, bf16)
 
     @property
-    def most(self) -> int:
+    def max_batch(self) -> int:
         """The maximum samples of a gradient or a step: their largest maps have 2^27 numbers."""
         return int(self.network.most)
 
@@ -111,7 +112,15 @@ class NativeNetwork:
         """
         x, index, y = batch
         loss: float = self.network.gradient(
-            row, g, x, index, y, *self._of(x), self.bf16, self.skipped(above), self._masks(index)
+            row,
+            g,
+            x,
+            index,
+            y,
+            *self._normalisation(x),
+            self.bf16,
+            self.skipped(above),
+            self._masks(index),
         )
         return loss
 
@@ -122,27 +131,27 @@ class NativeNetwork:
         batch: Prepared,
         round_: Round,
         pull: Pull | None = None,
-        part: slice | None = None,
+        block: slice | None = None,
     ) -> float:
         """Take one step of plain SGD on ``row`` (d,), in place; return the mean loss before it.
 
         ``moments``: the momentum buffer, updated in place; ignored without momentum. ``pull``, of
-        one row, is added to the gradient. If ``part`` is given, only it moves, and moments are
+        one row, is added to the gradient. If ``block`` is given, only it moves, and moments are
         those of it.
         """
         x, index, y = batch
         rates = round_.lr, round_.momentum, round_.weight_decay
-        beside = (pull.weight, pull.centre, pull.constant) if pull else (0.0, None, None)
-        begin, end = (part.start, part.stop) if part else (0, len(row))
-        moving = *beside, (begin, end), self.skipped(begin), self._masks(index)
+        terms = (pull.weight, pull.centre, pull.constant) if pull else (0.0, None, None)
+        start, end = (block.start, block.stop) if block else (0, len(row))
+        options = *terms, (start, end), self.skipped(start), self._masks(index)
         loss: float = self.network.step(
-            row, moments, x, index, y, *self._of(x), self.bf16, *rates, *moving
+            row, moments, x, index, y, *self._normalisation(x), self.bf16, *rates, *options
         )
         return loss
 
     def outputs(self, row: Tensor, index: Tensor) -> Tensor:
         """Return outputs (b, K) of resident samples ``index`` (b,) under ``row`` (d,)."""
-        return self._through(self.network, row, self.resident(index))
+        return self._forward(self.network, row, self.resident(index))
 
     @property
     def large(self) -> bool:
@@ -156,47 +165,53 @@ class NativeNetwork:
         """
         return any(layer.of_batch for layer in self.layers)
 
-    def measure(self, row: Tensor, parts: Sequence[Tensor]) -> None:
+    def measure(self, row: Tensor, batches: Sequence[Tensor]) -> None:
         """Replace the statistics in ``row`` by their averages over batches of resident samples.
 
-        Each of ``parts`` (b,) is a batch, of two samples or more.
+        Each of ``batches`` (b,) is a batch, of two samples or more.
         """
-        for number, index in enumerate(parts, start=1):
-            made = torch.empty(len(index), self.network.reached[-1])
+        for number, index in enumerate(batches, start=1):
+            outputs = torch.empty(len(index), self.network.reached[-1])
             self.network.outputs(
-                row, made, self.data.x, index, *self._of(self.data.x), self.bf16, 1 / number
+                row,
+                outputs,
+                self.data.x,
+                index,
+                *self._normalisation(self.data.x),
+                self.bf16,
+                1 / number,
             )
 
     def skipped(self, above: int) -> int:
         """Return the number of leading layers without parameters from ``above`` on; never includes
         the last one.
         """
-        return sum(end <= above for end in self.ends[:-1])
+        return sum(end <= above for end in self.layer_ends[:-1])
 
-    def cut(self, above: int) -> int:
+    def prefix_length(self, above: int) -> int:
         """Return ``skipped`` if these layers can be computed apart from the others; 0 if not.
 
         That is if their last one alone is read by the others, and a sample's features are the same
         in each pass.
         """
         count = self.skipped(above)
-        alone = all(count <= read for layer in self.layers[count:] for read in layer.reads)
-        same = not any(layer.of_batch or layer.draw for layer in self.layers[:count])
-        return count if alone and same else 0
+        separate = all(count <= read for layer in self.layers[count:] for read in layer.reads)
+        repeatable = not any(layer.of_batch or layer.draw for layer in self.layers[:count])
+        return count if separate and repeatable else 0
 
     def below(self, row: Tensor, batch: Prepared, above: int) -> Tensor:
-        """Return the outputs of the layers that ``cut`` counts for a batch (b, ...); there must be
-        some.
+        """Return the outputs of the layers that ``prefix_length`` counts for a batch (b, ...);
+        there must be some.
         """
-        return self._through(self._half(above)[0], row, batch)
+        return self._forward(self._split(above)[0], row, batch)
 
     def gradient_above(
         self, features: Tensor, row: Tensor, g: Tensor, y: Tensor, above: int
     ) -> float:
         """Compute ``gradient`` from the result of ``below``."""
-        at = features, torch.arange(len(features)), y
-        masks = self._masks(at[1], self.cut(above))
-        loss: float = self._half(above)[1].gradient(row, g, *at, *NEUTRAL, self.bf16, 0, masks)
+        batch = features, torch.arange(len(features)), y
+        masks = self._masks(batch[1], self.prefix_length(above))
+        loss: float = self._split(above)[1].gradient(row, g, *batch, *NEUTRAL, self.bf16, 0, masks)
         return loss
 
     def _masks(self, index: Tensor, below: int = 0) -> Tensor | None:
@@ -204,38 +219,38 @@ class NativeNetwork:
 
         They are drawn as PyTorch draws them, in the order of the layers.
         """
-        made = [
+        factors = [
             layer.draw(len(index), self.network.shape(layer.input)).reshape(-1)
             for layer in self.layers[below:]
             if layer.draw
         ]
-        return torch.cat(made) if made else None
+        return torch.cat(factors) if factors else None
 
     def resident(self, index: Tensor) -> Prepared:
         """Return a batch of resident samples, which are gathered and normalised inside the call."""
         return self.data.x, index, self.data.target(index)
 
-    def _of(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _normalisation(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the shift and scale of samples; samples other than the resident ones are already
         network input.
         """
         return (self.shift, self.scale) if x is self.data.x else NEUTRAL
 
-    def _through(self, network: Any, row: Tensor, batch: Prepared) -> Tensor:
+    def _forward(self, network: Any, row: Tensor, batch: Prepared) -> Tensor:
         """Return a network's outputs for a batch: vectors (b, f), or maps (b, height, width,
         channels).
         """
         x, index, _ = batch
         *sides, channels = network.reached
-        made = torch.empty(len(index), prod(sides) * channels)
-        at_once = max(1, network.most // PARTS)
-        for some, to in zip(index.split(at_once), made.split(at_once), strict=True):
-            network.outputs(row, to, x, some, *self._of(x), self.bf16)
-        return made if sides == [1, 1] else made.view(len(index), *sides, channels)
+        outputs = torch.empty(len(index), prod(sides) * channels)
+        at_once = max(1, network.most // OUTPUT_DIVISOR)
+        for chunk, target in zip(index.split(at_once), outputs.split(at_once), strict=True):
+            network.outputs(row, target, x, chunk, *self._normalisation(x), self.bf16)
+        return outputs if sides == [1, 1] else outputs.view(len(index), *sides, channels)
 
-    def _half(self, above: int) -> tuple[Any, Any]:
-        """Split the network behind the layers that ``cut`` counts."""
-        count = self.cut(above)
+    def _split(self, above: int) -> tuple[Any, Any]:
+        """Split the network behind the layers that ``prefix_length`` counts."""
+        count = self.prefix_length(above)
         if count not in self._halves:
             lower = _network(self.package, _image(self.data), self.layers[:count])
             upper = _network(self.package, lower.reached, self.layers[count:], count)
@@ -271,7 +286,7 @@ def prepared(x: Tensor, y: Tensor) -> Prepared:
     return (x.movedim(1, -1) if x.dim() > 2 else x).contiguous(), torch.arange(len(x)), y
 
 
-def _unknown(data: DeviceDataset, criterion: Any) -> str:
+def _unsupported(data: DeviceDataset, criterion: Any) -> str:
     """Return the reason why the package does not support the computation around the network; empty
     if it does.
     """

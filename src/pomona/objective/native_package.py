@@ -21,12 +21,12 @@ class NativePackage:
 
     Attributes:
         version: its version.
-        kind: of processor.
+        processor: its kind.
         module: the module compiled for this kind, with ``Network``, ``mix`` and ``move``.
     """
 
     version: str
-    kind: str
+    processor: str
     module: Any
 
     @property
@@ -37,7 +37,7 @@ class NativePackage:
         return bool(self.module.BF16)
 
 
-def native_package(kind: str = "") -> NativePackage | str:
+def native_package(processor: str = "") -> NativePackage | str:
     """Return the package for a kind of processor, the fastest if empty; or the reason why it cannot
     be used.
     """
@@ -45,15 +45,15 @@ def native_package(kind: str = "") -> NativePackage | str:
         return f"the package pomona-native is not installed; {INSTALL}"
     try:
         package = import_module(PACKAGE)
-        if (found := getattr(package, "INTERFACE", 0)) != INTERFACE:
+        if (interface := getattr(package, "INTERFACE", 0)) != INTERFACE:
             return (
-                f"the package pomona-native has interface {found}, this Pomona calls "
+                f"the package pomona-native has interface {interface}, this Pomona calls "
                 f"{INTERFACE}; {INSTALL}"
             )
-        if not (kinds := package.kinds()):
+        if not (processors := package.kinds()):
             return "this processor has neither AVX2 nor NEON"
-        kind = kind or kinds[0]
-        return NativePackage(package.__version__, kind, package.load(kind))
+        processor = processor or processors[0]
+        return NativePackage(package.__version__, processor, package.load(processor))
     except Exception as fault:  # binaries for another Python or another machine raise any type
         return f"the package pomona-native cannot be imported ({worded(fault)}); {INSTALL}"
 
@@ -61,4 +61,4 @@ def native_package(kind: str = "") -> NativePackage | str:
 def release() -> str:
     """Return the version of pomona-native and its kind of processor; empty if it cannot be used."""
     package = native_package()
-    return "" if isinstance(package, str) else f"{package.version} {package.kind}"
+    return "" if isinstance(package, str) else f"{package.version} {package.processor}"

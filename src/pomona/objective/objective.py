@@ -47,8 +47,8 @@ class Pull:
 
     def row(self, k: int) -> "Pull":
         """Return the term for one row, whose centre and constant are (d,)."""
-        parts = (None if part is None else part[k] for part in (self.centre, self.constant))
-        return Pull(self.weight, *parts)
+        terms = (None if term is None else term[k] for term in (self.centre, self.constant))
+        return Pull(self.weight, *terms)
 
 
 @dataclass(frozen=True)
@@ -58,27 +58,29 @@ class Mixture:
 
     Attributes:
         weights: p (n, N).
-        own: mask (n, N) of the client's own position, one per row.
+        own_mask: (n, N), True at each client's own position, one per row.
         copies: of all rows, (N, d) if all clients have the same, else (n, N, d).
         cores: the clients' own rows (n, d).
     """
 
     weights: Tensor
-    own: Tensor
+    own_mask: Tensor
     copies: Tensor
     cores: Tensor
 
     @property
     def own_weights(self) -> Tensor:
         """Weights p_ii as a column (n, 1)."""
-        return self.weights[self.own].unsqueeze(1)
+        return self.weights[self.own_mask].unsqueeze(1)
 
     def rows(self) -> Tensor:
         """Return the mixtures (n, d)."""
-        others = self.weights.masked_fill(self.own, 0)
-        same = self.copies.dim() == 2
+        peer_weights = self.weights.masked_fill(self.own_mask, 0)
+        shared = self.copies.dim() == 2
         mixed = (
-            others @ self.copies if same else torch.bmm(others.unsqueeze(1), self.copies).squeeze(1)
+            peer_weights @ self.copies
+            if shared
+            else torch.bmm(peer_weights.unsqueeze(1), self.copies).squeeze(1)
         )
         return mixed.addcmul_(self.own_weights, self.cores)
 
@@ -86,12 +88,12 @@ class Mixture:
         """Return <g_i, c_j> of rows G (n, d) for all pairs (n, N): others' rows as copied, the own
         as it is.
         """
-        same = self.copies.dim() == 2
-        others = G @ self.copies.T if same else torch.bmm(self.copies, G.unsqueeze(2)).squeeze(2)
+        shared = self.copies.dim() == 2
+        peers = G @ self.copies.T if shared else torch.bmm(self.copies, G.unsqueeze(2)).squeeze(2)
         # On a CPU a batched product of single rows takes five times as long.
         pairs = zip(G.unbind(), self.cores.unbind(), strict=True)
-        own = torch.stack([torch.dot(g, core) for g, core in pairs])
-        return others.masked_scatter(self.own, own)
+        products = torch.stack([torch.dot(g, core) for g, core in pairs])
+        return peers.masked_scatter(self.own_mask, products)
 
 
 @dataclass
@@ -103,16 +105,16 @@ class ConstantFeatures:
     """
 
     limit: int = FEATURES_LIMIT
-    _made: dict[Hashable, Tensor] = field(default_factory=dict)
+    _cache: dict[Hashable, Tensor] = field(default_factory=dict)
     _bytes: int = 0
 
-    def of(self, batch: Hashable, make: Callable[[], Tensor]) -> Tensor:
+    def get(self, batch: Hashable, compute: Callable[[], Tensor]) -> Tensor:
         """Return the features of a batch, which must not be changed; computed if not cached."""
-        if batch in self._made:
-            return self._made[batch]
-        features = make()
+        if batch in self._cache:
+            return self._cache[batch]
+        features = compute()
         if self._bytes + features.nbytes <= self.limit:
-            self._made[batch] = features
+            self._cache[batch] = features
             self._bytes += features.nbytes
         return features
 
@@ -131,7 +133,7 @@ class GradientSource(Protocol):
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
-        kept: ConstantFeatures | None = None,
+        cache: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return mean losses (n,) of rows W (n, d), row k on the samples ``indices[k]``, and their
         gradients G (n, d).
@@ -146,7 +148,7 @@ class GradientSource(Protocol):
             above: entries of G below this index are not used and may be zero.
             views: the training views of the batches, one per row; without them the samples are used
                 unchanged.
-            kept: given if rows are the same below ``above`` whenever a batch occurs: an engine may
+            cache: given if rows are the same below ``above`` whenever a batch occurs: an engine may
                 reuse features.
         """
 
@@ -158,18 +160,18 @@ class GradientSource(Protocol):
         round_: Round,
         views: Views = None,
         pull: Pull | None = None,
-        part: slice | None = None,
+        block: slice | None = None,
     ) -> Tensor:
         """Take one step of the round's optimizer on rows W (n, d), in place; return mean losses
         (n,) before it.
 
-        ``pull`` is added to the gradient. If ``part`` is given, only it moves, and ``moments`` are
+        ``pull`` is added to the gradient. If ``block`` is given, only it moves, and ``moments`` are
         those of it.
         """
-        losses, G = self.gradient(W, indices, above=part.start if part else 0, views=views)
+        losses, G = self.gradient(W, indices, above=block.start if block else 0, views=views)
         G = G if pull is None else G + pull(W)
-        if part:
-            optimizer_step(W[:, part], G[:, part], moments, round_)
+        if block:
+            optimizer_step(W[:, block], G[:, block], moments, round_)
         else:
             optimizer_step(W, G, moments, round_)
         return losses
@@ -238,7 +240,7 @@ class Objective(GradientSource, Protocol):
         row: Tensor,
         client: int,
         split: str,
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Apply a function to each batch's outputs (b, *S) and targets, samples first, on all of a
         client's split.
@@ -261,17 +263,17 @@ class Objective(GradientSource, Protocol):
         """Return outputs (b, K) of one row (d,) on all of a client's split, and the targets, in row
         order.
         """
-        found = self.batchwise(row, client, split, lambda outputs, targets: (outputs, targets))
-        if found:
-            return found[0], found[1]
+        results = self.batchwise(row, client, split, lambda outputs, targets: (outputs, targets))
+        if results:
+            return results[0], results[1]
         return torch.empty(0), self.data.target(self.data.rows[split][client])
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return per-sample losses (b,) of one row on all of a client's split."""
-        found = self.batchwise(
+        results = self.batchwise(
             row, client, split, lambda outputs, targets: (self.criterion(outputs, targets),)
         )
-        return found[0] if found else torch.empty(0)
+        return results[0] if results else torch.empty(0)
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
         """Yield batches of a pass over a client's rows (m,), each an index tensor."""

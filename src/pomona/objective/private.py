@@ -76,14 +76,16 @@ class PrivateObjective(Objective):
         self._space, self._settings, self._folder, self._run = space, settings, folder, run
         self._chunk = chunk or max(1, min(CHUNK_SAMPLES, CHUNK_NUMBERS // space.trained))
         self._key_stores: dict[int, KeyStore] = {}
-        self._drawn = WeakTensorKeyDictionary()  # index tensor -> (client, draw)
+        self._draws = WeakTensorKeyDictionary()  # index tensor -> (client, draw)
         training_mode(module)()
 
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             outputs = functional_call(module, parameters, (x.unsqueeze(0),))
             return inner.criterion(outputs.float(), y.unsqueeze(0)).squeeze(0)
 
-        self._each = vmap(grad_and_value(loss), in_dims=(None, 0, 0), randomness="different")
+        self._sample_gradients = vmap(
+            grad_and_value(loss), in_dims=(None, 0, 0), randomness="different"
+        )
         self._refuse_mixing()
 
     def key_store(self, client: int) -> KeyStore:
@@ -119,11 +121,11 @@ class PrivateObjective(Objective):
         if self._settings.unit == "group" or self.data.groups is None:
             return self.spent(client)
         groups = self.data.groups[self.data.rows["train"][client]]
-        most = int(groups.unique(return_counts=True)[1].max()) if len(groups) else 1
-        return self.key_store(client).spent(most)
+        largest = int(groups.unique(return_counts=True)[1].max()) if len(groups) else 1
+        return self.key_store(client).spent(largest)
 
-    def _open(self, client: int, since: Position | None = None) -> KeyStore:
-        return KeyStore.open(self._folder, client, self._settings, since, self._run)
+    def _open(self, client: int, position: Position | None = None) -> KeyStore:
+        return KeyStore.open(self._folder, client, self._settings, position, self._run)
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:
         """Yield Poisson batches of a client's rows: as many steps as in ordinary passes; batches
@@ -133,7 +135,7 @@ class PrivateObjective(Objective):
         for step in range(pass_.passes.batches(steps(n, pass_.size, pass_.share))):
             draw = Draw(pass_.round, pass_.purpose, step, n, pass_.size)
             index = rows[store.batch(draw, self._groups(rows)).to(rows.device)]
-            self._drawn[index] = pass_.client, draw
+            self._draws[index] = pass_.client, draw
             yield index
 
     def gradient(
@@ -143,7 +145,7 @@ class PrivateObjective(Objective):
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
-        kept: ConstantFeatures | None = None,  # noqa: ARG002
+        cache: ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return private gradients G (n, d) at rows W, and losses (n,): zeros unless
         "training-loss" is acknowledged.
@@ -163,13 +165,13 @@ class PrivateObjective(Objective):
         for k, index in enumerate(indices):
             client, draw = self._address(index)
             store = self.key_store(client)
-            view = self._own(views[k], draw) if views else None
+            view = self._secret_view(views[k], draw) if views else None
             if criterion is not None:
                 store.unprotected(draw, W[k])
                 if len(index):
-                    own = [criterion[k]] if isinstance(criterion, list) else criterion
+                    row_criterion = [criterion[k]] if isinstance(criterion, list) else criterion
                     loss, G[k : k + 1] = self.inner.gradient(
-                        W[k : k + 1], [index], own, above, [view]
+                        W[k : k + 1], [index], row_criterion, above, [view]
                     )
                     losses[k] = loss[0]
             else:
@@ -177,8 +179,8 @@ class PrivateObjective(Objective):
                     torch.default_generator.manual_seed(store.forward_seed(draw, W[k]))
                     losses[k], total = self.clipped_sum(W[k], index, view)
                 G[k] = store.release(draw, W[k], total) / min(draw.size, draw.n)
-                for part in self._space.padding:
-                    G[k, part] = 0  # a frozen coordinate needs no noise
+                for padding in self._space.padding:
+                    G[k, padding] = 0  # a frozen coordinate needs no noise
         return (losses if self.shows_losses else torch.zeros_like(losses)), G
 
     def clipped_sum(
@@ -193,21 +195,21 @@ class PrivateObjective(Objective):
         if groups is not None:
             order = groups.argsort(stable=True)
             index, groups = index[order], groups[order]
-        begun = torch.zeros_like(total)  # of the group that the next chunk continues
+        unfinished = torch.zeros_like(total)  # of the group that the next chunk continues
         for start in range(0, len(index), self._chunk):
-            part = index[start : start + self._chunk]
-            P, values = self._gradients(row, part, view)
-            loss = loss + values[: len(part)].sum() / len(index)
+            chunk = index[start : start + self._chunk]
+            P, values = self._gradients(row, chunk, view)
+            loss = loss + values[: len(chunk)].sum() / len(index)
             if groups is None:
                 total += clipped(P, C).sum(0)
                 continue
             numbers = groups[start : start + self._chunk]
-            sums = begun.new_zeros(int(numbers[-1] - numbers[0]) + 1, len(row))
-            sums.index_add_(0, numbers - numbers[0], P[: len(part)].double())
-            sums[0] += begun
+            sums = unfinished.new_zeros(int(numbers[-1] - numbers[0]) + 1, len(row))
+            sums.index_add_(0, numbers - numbers[0], P[: len(chunk)].double())
+            sums[0] += unfinished
             following = groups[start + self._chunk : start + self._chunk + 1]
             continues = bool((following == numbers[-1]).any())
-            begun = sums[-1] if continues else torch.zeros_like(total)
+            unfinished = sums[-1] if continues else torch.zeros_like(total)
             total += clipped(sums[: len(sums) - continues], C).sum(0)
         return loss, total
 
@@ -216,12 +218,14 @@ class PrivateObjective(Objective):
         beyond them are zero.
         """
         parameters = {e.name: e.view(row) for e in self._space.parameters}
-        parts, values = self._each(parameters, *self.data.seen(padded(index, self._chunk), view))
+        gradients, losses = self._sample_gradients(
+            parameters, *self.data.training_view(padded(index, self._chunk), view)
+        )
         P = row.new_zeros(self._chunk, len(row))
         for entry in self._space.parameters:
-            entry.view(P).copy_(parts[entry.name])
+            entry.view(P).copy_(gradients[entry.name])
         P[len(index) :] = 0
-        return P, values
+        return P, losses
 
     def _groups(self, rows: Tensor) -> Tensor | None:
         """Return the groups of rows (n,), numbered from 0 among them; None where rows are the unit.
@@ -244,13 +248,13 @@ class PrivateObjective(Objective):
         row: Tensor,
         client: int,
         split: str,
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Return the wrapped objective's result; requires acknowledging "metrics", or
         "output-criterion" for training data.
         """
         require_acknowledged(self._settings, "output-criterion" if split == "train" else "metrics")
-        return self.inner.batchwise(row, client, split, of)
+        return self.inner.batchwise(row, client, split, function)
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return the wrapped objective's features; requires acknowledging "output-criterion"."""
@@ -276,17 +280,17 @@ class PrivateObjective(Objective):
         """Return the run's own per-sample losses (b,)."""
         return self.inner.criterion(outputs, targets)
 
-    def _own(self, view: View | None, draw: Draw) -> View | None:
+    def _secret_view(self, view: View | None, draw: Draw) -> View | None:
         """Return a view whose random numbers are the client's secret."""
         return view and replace(view, seed=self.key_store(view.client).view_seed(draw))
 
     def _address(self, index: Tensor) -> tuple[int, Draw]:
-        if index not in self._drawn:
+        if index not in self._draws:
             raise ConfigError(
-                "the method made its own batch, which privacy cannot account for: take whole "
-                "batches of training.steps, as they come"
+                "the batch is not one of training.steps, so privacy cannot account for it: use "
+                "its batches whole and unchanged"
             )
-        address: tuple[int, Draw] = self._drawn[index]
+        address: tuple[int, Draw] = self._draws[index]
         return address
 
     def _refuse_mixing(self) -> None:
@@ -297,17 +301,19 @@ class PrivateObjective(Objective):
             return
         row = torch.zeros(self._space.size, device=self.data.y.device).fill_(0.01)
         parameters = {e.name: e.view(row) for e in self._space.parameters}
-        alone, beside = (torch.tensor(pair, device=row.device) for pair in ([0, 0], [0, 1]))
+        repeated, mixed = (torch.tensor(pair, device=row.device) for pair in ([0, 0], [0, 1]))
         with torch.random.fork_rng(devices=[]):
-            seen = []
-            for pair in (alone, beside):
+            gradients = []
+            for pair in (repeated, mixed):
                 torch.default_generator.manual_seed(0)  # equal dropout masks
-                seen.append(self._each(parameters, *self.data.seen(pair, None))[0])
-        for name, part in seen[0].items():
-            if not torch.equal(part[0], seen[1][name][0]):
+                gradients.append(
+                    self._sample_gradients(parameters, *self.data.training_view(pair, None))[0]
+                )
+        for name, gradient in gradients[0].items():
+            if not torch.equal(gradient[0], gradients[1][name][0]):
                 raise ConfigError(
-                    f"the gradient of {name} at one sample changes with the samples beside it; "
-                    "privacy needs a model that treats each sample alone"
+                    f"the gradient of {name} at one sample depends on the other samples of its "
+                    "batch; privacy needs a model that treats each sample separately"
                 )
 
 
@@ -316,12 +322,12 @@ def refuse_statistics(module: nn.Module) -> None:
     samples.
     """
     for name, layer in active(module):
-        keeps = any(b.is_floating_point() for b in layer.buffers(recurse=False))
-        if keeps or isinstance(layer, nn.modules.batchnorm._BatchNorm):
+        stores = any(b.is_floating_point() for b in layer.buffers(recurse=False))
+        if stores or isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
-                f"layer {name} ({type(layer).__name__}) keeps or uses statistics of a batch, which "
-                "privacy cannot cover; take a model without it (lenet, cnn, vgg11, mlp), or put "
-                "GroupNorm or LayerNorm in its place"
+                f"layer {name} ({type(layer).__name__}) stores or uses statistics of a batch, "
+                "which privacy cannot cover; choose a model without it (lenet, cnn, vgg11, mlp), or "
+                "put GroupNorm or LayerNorm in its place"
             )
 
 

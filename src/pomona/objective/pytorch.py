@@ -55,16 +55,16 @@ class TorchObjective(Objective):
         self._whole = whole(module, data.patch)
         self._criterion = criterion
         self._precision = precision
-        named = dict(module.named_parameters())
-        self._parameters = [named[e.name] for e in space.parameters]
+        parameters = dict(module.named_parameters())
+        self._parameters = [parameters[e.name] for e in space.parameters]
         buffers = dict(module.named_buffers())
         self._buffers = [buffers[e.name] for e in space.buffers]
-        self._own = [buffer.data for buffer in self._buffers]
+        self._module_buffers = [buffer.data for buffer in self._buffers]
         self._estimates = Estimates()
         # PyTorch's backward pass fails for a GroupNorm in first place whose input needs no
         # gradient.
-        self._asks_inputs = (
-            any(isinstance(part, nn.GroupNorm) for part in module.modules())
+        self._needs_input_gradient = (
+            any(isinstance(submodule, nn.GroupNorm) for submodule in module.modules())
             and data.shift is not None
         )
 
@@ -75,7 +75,7 @@ class TorchObjective(Objective):
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
-        kept: ConstantFeatures | None = None,  # noqa: ARG002
+        cache: ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return mean losses (n,) and gradients G (n, d), row by row; backpropagation stops at
         ``above``.
@@ -88,7 +88,7 @@ class TorchObjective(Objective):
             # much faster than to iterate over tensors
             zip(W.unbind(), indices, views or [None] * len(W), G.unbind(), strict=True)
         ):
-            x, y = self.data.seen(index, view)
+            x, y = self.data.training_view(index, view)
             losses[k] = self._autograd(x, y, row, g, criterion, k, above)
         if self.space.statistics_in(W):
             G[:, self.space.trained :] = 0
@@ -103,25 +103,27 @@ class TorchObjective(Objective):
         H = torch.zeros_like(W)
         self._enter_training()
         for row, index, view, z, h in zip(W, indices, views or [None] * len(W), Z, H, strict=True):
-            x, y = self.data.seen(index, view)
+            x, y = self.data.training_view(index, view)
             self._point_at(row)
             leaves = {e.name: e.view(row).detach().requires_grad_() for e in self.space.parameters}
             with self._autocast():
                 outputs = functional_call(
-                    self._module, leaves, (x.requires_grad_(self._asks_inputs),)
+                    self._module, leaves, (x.requires_grad_(self._needs_input_gradient),)
                 )
             loss = self._criterion(outputs.float(), y).mean()
-            at = list(leaves.values())
+            variables = list(leaves.values())
             slopes = torch.autograd.grad(
-                loss, at, create_graph=True, allow_unused=True, materialize_grads=True
+                loss, variables, create_graph=True, allow_unused=True, materialize_grads=True
             )
             products = [
                 (g * e.view(z)).sum() for g, e in zip(slopes, self.space.parameters, strict=True)
             ]
             along = torch.stack(products).sum()
-            parts = torch.autograd.grad(along, at, allow_unused=True, materialize_grads=True)
-            for entry, part in zip(self.space.parameters, parts, strict=True):
-                entry.view(h).copy_(part)
+            gradients = torch.autograd.grad(
+                along, variables, allow_unused=True, materialize_grads=True
+            )
+            for entry, gradient in zip(self.space.parameters, gradients, strict=True):
+                entry.view(h).copy_(gradient)
         return H
 
     @torch.no_grad()
@@ -130,7 +132,7 @@ class TorchObjective(Objective):
         row: Tensor,
         client: int,
         split: str,
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Apply a function to each batch's outputs (b, *S) and targets, on all of a client's
         split.
@@ -139,7 +141,7 @@ class TorchObjective(Objective):
         self._module.eval()
         index = self.data.rows[split][client]
         at_once = self._at_once(prod(self.data.y.shape[1:]))
-        return self.data.batchwise(index.split(at_once), self._forward, of)
+        return self.data.batchwise(index.split(at_once), self._forward, function)
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return inputs (b, f) of the last layer under one model row (d,), on all of a client's
@@ -149,26 +151,26 @@ class TorchObjective(Objective):
         """
         if self.data.patch:
             raise ConfigError(
-                "features of whole images are asked for, the network sees patches; take "
-                "model.patch out"
+                "features of whole images are undefined for a network of patches; remove "
+                "model.patch"
             )
-        with self._seeing_features() as seen:
+        with self._record_features() as features:
             # PyTorch's own passes, whatever a subclass does: the module has the hook
-            found = TorchObjective.batchwise(
+            results = TorchObjective.batchwise(
                 self, row, client, split, lambda outputs, _: (outputs,)
             )
         # Estimating statistics runs on the training data first; the split comes last.
-        return torch.cat(seen)[-len(found[0]) :] if found else torch.empty(0)
+        return torch.cat(features)[-len(results[0]) :] if results else torch.empty(0)
 
     @contextmanager
-    def _seeing_features(self) -> Iterator[list[Tensor]]:
+    def _record_features(self) -> Iterator[list[Tensor]]:
         """Collect the inputs (b, f) of the last layer in each forward pass into a list."""
-        seen: list[Tensor] = []
+        features: list[Tensor] = []
         hook = self._last.register_forward_pre_hook(
-            lambda _, inputs: seen.append(inputs[0].flatten(1).float())
+            lambda _, inputs: features.append(inputs[0].flatten(1).float())
         )
         with hook:
-            yield seen
+            yield features
 
     @torch.no_grad()
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:
@@ -202,23 +204,23 @@ class TorchObjective(Objective):
         ``above`` on.
         """
         self._point_at(row)
-        x.requires_grad_(self._asks_inputs)
+        x.requires_grad_(self._needs_input_gradient)
         if isinstance(criterion, list):
-            with self._seeing_features() as seen, self._autocast():
+            with self._record_features() as features, self._autocast():
                 outputs = self._module(x)
-            loss = criterion[k](outputs.float(), y, seen[-1])
+            loss = criterion[k](outputs.float(), y, features[-1])
         else:
             with self._autocast():
                 outputs = self._module(x)
             loss = (criterion or self._criterion)(outputs.float(), y).mean()
         first = sum(entry.stop <= above for entry in self.space.parameters[:-1]) if above else 0
-        wanted = self._parameters[first:]
-        leaves = [*wanted, x] if self._asks_inputs else wanted
-        parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)[
-            : len(wanted)
+        parameters = self._parameters[first:]
+        leaves = [*parameters, x] if self._needs_input_gradient else parameters
+        gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)[
+            : len(parameters)
         ]
-        for own, part in zip(self.space.views(g)[first:], parts, strict=True):
-            own.copy_(part)
+        for view, gradient in zip(self.space.views(g)[first:], gradients, strict=True):
+            view.copy_(gradient)
         return loss.detach()
 
     def _forward(self, index: Tensor) -> Tensor:
@@ -238,14 +240,14 @@ class TorchObjective(Objective):
         return torch.autocast(self.data.x.device.type, torch.bfloat16)
 
     def _point_at(self, row: Tensor) -> None:
-        for own, parameter in zip(self.space.views(row), self._parameters, strict=True):
-            parameter.data = own
+        for value, parameter in zip(self.space.views(row), self._parameters, strict=True):
+            parameter.data = value
         if self.space.statistics_in(row):
             for entry, buffer in zip(self.space.buffers, self._buffers, strict=True):
                 buffer.data = entry.view(row)
         else:
-            for own, buffer in zip(self._own, self._buffers, strict=True):
-                buffer.data = own
+            for value, buffer in zip(self._module_buffers, self._buffers, strict=True):
+                buffer.data = value
 
     def _evaluable(self, row: Tensor, client: int) -> None:
         """Make a row current, with statistics of a client's own if the row has none."""
@@ -253,21 +255,21 @@ class TorchObjective(Objective):
         if not self.space.has_statistics or self.space.statistics_in(row):
             return
         norms = [
-            part
-            for _, part in active(self._module)
-            if isinstance(part, nn.modules.batchnorm._BatchNorm)
+            layer
+            for _, layer in active(self._module)
+            if isinstance(layer, nn.modules.batchnorm._BatchNorm)
         ]
-        moving = [
+        buffers = [
             buffer
             for norm in norms
             for buffer in (norm.running_mean, norm.running_var)
             if buffer is not None
         ]
-        if (known := self._estimates.of(row, client)) is None:
+        if (cached := self._estimates.get(row, client)) is None:
             self._estimate_statistics(norms, client)
-            self._estimates.keep(row, client, [buffer.clone() for buffer in moving])
+            self._estimates.put(row, client, [buffer.clone() for buffer in buffers])
         else:
-            for buffer, value in zip(moving, known, strict=True):
+            for buffer, value in zip(buffers, cached, strict=True):
                 buffer.copy_(value)
 
     def _estimate_statistics(
@@ -279,7 +281,7 @@ class TorchObjective(Objective):
         For a network that sees patches, one per sample is used, always the same. Dropout is off, as
         in evaluation.
         """
-        kept = [m.momentum for m in norms]
+        momenta = [m.momentum for m in norms]
         self._module.eval()
         for norm in norms:
             norm.train()
@@ -290,10 +292,10 @@ class TorchObjective(Objective):
             View(client, 0, 0, "statistics", 0),
         )
         pixels = prod(self.data.patch.size if self.data.patch else self.data.y.shape[1:])
-        for part in statistics_batches(self.data.rows["train"][client], self._at_once(pixels)):
+        for batch in statistics_batches(self.data.rows["train"][client], self._at_once(pixels)):
             with self._autocast():
-                self._module(plain.seen(part, view)[0])
-        for norm, momentum in zip(norms, kept, strict=True):
+                self._module(plain.training_view(batch, view)[0])
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
 
 
@@ -307,19 +309,21 @@ class Estimates:
 
     _row: ReferenceType[Tensor] | None = None
     # version of the row's memory, which in-place changes increase; client
-    _when: tuple[int, int] = (
+    _key: tuple[int, int] = (
         -1,
         -1,
     )
     _values: list[Tensor] = field(default_factory=list)
 
-    def of(self, row: Tensor, client: int) -> list[Tensor] | None:
+    def get(self, row: Tensor, client: int) -> list[Tensor] | None:
         """Return the statistics of a model row (d,) for a client; None unless they are the last
         ones stored.
         """
-        same = self._row is not None and self._row() is row and self._when == (row._version, client)
-        return self._values if same else None
+        current = (
+            self._row is not None and self._row() is row and self._key == (row._version, client)
+        )
+        return self._values if current else None
 
-    def keep(self, row: Tensor, client: int, values: Sequence[Tensor]) -> None:
+    def put(self, row: Tensor, client: int, values: Sequence[Tensor]) -> None:
         """Store these statistics in place of the previous ones."""
-        self._row, self._when, self._values = ref(row), (row._version, client), [*values]
+        self._row, self._key, self._values = ref(row), (row._version, client), [*values]

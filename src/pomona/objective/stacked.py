@@ -18,7 +18,7 @@ from pomona.objective.objective import ConstantFeatures, Criterion, RowCriterion
 from pomona.objective.pytorch import TorchObjective
 
 MEMORY = 2**31  # bytes
-Named = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 
 
 class StackedObjective(TorchObjective):
@@ -59,16 +59,18 @@ class StackedObjective(TorchObjective):
         self._moving = [
             (k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed
         ]
-        kinds = nn.modules.batchnorm._BatchNorm
+        batch_norm = nn.modules.batchnorm._BatchNorm
         self._mixes_samples = space.has_statistics or any(
-            isinstance(m, kinds) for _, m in active(module)
+            isinstance(m, batch_norm) for _, m in active(module)
         )
         self._cost: tuple[int, int] | None = None
-        for part in module.modules():
-            if isinstance(part, nn.Embedding) and part.padding_idx is not None:
-                part.register_forward_hook(partial(_stop_at, part.padding_idx))
-            if isinstance(part, nn.GroupNorm):  # ``vmap`` supports it only on contiguous memory
-                part.register_forward_pre_hook(lambda _, inputs: inputs[0].contiguous())
+        for submodule in module.modules():
+            if isinstance(submodule, nn.Embedding) and submodule.padding_idx is not None:
+                submodule.register_forward_hook(partial(_stop_at, submodule.padding_idx))
+            if isinstance(
+                submodule, nn.GroupNorm
+            ):  # ``vmap`` supports it only on contiguous memory
+                submodule.register_forward_pre_hook(lambda _, inputs: inputs[0].contiguous())
 
     def gradient(
         self,
@@ -77,16 +79,20 @@ class StackedObjective(TorchObjective):
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
-        kept: ConstantFeatures | None = None,  # noqa: ARG002
+        cache: ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return mean losses (n,) and gradients G (n, d); backpropagation stops at ``above``."""
         losses, G = torch.empty(len(W), device=W.device), torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
         self._enter_training()
-        for part in self._chunks(W, [len(i) for i in indices]):
-            own = criterion[part] if isinstance(criterion, list) else criterion or self.criterion
-            seen = views[part] if views else None
-            losses[part] = self._differentiate(W[part], indices[part], own, G[part], above, seen)
+        for chunk in self._chunks(W, [len(i) for i in indices]):
+            chunk_criterion = (
+                criterion[chunk] if isinstance(criterion, list) else criterion or self.criterion
+            )
+            chunk_views = views[chunk] if views else None
+            losses[chunk] = self._differentiate(
+                W[chunk], indices[chunk], chunk_criterion, G[chunk], above, chunk_views
+            )
         return losses, G
 
     def rows_at_once(self, W: Tensor, length: int) -> int:
@@ -94,9 +100,9 @@ class StackedObjective(TorchObjective):
         length.
         """
         if self._cost is None:
-            two, four = (self._kept(W, length) for length in (2, 4))
-            slope = (four - two) // 2
-            self._cost = max(two - 2 * slope, 0), slope
+            small, large = (self._activation_bytes(W, length) for length in (2, 4))
+            slope = (large - small) // 2
+            self._cost = max(small - 2 * slope, 0), slope
         fixed, slope = self._cost
         # The backward pass needs as much memory again as the forward pass keeps.
         return max(1, self._memory // (2 * (fixed + slope * length)))
@@ -126,7 +132,7 @@ class StackedObjective(TorchObjective):
         views: Views,
     ) -> Tensor:
         """Return mean losses (m,) of a chunk's rows, and write their gradients into G (m, d)."""
-        parameters, buffers = self._named(W)
+        parameters, buffers = self._stack(W)
         index, real = padded(indices)
         outputs, features, y = self._stacked_forward(
             parameters, buffers, index, isinstance(criterion, list), views
@@ -136,20 +142,24 @@ class StackedObjective(TorchObjective):
             rows = zip(criterion, counts, outputs, y, features, strict=True)
             losses = torch.stack([loss(o[:b], t[:b], f[:b]) for loss, b, o, t, f in rows])
         else:
-            each = criterion(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(0, real.shape)
-            losses = each.where(real, 0).sum(1) / real.sum(1)
-        wanted = self.space.parameters[
+            sample_losses = criterion(outputs.flatten(0, 1), y.flatten(0, 1)).unflatten(
+                0, real.shape
+            )
+            losses = sample_losses.where(real, 0).sum(1) / real.sum(1)
+        entries = self.space.parameters[
             sum(entry.stop <= above for entry in self.space.parameters[:-1]) :
         ]
-        leaves = [parameters[entry.name] for entry in wanted]
-        parts = torch.autograd.grad(losses.sum(), leaves, allow_unused=True, materialize_grads=True)
-        for entry, part in zip(wanted, parts, strict=True):
-            entry.view(G).copy_(part)
+        leaves = [parameters[entry.name] for entry in entries]
+        gradients = torch.autograd.grad(
+            losses.sum(), leaves, allow_unused=True, materialize_grads=True
+        )
+        for entry, gradient in zip(entries, gradients, strict=True):
+            entry.view(G).copy_(gradient)
         for entry in self.space.statistics_in(W):
             entry.view(W).copy_(buffers[entry.name])
         return losses.detach()
 
-    def _named(self, W: Tensor) -> tuple[Named, Named]:
+    def _stack(self, W: Tensor) -> tuple[Tensors, Tensors]:
         """Return stacked parameters, views of W and leaves of the graph; and stacked buffers,
         writable copies.
 
@@ -164,49 +174,59 @@ class StackedObjective(TorchObjective):
         }
 
     def _stacked_forward(
-        self, parameters: Named, buffers: Named, index: Tensor, features: bool, views: Views = None
+        self,
+        parameters: Tensors,
+        buffers: Tensors,
+        index: Tensor,
+        features: bool,
+        views: Views = None,
     ) -> tuple[Tensor, Tensor | tuple[()], Tensor]:
         """Return outputs (m, b, K), features (m, b, f) if wanted, and targets of m models on
         ``index`` (m, b).
         """
 
-        def one(parameters: Named, buffers: Named, x: Tensor) -> tuple[Tensor, list[Tensor]]:
-            seen: list[Tensor] = []
+        def forward(
+            parameters: Tensors, buffers: Tensors, x: Tensor
+        ) -> tuple[Tensor, list[Tensor]]:
+            recorded: list[Tensor] = []
             hook = self._last.register_forward_pre_hook(
-                lambda _, inputs: seen.append(inputs[0].flatten(1).float())
+                lambda _, inputs: recorded.append(inputs[0].flatten(1).float())
             )
             with hook if features else nullcontext():
                 outputs: Tensor = functional_call(self._module, parameters | buffers, (x,))
-            return outputs.float(), seen[-1:]
+            return outputs.float(), recorded[-1:]
 
         if views is None or self.data.plain:
-            x, y = self.data.seen(index.flatten(), None)
+            x, y = self.data.training_view(index.flatten(), None)
         else:
-            rows = [self.data.seen(own, view) for own, view in zip(index, views, strict=True)]
-            x, y = (torch.cat(parts) for parts in zip(*rows, strict=True))
+            rows = [
+                self.data.training_view(samples, view)
+                for samples, view in zip(index, views, strict=True)
+            ]
+            x, y = (torch.cat(tensors) for tensors in zip(*rows, strict=True))
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self._precision == "bf16"):
-            outputs, seen = vmap(one, randomness="different")(
+            outputs, recorded = vmap(forward, randomness="different")(
                 parameters, buffers, x.unflatten(0, index.shape)
             )
-        return outputs, seen[0] if seen else (), y.unflatten(0, index.shape)
+        return outputs, recorded[0] if recorded else (), y.unflatten(0, index.shape)
 
-    def _kept(self, W: Tensor, length: int) -> int:
+    def _activation_bytes(self, W: Tensor, length: int) -> int:
         """Return the bytes that the forward pass of one row on a batch of this length keeps for the
         backward pass.
         """
-        kept: dict[int, int] = {}
+        sizes: dict[int, int] = {}
 
         def note(tensor: Tensor) -> Tensor:
-            kept[tensor.data_ptr()] = tensor.nbytes
+            sizes[tensor.data_ptr()] = tensor.nbytes
             return tensor
 
-        parameters, buffers = self._named(torch.zeros_like(W[:1]))
+        parameters, buffers = self._stack(torch.zeros_like(W[:1]))
         index = torch.zeros(1, length, dtype=torch.long, device=W.device)
         hooks = torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor)
         with torch.random.fork_rng(devices=[W.device] if W.is_cuda else []), hooks:
             outputs, _, y = self._stacked_forward(parameters, buffers, index, False)
             self.criterion(outputs[0], y[0])
-        return sum(kept.values())
+        return sum(sizes.values())
 
 
 def padded(indices: list[Tensor]) -> tuple[Tensor, Tensor]:

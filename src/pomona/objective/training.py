@@ -25,7 +25,7 @@ from pomona.objective.objective import (
     RowCriterion,
 )
 
-When = Literal["received", "trained"]
+Stage = Literal["received", "trained"]
 TRAINING = "training"
 STATISTICS = "statistics"  # key in a downlink and in an uplink
 GLOBAL = "global"  # the model that all clients receive
@@ -58,7 +58,7 @@ class LocalTraining:
     watched: frozenset[str] = frozenset()
     statistics: Tensor | None = None
     measured: Tensor | None = field(init=False)
-    observed: dict[tuple[str, When], Tensor] = field(default_factory=dict)
+    observed: dict[tuple[str, Stage], Tensor] = field(default_factory=dict)
     _losses: list[float] = field(init=False)
     _samples: list[int] = field(init=False)
     _unmeasured: int | None = (
@@ -106,14 +106,14 @@ class LocalTraining:
         random stream: two passes with the same purpose in a round have the same order. With a
         ``share`` below 1 the passes use a random part of each client's samples, of that share.
         """
-        r, least = self.round, self.objective.least_batch
+        r, min_batch = self.round, self.objective.least_batch
         if purpose == TRAINING and not self.trains:
             return
         passes = Passes(passes) if isinstance(passes, int) else passes
         streams = [
             self.objective.batches(
                 self.objective.data.rows["train"][c],
-                Pass(r.seed, purpose, r.number, c, passes, r.batch_size, share, least),
+                Pass(r.seed, purpose, r.number, c, passes, r.batch_size, share, min_batch),
             )
             for c in self.clients
         ]
@@ -131,7 +131,7 @@ class LocalTraining:
         batch: Batch,
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
-        kept: ConstantFeatures | None = None,
+        cache: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return mean losses (n,) of rows W on the batch, and gradients G (n, d).
 
@@ -139,10 +139,12 @@ class LocalTraining:
 
         A method that needs G only from a coordinate on passes it as ``above``: G may be 0 before
         it. If W below this coordinate is also the same whenever the batch occurs, it passes
-        ``kept``.
+        ``cache``.
         """
         views = self._views(batch)
-        losses, G = self._gradients(batch).gradient(W, batch.indices, criterion, above, views, kept)
+        losses, G = self._gradients(batch).gradient(
+            W, batch.indices, criterion, above, views, cache
+        )
         self._count(losses, batch)
         return losses, G
 
@@ -153,15 +155,15 @@ class LocalTraining:
         moments: Tensor,
         round_: Round,
         pull: Pull | None = None,
-        part: slice | None = None,
+        block: slice | None = None,
     ) -> None:
         """Take one step of the round's optimizer on rows W (n, d), in place. Raises DivergedError.
 
-        ``pull`` is added to the gradient. If ``part`` is given, which must end at a layer boundary,
-        only this part of W moves; ``moments`` are those of it.
+        ``pull`` is added to the gradient. If ``block`` is given, which must end at a layer
+        boundary, only this block of W moves; ``moments`` are those of it.
         """
         views = self._views(batch)
-        losses = self._gradients(batch).step(W, batch.indices, moments, round_, views, pull, part)
+        losses = self._gradients(batch).step(W, batch.indices, moments, round_, views, pull, block)
         self._count(losses, batch)
 
     def mixed_step(self, mixture: Mixture, batch: Batch, moments: Tensor, round_: Round) -> Tensor:
@@ -217,11 +219,11 @@ class LocalTraining:
         """Return mean losses (n,) of rows W on each client's whole split; NaN if a client has no
         such samples.
         """
-        each = (
+        losses = (
             self.objective.losses(row, c, split).mean()
             for row, c in zip(W, self.clients, strict=True)
         )
-        return torch.stack(list(each))
+        return torch.stack(list(losses))
 
     def class_counts(self, client: int) -> Tensor | None:
         """Return a client's number of training samples (pixels, of masks) in each class; None for
@@ -253,22 +255,24 @@ class LocalTraining:
             for row, c in zip(W, self.clients, strict=True)
         ]
 
-    def watches(self, when: When) -> bool:
+    def watches(self, stage: Stage) -> bool:
         """Return whether models observed at this moment will be evaluated: never those after
         training where only sums of them may be seen.
         """
-        return when in self.watched and (when == "received" or self.objective.shows_trained)
+        return stage in self.watched and (stage == "received" or self.objective.shows_trained)
 
-    def observe(self, model: str, W: Tensor, when: When) -> None:
+    def observe(self, model: str, W: Tensor, stage: Stage) -> None:
         """Copy the rows W (n, d), to evaluate them under a name; this determines which models are
         evaluated for a method.
 
         The global model is evaluated with the statistics that it was sent with, any other with the
         client's own.
         """
-        if self.watches(when):
-            beside = [self.statistics] if model == GLOBAL and self.statistics is not None else []
-            self.observed[model, when] = torch.cat([W, *beside], 1)
+        if self.watches(stage):
+            statistics = (
+                [self.statistics] if model == GLOBAL and self.statistics is not None else []
+            )
+            self.observed[model, stage] = torch.cat([W, *statistics], 1)
 
     def training_losses(self) -> list[float | None]:
         """Return each client's mean training loss over the steps so far; None before the first, or
@@ -295,11 +299,11 @@ class _Measuring(GradientSource):
         criterion: Criterion | list[RowCriterion] | None = None,
         above: int = 0,
         views: Views = None,
-        kept: ConstantFeatures | None = None,
+        cache: ConstantFeatures | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the objective's gradients, without those of the statistics."""
         statistics, d = self.statistics[: len(W)], W.shape[1]
         rows = torch.cat([W, statistics], 1)
-        losses, G = self.objective.gradient(rows, indices, criterion, above, views, kept)
+        losses, G = self.objective.gradient(rows, indices, criterion, above, views, cache)
         statistics.copy_(rows[:, d:])
         return losses, G[:, :d]
