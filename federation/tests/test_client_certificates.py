@@ -2,11 +2,14 @@
 SuperLink.
 """
 
+import re
 import socket
 import ssl
+import subprocess
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
@@ -231,3 +234,15 @@ def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits
         )
     finally:
         made.end()
+
+
+def test_the_guides_command_makes_a_key_that_tls_clients_read(kits):
+    """OpenSSL, and so curl and browsers, cannot read the kit's key as it is."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "federation.md").read_text()
+    [line] = re.findall(r"`(cp keys/silo\.key [^`]+)`", guide)
+    kit, context = kits / "north", ssl.create_default_context()
+    with pytest.raises(ssl.SSLError):
+        context.load_cert_chain(kit / "certs/silo.crt", kit / "keys/silo.key")
+    subprocess.run(line, shell=True, cwd=kit, check=True, capture_output=True)
+    context.load_cert_chain(kit / "certs/silo.crt", kit / "page.pem")
+    assert (kit / "page.pem").stat().st_mode & 0o077 == 0

@@ -131,6 +131,7 @@ def test_a_silo_that_is_ready_says_what_would_leave_it(served):
     assert leaves["models_up"] == "1"
     assert str(60 - validation) in leaves["samples"]
     assert "accuracy" in leaves["scores"]
+    assert "however few" in leaves["scores"]
     assert "keys of 1 others" in lines["key"].text
     assert "epsilon" not in leaves
     assert "training loss" in leaves["loss"]

@@ -104,3 +104,12 @@ def test_settings_say_when_there_is_no_privacy():
     ):
         with pytest.raises(ValidationError):
             privacy(**wrong)
+
+
+def test_the_guide_names_what_a_private_study_has_to_acknowledge():
+    """A study on tables needs one name more."""
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "federation.md").read_text()
+    sentence = guide.partition("a private study needs at least")[2].partition("own code")[0]
+    general, tables = (re.findall('"(.+?)"', words) for words in sentence.split("of tables also"))
+    for kind, names in (("image", general), ("table", general + tables)):
+        assert {r.name for r in uncovered(privacy(**BUDGET), kind=kind)} == set(names)

@@ -215,14 +215,14 @@ def _scores(agreed: StudyAgreement) -> str:
     each = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
     study = agreed.study
     if isinstance(study, SearchStudy):
-        return f"{each} validation data, in each trial; none of test data"
+        return f"{each} validation data, however few, in each trial; none of test data"
     if isinstance(study, EvaluationStudy):
         return (
             f"of each model {each} validation and test data, with an interval; none of fewer "
             f"than {LEAST_SAMPLES}"
         )
     shared = isinstance(study, TrainingStudy) and study.share_scores
-    return f"{each} validation and test data" if shared else "none"
+    return f"{each} validation and test data, however few" if shared else "none"
 
 
 def texts(leaves: dict[str, Any]) -> Iterator[str]:
