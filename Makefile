@@ -14,7 +14,7 @@ INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
 BENCHMARKS := fedavg_round native_step native_networks apple_step methods weight_learning growth kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
-.PHONY: demo setup lock native bytecode test test-core test-federation test-slow fuzz check wheel dist dist-check dist-audit coverage size same calibrate bench peers-setup peers image site clean
+.PHONY: demo setup lock native bytecode test test-core test-federation test-slow fuzz fuzz-guided check wheel dist dist-check dist-audit coverage size same calibrate bench peers-setup peers image site clean
 
 demo: .venv/demo
 	$(BIN)/pomona demo
@@ -59,6 +59,15 @@ test-slow: .venv/dev
 # New inputs to all that reads what others have made, for MINUTES (60); says how many, keeps what breaks in .hypothesis/found
 fuzz: .venv/dev
 	$(BIN)/pytest -m fuzz federation/tests/fuzz
+
+# The decoders under a coverage-guided fuzzer, two minutes each; ARGS: --seconds, beginnings of targets' names
+GUIDED := .venv/guided
+fuzz-guided: $(GUIDED)/ready
+	PYTHONPATH=$(GUIDED) $(BIN)/python federation/tests/fuzz/guided.py $(ARGS)
+
+$(GUIDED)/ready: .venv/dev
+	$(BIN)/pip install $(PIP) --no-compile --upgrade --target $(GUIDED) atheris==3.0.0
+	@touch $@
 
 check: .venv/dev
 	$(BIN)/pip check

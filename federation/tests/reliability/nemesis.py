@@ -5,7 +5,8 @@ cuts, slows and misdates its processes; then the history checker and the simulat
     python federation/tests/reliability/nemesis.py --minutes 60 --seed 1 [--calm] [--out FOLDER]
 
 An operator, as a person would, starts again what was killed, accepts studies at the silos, and
-resumes a study that has lost its quorum. ``--calm``: no nemesis, for growth of memory and files.
+resumes a study that has lost its quorum. ``--calm``: no nemesis, one study
+after the other, for growth of memory and files, which is in ``samples.csv``.
 """
 
 import argparse
@@ -26,6 +27,7 @@ import tomli_w
 from history import by_run, read_history, violations
 from safetensors.torch import load_file
 
+import growth
 from federation_in_process import PRIVATE, settings
 from jumping_clock import jumping_clock
 from pomona.core.rng import stream
@@ -33,7 +35,7 @@ from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
 from pomona_federation.rehearsal.inputs import federation_file
-from pomona_federation.rehearsal.run import KINDS, kind_of, local_federation
+from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.study import KIT
@@ -72,6 +74,7 @@ class Arena:
 
     local: object
     rounds: int
+    together: int = 2  # open studies
     lines: dict = field(default_factory=dict)
     clocks: dict = field(default_factory=dict)
     scenarios: dict = field(default_factory=dict)
@@ -80,12 +83,22 @@ class Arena:
     until: float = 0.0
     due: float = 0.0  # when the studies are looked at again
     down: set = field(default_factory=set)  # what is to stay down for now
-    progress: tuple = (0, 0.0)  # committed rounds, and since when there are so many
+    began: float = field(default_factory=time.monotonic)
+    sampled: float = -growth.EVERY
+    progress: tuple = ()  # committed rounds, and since when there are so many
+
+    def __post_init__(self):
+        self.progress = (0, self.began)
 
     @property
     def everybody(self):
         """The server and the silos."""
         return ("server", *self.local.names)
+
+    @property
+    def samples(self):
+        """The file of what the processes and folders take."""
+        return self.local.folder.parent / "samples.csv"
 
     def start(self, who):
         """Start a supervisor, with its own clock if it has one."""
@@ -104,6 +117,10 @@ class Arena:
                 self._administer()
                 self._watch()
                 self.due = time.monotonic() + 5.0
+            if time.monotonic() > self.sampled + growth.EVERY:
+                self.sampled = time.monotonic()
+                hours = (self.sampled - self.began) / 3600
+                growth.append_sample(self.samples, hours, self.local, self.everybody)
             if time.monotonic() >= limit:
                 return
             time.sleep(0.5)
@@ -131,7 +148,7 @@ class Arena:
                 if said.code != 7:
                     self.faults.append(f"{study.name} ended with code {said.code}: {said.reason}")
                 queue.resume(study.name)
-        if len(queue.open) < 2 and time.monotonic() < self.until:
+        if len(queue.open) < self.together and time.monotonic() < self.until:
             self._submit(queue)
         for name in self.local.names:
             known = KnownStudies(self.local.silo(name))
@@ -236,39 +253,6 @@ class Arena:
             return list(process_tree(top.pid))
         return [psutil.Process(top.pid)] if kind == "supervisor" else self.local.find(kind, who)
 
-    # What is left in the end.
-
-    def growth(self):
-        """Memory, descriptors and threads of the processes by kind, and bytes of the folders."""
-        sums = {}
-        for who in self.everybody:
-            for process, command in process_tree(self.local.process(who).pid).items():
-                with suppress(psutil.Error):
-                    kind = kind_of(process, command)
-                    if kind in KINDS:
-                        figures = (
-                            process.memory_info().rss / 1e6,
-                            process.num_fds(),
-                            process.num_threads(),
-                        )
-                        key = f"{'server' if who == 'server' else 'silo'}'s {kind}"
-                        sums.setdefault(key, []).append(figures)
-        table = {
-            kind: tuple(round(max(each), 1) for each in zip(*rows, strict=True))
-            for kind, rows in sorted(sums.items())
-        }
-        disk = {who: size(self.local.folder / "kits" / who) for who in self.everybody}
-        return table, disk["server"], max(v for k, v in disk.items() if k != "server")
-
-
-def size(folder):
-    """Bytes of all files below a folder, in MB."""
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
-    return round(total / 1e6, 1)
-
 
 def scenario_of(run, rounds, silos):
     """A study's run as a scenario, on the same rows as all others."""
@@ -334,7 +318,7 @@ def main():
         kit = scenario_of(STUDIES["apple"], given.rounds, given.silos)
         kept = {k: v for k, v in TERMS.items() if k != "decide"}
         local = closing.enter_context(local_federation(kit, out / "local", **kept))
-        arena = Arena(local, given.rounds, until=began + 60 * given.minutes)
+        arena = Arena(local, given.rounds, 1 if given.calm else 2, until=began + 60 * given.minutes)
         arena.scenarios[KIT] = kit
         for name in local.names:
             arena.lines[name] = closing.enter_context(between(Line(), local, [name]))
@@ -344,7 +328,6 @@ def main():
         for who in arena.everybody:
             arena.start(who)
         arena.next_round(1200.0)
-        first = arena.growth()
         while time.monotonic() < arena.until:
             if given.calm:
                 arena.operate(30.0)
@@ -361,13 +344,12 @@ def main():
         limit = time.monotonic() + 1800
         while StudyQueue(local.server).open and time.monotonic() < limit:
             arena.operate(5.0)
-        last = arena.growth()
         if left := [study.name for study in StudyQueue(local.server).open]:
             arena.faults.append(f"studies {left} did not end")
-    judge(arena, events, (first, last), time.monotonic() - began, given.seed)
+    judge(arena, events, time.monotonic() - began, given.seed)
 
 
-def judge(arena, events, growth, seconds, seed):
+def judge(arena, events, seconds, seed):
     """Print what happened, and every broken rule."""
     configs = {name: scenario.config for name, scenario in arena.scenarios.items()}
     sums = {n: c.secure_aggregation.minimum for n, c in configs.items() if c.secure_aggregation}
@@ -385,8 +367,8 @@ def judge(arena, events, growth, seconds, seed):
         f"{finished} of {len(runs)} studies finished, {arena.progress[0]} rounds, {absent} absences, "
         f"{lines} audit lines, {compared} models compared; operator: {dict(arena.done)}"
     )
-    for when, (table, server, silo) in zip(("begin", "end"), growth, strict=True):
-        say(f"{when}: MB, descriptors, threads: {table}; MB on disk: server {server}, silo {silo}")
+    for line in growth.growing(arena.samples):
+        say(line)
     for line in broken:
         say(f"BROKEN {line}")
     say(f"{len(broken)} rules broken")
