@@ -11,7 +11,7 @@ from pomona.cli import app
 from pomona.core.errors import StorageError
 from pomona.core.files import UNFINISHED, own, publish
 from pomona.record.run_folder import load, require_unchanged
-from pomona.results.figures.plot import FORMS
+from pomona.results.figures.plot import FORMATS
 from pomona.results.web.report_page import write
 from pomona.storage.lock import require_own
 from pomona.storage.run_status import Status, read_status
@@ -33,7 +33,7 @@ READ = {
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "run"
     pomona.run(tiny("apple", rounds=ROUNDS), folder)
-    write([load(folder)], folder, FORMS)
+    write([load(folder)], folder, FORMATS)
     return folder
 
 
@@ -64,7 +64,7 @@ def untouched(sent):
 def test_a_report_writes_through_no_link(sent, made):
     (sent / "predictions.npz").unlink()  # read, for calibration, before anything is written
     shutil.copy(made / "predictions.npz", sent)
-    write([load(sent)], sent, FORMS)
+    write([load(sent)], sent, FORMATS)
     assert untouched(sent)
     assert (sent / "figures" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -83,7 +83,7 @@ def test_figures_go_into_no_folder_elsewhere(made, tmp_path):
     shutil.move(folder / "figures", tmp_path / "elsewhere")
     (folder / "figures").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="figures is a link"):
-        write([load(made)], folder, FORMS)
+        write([load(made)], folder, FORMATS)
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_no_reader_waits_for_a_device_or_a_pipe(name, made, tmp_path):
         (folder / name).unlink()
         place(folder / name)
         if name == "figures/index.json":  # the page's own list, of no use to anybody else
-            write([load(folder)], folder, FORMS)
+            write([load(folder)], folder, FORMATS)
             assert (folder / name).is_file()
             continue
         with pytest.raises(StorageError, match="not a file"):
@@ -163,7 +163,7 @@ def test_a_run_goes_on_beside_no_pipe(tmp_path):
 def test_a_list_of_figures_that_is_nested_deep_counts_for_nothing(made, tmp_path):
     folder = shutil.copytree(made, tmp_path / "run")
     (folder / "figures" / "index.json").write_text("[" * 200_000)
-    write([load(folder)], folder, FORMS)
+    write([load(folder)], folder, FORMATS)
     assert "curves.png" in json.loads((folder / "figures" / "index.json").read_text())
 
 

@@ -71,7 +71,7 @@ def test_figures_of_single_clients_have_no_intervals_and_gains_are_by_patient(ta
     assert [gain.pairs for gain in found.clients] == patients
     assert [gain.rows for gain in found.clients] == [VISITS * n for n in patients]
     rows, groups = VISITS * sum(patients), sum(patients)
-    assert evidence(together, found.over).startswith(
+    assert evidence(together, found.mean).startswith(
         f"This rests on {rows} test rows in {groups} groups (data.group_"
     )
     assert gain_tables(both)[1].header[1] == "Test groups"
@@ -84,7 +84,7 @@ def test_rows_that_stand_alone_keep_their_intervals(table):
     both = runs([ran(table, m, drop_columns=["patient"]) for m in ("separate", "fedavg")])
     assert all(r["intervals"]["accuracy"] for run in both for r in records(run))
     found = gained(both[1], both[0])
-    assert "groups" not in evidence(both[1], found.over)
+    assert "groups" not in evidence(both[1], found.mean)
     assert gain_tables(both)[1].header[1] == "Test samples"
     assert all("(" in cell for row in subgroups(both).rows for cell in row[3:])
     assert not any("belong together" in str(c) for c in cautions(both))

@@ -10,7 +10,7 @@ import pytest
 from browsing import contrast
 
 from pomona.methods import METHODS
-from pomona.results.method_colours import COLOURS, DASHES, DISTINCT, KEPT, MARKERS, looks
+from pomona.results.method_colours import COLOURS, DASHES, DISTINCT, KEPT, MARKERS, styles
 
 TITLES = [settings().method().card.presentation.title for settings in METHODS.values()]
 INVENTED = [
@@ -63,25 +63,25 @@ def test_no_two_methods_of_a_page_look_alike(size: int) -> None:
     random, every = np.random.default_rng(size), [*TITLES, *INVENTED]
     assert len(every) > 55
     for _ in range(200):
-        shown = looks(random.permutation(every)[:size].tolist())
+        shown = styles(random.permutation(every)[:size].tolist())
         for values in zip(*[(x.colour, x.bright, x.dash, x.marker) for x in shown], strict=True):
             assert len(set(values)) == size, "colour, dash and marker each tell them apart"
 
 
 def test_runs_of_one_method_look_unlike_too() -> None:
-    assert len(set(looks(["FedAvg"] * 5 + ["FedAS"] * 5))) == 10
+    assert len(set(styles(["FedAvg"] * 5 + ["FedAS"] * 5))) == 10
 
 
 def test_with_more_methods_a_colour_comes_with_another_dash() -> None:
-    shown = looks([*TITLES, *INVENTED])
+    shown = styles([*TITLES, *INVENTED])
     assert len({(look.colour, look.dash) for look in shown}) == len(TITLES) + len(INVENTED)
 
 
 def test_methods_that_are_drawn_often_keep_their_look() -> None:
     assert set(KEPT) <= set(TITLES)
-    for title, look in zip(KEPT, looks(KEPT), strict=True):
-        assert looks(["FedAS", "FedBN", title, "my own"])[2] == look
-    assert looks(["FedAS"])[0] != looks(["Separate"])[0]
+    for title, look in zip(KEPT, styles(KEPT), strict=True):
+        assert styles(["FedAS", "FedBN", title, "my own"])[2] == look
+    assert styles(["FedAS"])[0] != styles(["Separate"])[0]
 
 
 def test_there_are_as_many_dashes_and_markers_as_colours() -> None:

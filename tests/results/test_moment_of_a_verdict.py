@@ -13,7 +13,7 @@ import pomona
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import Gain, LeftOut
 from pomona.record.rows import Evaluation
-from pomona.results.gain_presentation import LEFT_OUT, Gained, evidence, of_fewer
+from pomona.results.gain_presentation import LEFT_OUT, Gains, evidence, of_fewer
 from pomona.results.run_numbers import runs
 from pomona.results.text.cautions import cautions
 from pomona.results.text.narrative import worse_since
@@ -86,7 +86,7 @@ def test_with_keep_best_values_answers_and_closing_metrics_are_of_the_round_best
 ):
     for run in compared["best"]:
         means = {e.round: e.mean for e in run.validation if e.round > 0}
-        assert run.kept.round == min(means, key=means.__getitem__) < 8
+        assert run.reported.round == min(means, key=means.__getitem__) < 8
         for client, value in run.values.items():
             outputs, targets = run.result.predictions(client)
             assert compute("mae", outputs, targets, TASKS["regression"]) == pytest.approx(
@@ -96,7 +96,7 @@ def test_with_keep_best_values_answers_and_closing_metrics_are_of_the_round_best
                 f
                 for f in run.result.final
                 if (f["model"], f["when"], f["split"], f["client"])
-                == (run.kept.model, run.kept.when, "test", client)
+                == (run.reported.model, run.reported.when, "test", client)
             )
             assert final["mae"] == pytest.approx(value, rel=1e-5)
 
@@ -157,13 +157,13 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
 def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(compared):
     run, base = compared["last"]
     mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, left_out=(LeftOut(1, 2, 1),))
-    assert of_fewer(Gained(run, base, [], mean)) == (
+    assert of_fewer(Gains(run, base, [], mean)) == (
         f"Means over clients are over all 4; statements on {run.label}'s gain leave out "
         f"{run.client(1)}, {LEFT_OUT}."
     )
     assert (
-        of_fewer(Gained(run, base, [], replace(mean, left_out=())))
-        == of_fewer(Gained(run, base, [], None))
+        of_fewer(Gains(run, base, [], replace(mean, left_out=())))
+        == of_fewer(Gains(run, base, [], None))
         == ""
     )
 

@@ -18,7 +18,7 @@ from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.record.result import Result
 from pomona.results import table
-from pomona.results.figures.plot import FORMS, INDEX, ReportFigure, forms, listed, save
+from pomona.results.figures.plot import FORMATS, INDEX, ReportFigure, listed, parse_formats, save
 from pomona.results.figures.sections import distinct
 from pomona.results.web.page_data import LiveProgress
 from pomona.results.web.report_page import refresh, write
@@ -108,7 +108,7 @@ def test_figures_of_an_earlier_page_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "mine.png").write_bytes(b"not the report's")
     (tmp_path / "notes").mkdir()
     save([stub("curves"), stub("labels")], tmp_path)
-    own = {f"{name}.{suffix}" for name in ("curves", "labels") for suffix in FORMS}
+    own = {f"{name}.{suffix}" for name in ("curves", "labels") for suffix in FORMATS}
     assert names(tmp_path) == own | {INDEX, "mine.png", "notes"}
     assert listed(tmp_path) == own
 
@@ -125,7 +125,7 @@ def test_figures_of_a_page_that_was_cut_short_are_deleted_too(
             save([stub("labels")], tmp_path)
     assert "labels.png" in names(tmp_path)
     save([stub("spread")], tmp_path)
-    assert names(tmp_path) == {f"spread.{form}" for form in FORMS} | {INDEX}
+    assert names(tmp_path) == {f"spread.{form}" for form in FORMATS} | {INDEX}
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_list_that_was_tampered_with_harms_nobody(text: str, tmp_path: Path) -
     (folder / INDEX).write_bytes(text.encode("latin-1"))
     save([stub("curves")], folder)
     assert all(victim.read_text() == "keep" for victim in victims)
-    assert listed(folder) == {f"curves.{form}" for form in FORMS}
+    assert listed(folder) == {f"curves.{form}" for form in FORMATS}
 
 
 def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_without_a_form_no_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_forms_are_those_that_exist() -> None:
-    assert forms("") == ()
-    assert forms("pdf,svg, svg") == ("svg", "pdf")
+    assert parse_formats("") == ()
+    assert parse_formats("pdf,svg, svg") == ("svg", "pdf")
     with pytest.raises(ConfigError, match="png, svg, pdf, csv; unknown: gif, jpg"):
-        forms("png,jpg,gif")
+        parse_formats("png,jpg,gif")

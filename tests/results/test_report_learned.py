@@ -20,7 +20,7 @@ from report_results import result
 from pomona.methods import METHODS
 from pomona.record.presentation import Presentation, Quantity
 from pomona.record.result import Result
-from pomona.results.figures.client_values import course, uniform
+from pomona.results.figures.client_values import epoch_losses, uniform
 from pomona.results.figures.clusters import thresholds
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.relationships import one_client, scale
@@ -71,7 +71,7 @@ def test_a_series_holds_what_each_client_showed_last(cohorts: list[set[int]], co
             rounds = [s for s in range(t + 1) if i in given_[s]]
             expected = infos[rounds[-1]]["x"][i] if rounds else np.full(columns, np.nan)
             np.testing.assert_array_equal(series.values[t, i], expected)
-    assert series.seen == sorted(set().union(*cohorts))
+    assert series.participants == sorted(set().union(*cohorts))
 
 
 def test_what_is_no_number_a_client_is_passed_over() -> None:
@@ -285,7 +285,7 @@ def test_without_a_split_there_is_no_map() -> None:
 
 
 def test_losses_of_weight_learning_are_counted_through_the_rounds() -> None:
-    found = course(runs([weighed()])[0], "ala_losses")
+    found = epoch_losses(runs([weighed()])[0], "ala_losses")
     assert found is not None
     nothing = np.nan
     np.testing.assert_array_equal(

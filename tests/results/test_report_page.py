@@ -26,7 +26,7 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.results.figures.classification import pooled_confusion
 from pomona.results.figures.curves import curves, traffic
-from pomona.results.figures.plot import FORMS, drawing
+from pomona.results.figures.plot import FORMATS, drawing
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import settings, write
 from pomona.results.wording import size
@@ -152,7 +152,7 @@ def results() -> list[Result]:
 
 @pytest.fixture(scope="module")
 def report(results: list[Result], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(results, tmp_path_factory.mktemp("report"), FORMS)
+    return write(results, tmp_path_factory.mktemp("report"), FORMATS)
 
 
 def table_of(page: Path, name: str) -> list[dict[str, str]]:
@@ -163,7 +163,7 @@ def table_of(page: Path, name: str) -> list[dict[str, str]]:
 def test_a_comparison_has_every_figure(report: Path) -> None:
     assert report.name == "report.html"
     page = check(report)
-    for form in FORMS:
+    for form in FORMATS:
         assert {p.stem for p in (report.parent / "figures").glob(f"*.{form}")} == FIGURES
     assert len(page.all("img")) == len(FIGURES)
     assert report.stat().st_size < 3e5
@@ -209,7 +209,7 @@ def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(
         picture = curves(runs(results))
         assert picture is not None
         picture.save(tmp_path)
-    for form in FORMS:
+    for form in FORMATS:
         once, again = (
             folder / f"curves.{form}" for folder in (report.parent / "figures", tmp_path)
         )

@@ -62,16 +62,16 @@ def test_the_models_are_those_of_the_run_and_losses_are_measured_on_them(tmp_pat
     # Round r starts from the mean of what round r - 1 sent; the run's last global model is the mean
     # of all last ends.
     shares = np.array([len(c.train) for c in scenario.partition.clients], dtype=float)
-    ends = [trace(scenario, i, 3).ends.double().numpy() for i in range(4)]
+    ends = [trace(scenario, i, 3).final.double().numpy() for i in range(4)]
     mean = sum(share * end for share, end in zip(shares / shares.sum(), ends, strict=True))
-    np.testing.assert_allclose(own.starts[1:].numpy(), mean[:-1], atol=1e-6)
+    np.testing.assert_allclose(own.initial[1:].numpy(), mean[:-1], atol=1e-6)
     result = pomona.run(config, tmp_path / "run")
     kept = load_file(tmp_path / "run" / "models" / "client-02.safetensors")
     np.testing.assert_allclose(
         np.sort(np.concatenate([v.ravel() for v in kept.values()])), np.sort(mean[-1]), atol=1e-6
     )
     # The loss in the round's record is averaged over its batches, on the way between these two.
-    first, last = surface(scenario, 2, np.stack([own.starts[-1].numpy(), own.ends[-1].numpy()]))
+    first, last = surface(scenario, 2, np.stack([own.initial[-1].numpy(), own.final[-1].numpy()]))
     assert last < result.rounds[-1].loss[2] < first
 
 

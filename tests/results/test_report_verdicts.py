@@ -11,7 +11,7 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.clients import values
-from pomona.results.figures.curves import place
+from pomona.results.figures.curves import scenario_name
 from pomona.results.figures.sections import figures
 from pomona.results.gain_presentation import LEFT_OUT, by_client, gained
 from pomona.results.run_numbers import runs
@@ -626,7 +626,7 @@ def test_own_data_are_called_by_their_file_and_not_by_its_format() -> None:
 
     def words(**data: object) -> tuple[str, str, str]:
         (run,) = runs([replace(base, config={**base.config, "data": data})])
-        return title([run]), place(run), setup([run])
+        return title([run]), scenario_name(run), setup([run])
 
     heading, where, sentence = words(name="table", path="/private/hospital/icu.csv")
     assert (heading, where) == ("FedAvg on icu.csv", "icu.csv, practical")

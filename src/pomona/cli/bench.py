@@ -27,7 +27,7 @@ from pomona.experiments.grid import Group
 from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
 from pomona.experiments.suite import Size, Suite, suite_file, suites
-from pomona.results.figures.plot import forms
+from pomona.results.figures.plot import parse_formats
 from pomona.storage.run_status import read_status
 
 SOME = Parameter(consume_multiple=(1, None), negative="", show_default=False)  # --methods a b
@@ -83,7 +83,7 @@ def bench(
     words
         key=value settings of every run, over those of the suite, for example rounds=10 device=cpu
     """
-    wanted = forms(figures)
+    wanted = parse_formats(figures)
     if suite is None:
         _listing(json)
         return

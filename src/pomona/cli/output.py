@@ -33,7 +33,7 @@ Figures = Annotated[
     ),
 ]
 """The option ``--figures`` of every command that writes a page; see
-``pomona.results.figures.plot.forms``.
+``pomona.results.figures.plot.parse_formats``.
 """
 ONLY_IN_SUITES = {"title", "base", "seeds", "points", "search", "size", "keep_models", "note"}
 size = wording.size

@@ -12,7 +12,7 @@ from pomona.core.files import own
 from pomona.core.registry import own_code_barred
 from pomona.record.result import Result
 from pomona.record.run_folder import load
-from pomona.results.figures.plot import FORMS, forms
+from pomona.results.figures.plot import FORMATS, parse_formats
 
 Flag = Annotated[bool, Parameter(negative="")]
 
@@ -83,7 +83,7 @@ def report(
     to
         folder for the page; the first run's, or the bench's, if not given
     """
-    wanted = forms(figures)
+    wanted = parse_formats(figures)
     if not _bench(runs):
         if reference or scenarios:
             raise ConfigError(
@@ -175,7 +175,7 @@ def trajectory(
     with watching(stays=False) as watcher, own_code_barred(not own_code):
         configs = [resolve(result.config) for result in found]
         surface.trajectory(configs, client, since, folder, watch=watcher)
-    made = [folder / f"trajectory.{form}" for form in FORMS]
+    made = [folder / f"trajectory.{form}" for form in FORMATS]
     emit({"written": made}) if json else print(*made, sep="\n")
 
 

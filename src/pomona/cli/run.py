@@ -30,7 +30,7 @@ from pomona.privacy.settings import groups_note
 from pomona.record.result import Result
 from pomona.record.run_summary import attack_of
 from pomona.results import table as result_table
-from pomona.results.figures.plot import forms
+from pomona.results.figures.plot import parse_formats
 from pomona.results.summary_table import run_table
 from pomona.results.tables.liars import named_in, spans
 from pomona.results.web.live_run_page import following
@@ -122,7 +122,7 @@ def run(
 
 def _forms(figures: str, report: bool) -> tuple[str, ...]:
     """Return the formats of figures as files."""
-    wanted = forms(figures)
+    wanted = parse_formats(figures)
     if wanted and not report:
         raise ConfigError("--figures go with the report page; leave --no-report out")
     return wanted

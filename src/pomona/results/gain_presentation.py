@@ -21,28 +21,28 @@ NAMED = 4
 
 
 @dataclass(frozen=True)
-class Gained:
+class Gains:
     """Gain of ``run`` over ``base``; positive is better for every metric.
 
     Attributes:
         run, base: on one scenario, with one metric.
         clients: one gain per client in id order; None if the records do not determine it.
-        over: the mean over the clients that have one; None if none has.
+        mean: the mean over the clients that have one; None if none has.
     """
 
     run: Run
     base: Run
     clients: Sequence[Gain | None]
-    over: Gain | None
+    mean: Gain | None
 
     @cached_property
     def verdicts(self) -> list[Verdict | None]:
         """The joint verdicts on all clients (Holm's correction); None as in ``clients``."""
         return jointly(self.clients)
 
-    def told(self, what: Verdict) -> list[int]:
+    def with_verdict(self, verdict: Verdict) -> list[int]:
         """Return the clients with this joint verdict."""
-        return [i for i, verdict in enumerate(self.verdicts) if verdict == what]
+        return [i for i, v in enumerate(self.verdicts) if v == verdict]
 
     @cached_property
     def differences(self) -> dict[int, float]:
@@ -56,7 +56,7 @@ class Gained:
 
 
 @lru_cache(maxsize=64)
-def gained(run: Run, base: Run) -> Gained:
+def gained(run: Run, base: Run) -> Gains:
     """Compare two runs sample by sample; empty for runs that do not share scenario and metric.
 
     Runs over the same seeds are compared seed by seed; a single run is compared with the other's
@@ -65,9 +65,9 @@ def gained(run: Run, base: Run) -> Gained:
     if len(run.seeds) != len(base.seeds):
         run, base = _one_seed(run, base), _one_seed(base, run)
     if run.scenario != base.scenario or run.metric != base.metric:
-        return Gained(run, base, [], None)
+        return Gains(run, base, [], None)
     mine, its = ([one.result for one in part.seeds or (part,)] for part in (run, base))
-    return Gained(run, base, *gains(mine, its))
+    return Gains(run, base, *gains(mine, its))
 
 
 def _one_seed(run: Run, other: Run) -> Run:
@@ -75,7 +75,7 @@ def _one_seed(run: Run, other: Run) -> Run:
     return next((one for one in run.seeds if seed_of(one) == seed_of(other)), (*run.seeds, run)[0])
 
 
-def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gained]:
+def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gains]:
     """Return gains of the other runs on the base's scenario over it; empty without a base."""
     return [
         gained(run, base)
@@ -145,11 +145,11 @@ def sides(gain: Gain) -> str:
     )
 
 
-def of_fewer(found: Gained) -> str:
+def of_fewer(found: Gains) -> str:
     """Note that a gain's mean is over fewer clients than a run's other means; empty if it is
     not.
     """
-    missing = [out.client for out in found.over.left_out] if found.over else []
+    missing = [out.client for out in found.mean.left_out] if found.mean else []
     if not missing:
         return ""
     return (
@@ -167,7 +167,7 @@ def named(run: Run, clients: Iterable[int]) -> str:
     )
 
 
-def by_client(found: Gained) -> str:
+def by_client(found: Gains) -> str:
     """Describe for which clients a run is better than the other, worse, or undecided; empty if
     unknown.
     """
@@ -175,7 +175,8 @@ def by_client(found: Gained) -> str:
     if not known:
         return ""
     up, down, open_ = (
-        found.told(what) for what in ("better", "worse", "no difference that this data can show")
+        found.with_verdict(verdict)
+        for verdict in ("better", "worse", "no difference that this data can show")
     )
     if not up and not down:
         return (

@@ -59,7 +59,7 @@ themselves.
 
 
 @dataclass(frozen=True)
-class Look:
+class Style:
     """A method's look: ``colour`` on white, ``bright`` on near black, ``dash`` and ``marker``."""
 
     colour: str
@@ -73,7 +73,7 @@ class Look:
         return (0, self.dash) if self.dash else "-"
 
 
-def looks(titles: Iterable[str]) -> list[Look]:
+def styles(titles: Iterable[str]) -> list[Style]:
     """Return a look for each title of a page, in their order; repeated titles get separate looks.
 
     Up to 144 are unique. Another title gets local training's look only with eleven others on the
@@ -85,10 +85,10 @@ def looks(titles: Iterable[str]) -> list[Look]:
         found.append(None if place in found else place)
     order = [*range(1, DISTINCT), 0, *range(DISTINCT, DISTINCT + len(found))]
     free = iter([place for place in order if place not in found])
-    return [_look(next(free) if place is None else place) for place in found]
+    return [_style(next(free) if place is None else place) for place in found]
 
 
-def _look(place: int) -> Look:
+def _style(place: int) -> Style:
     """Return the look at a place; after the first twelve, colours repeat with other dashes."""
     around, k = divmod(place, DISTINCT)
-    return Look(*COLOURS[k], DASHES[(k + around) % DISTINCT], MARKERS[(k + around) % DISTINCT])
+    return Style(*COLOURS[k], DASHES[(k + around) % DISTINCT], MARKERS[(k + around) % DISTINCT])

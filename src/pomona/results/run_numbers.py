@@ -17,7 +17,7 @@ from pomona.metrics.metric import Metric
 from pomona.record.judged import SPOKEN, headline, judged_by
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
-from pomona.results.method_colours import Look, looks
+from pomona.results.method_colours import Style, styles
 from pomona.results.wording import counted
 
 ALONE = "separate"
@@ -31,13 +31,13 @@ class Run:
     Attributes:
         result: the run.
         label: the method's name, with the distinguishing settings if several runs share the method.
-        look: its look in every chart of the page.
+        style: its style in every chart of the page.
         seeds: the runs whose mean it is, see ``seeds.over_seeds``; empty for a run of one seed.
     """
 
     result: Result
     label: str
-    look: Look
+    style: Style
     seeds: tuple["Run", ...] = ()
 
     @property
@@ -47,7 +47,7 @@ class Run:
         return self.result.curve(*key) if key else []
 
     @cached_property
-    def kept(self) -> Evaluation | None:
+    def reported(self) -> Evaluation | None:
         """The headline evaluation for comparing runs, see ``judged_by``."""
         return judged_by(self.result)
 
@@ -59,8 +59,8 @@ class Run:
 
     @property
     def moment(self) -> str:
-        """The round of ``kept``, in words."""
-        rounds = {one.kept.round for one in self.seeds or (self,) if one.kept}
+        """The round of ``reported``, in words."""
+        rounds = {one.reported.round for one in self.seeds or (self,) if one.reported}
         if len(rounds) != 1:
             return "after the round that each seed is compared by" if rounds else ""
         return f"after round {rounds.pop()}" + (
@@ -75,16 +75,16 @@ class Run:
     @cached_property
     def values(self) -> dict[int, float]:
         """Client -> the metric of the headline model on its test split, after the round of
-        ``kept``.
+        ``reported``.
         """
-        kept = self.kept
+        kept = self.reported
         pairs = zip(kept.clients, kept.value, strict=True) if kept else ()
         return {client: value for client, value in pairs if value is not None}
 
     @property
     def mean(self) -> float | None:
         """Mean of ``values``."""
-        return self.kept.mean if self.kept else None
+        return self.reported.mean if self.reported else None
 
     @property
     def loss(self) -> str:
@@ -103,7 +103,7 @@ class Run:
     @property
     def model(self) -> str:
         """The headline model and its moment, in words."""
-        kept = self.kept
+        kept = self.reported
         return f"{kept.model} model, {spoken(kept.when)}" if kept else "no model was evaluated"
 
     def setting(self, key: str) -> Any:
@@ -142,7 +142,7 @@ class Run:
 
 def records(run: Run) -> list[dict[str, Any]]:
     """Return the final test records of the headline model, by client; after the round of
-    ``kept``.
+    ``reported``.
     """
     key = headline(run.result)
     mine = [
@@ -161,7 +161,7 @@ def spoken(when: str) -> str:
 def evaluated(*runs: Run) -> str:
     """Return the round of the models shown, in words; with its number if the runs share it."""
     single = [one for run in runs for one in run.seeds or (run,)]
-    rounds = {(run.kept.round, run.setting("keep") == "best") for run in single if run.kept}
+    rounds = {(run.reported.round, run.setting("keep") == "best") for run in single if run.reported}
     if len(rounds) != 1:
         return "after the round that each run is compared by"
     number, best = rounds.pop()
@@ -173,7 +173,7 @@ def runs(results: list[Result]) -> list[Run]:
     titles = [result.presentation.title for result in results]
     labels = [label(result, results) for result in results]
     own = [_apart(k, labels, results) for k in range(len(results))]
-    return [Run(*each) for each in zip(results, own, looks(titles), strict=True)]
+    return [Run(*each) for each in zip(results, own, styles(titles), strict=True)]
 
 
 def _apart(k: int, labels: list[str], results: list[Result]) -> str:

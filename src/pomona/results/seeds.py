@@ -145,10 +145,10 @@ def _mean(group: Group, name: str) -> Run:
     """Return a run for several seeds: their mean value of each client, and the closing records of
     all.
     """
-    first, kept = group[0].result, [run.kept for run in group if run.kept]
+    first, kept = group[0].result, [run.reported for run in group if run.reported]
     mean = [_averaged(kept)] if len(kept) == len(group) else []
     final = [record for run in group for record in run.result.final]
-    return Run(replace(first, evaluations=mean, final=final), name, group[0].look, tuple(group))
+    return Run(replace(first, evaluations=mean, final=final), name, group[0].style, tuple(group))
 
 
 def _averaged(each: Sequence[Evaluation]) -> Evaluation:

@@ -9,7 +9,7 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.judged import Key, finished, views
 from pomona.record.result import Result
 from pomona.record.run_summary import best_and_spread
-from pomona.results.gain_presentation import Gained, gained_over
+from pomona.results.gain_presentation import Gains, gained_over
 from pomona.results.run_numbers import Run, baseline, runs
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import size
@@ -39,7 +39,7 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
 
 def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
     result = run.result
-    last, judged = result.curve(*key)[-1], run.kept if headline else None
+    last, judged = result.curve(*key)[-1], run.reported if headline else None
     return {
         "run": run.label,
         "method": result.name,
@@ -118,8 +118,8 @@ def gain_columns(prepared: list[Run], cautions: Sequence[str]) -> dict[str, dict
     }
 
 
-def _gain_of(found: Gained | None) -> dict[str, Any]:
-    gain = found.over if found else None
+def _gain_of(found: Gains | None) -> dict[str, Any]:
+    gain = found.mean if found else None
     return {
         "gain": gain and gain.value,
         "gain_low": gain and gain.low,
@@ -168,7 +168,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     private = any("epsilon" in row for row in shown)
     lines = [
         [
-            *(told(row) for told in words.values()),
+            *(text(row) for text in words.values()),
             *(metric_named(row["metric"]).number(row[key]) for key in numbers.values()),
             *([_epsilon(row)] if private else []),
             *_costs(row),

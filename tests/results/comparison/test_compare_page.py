@@ -24,7 +24,7 @@ from pomona.experiments.bench_gains import gained, rows
 from pomona.experiments.reference import AVERAGES, Reference
 from pomona.record.run_folder import load as load_run
 from pomona.results.comparison import comparison
-from pomona.results.figures.comparison_figures import ablations, curves, who_benefits
+from pomona.results.figures.comparison_figures import ablations, curves, gains_by_client
 from pomona.results.figures.plot import drawing
 from pomona.results.run_numbers import runs
 from pomona.results.significance import paired, wilcoxon_table
@@ -70,7 +70,7 @@ def test_the_records_are_numbers(tiny):
 def test_clients_worse_than_alone_are_those_with_a_gain_below_zero_in_the_figure(tiny, once):
     below = [
         r["gain_over_separate"] < 0
-        for r in who_benefits(once, "one").rows
+        for r in gains_by_client(once, "one").rows
         if r["method"] == "FedAvg"
     ]
     assert any(below)
@@ -316,7 +316,7 @@ def once(tiny):
 def test_a_method_has_one_colour_in_all_pictures(once):
     colours = [
         {line.get_label(): line.get_color() for line in picture(once, "one").figure.axes[0].lines}
-        for picture in (curves, who_benefits)
+        for picture in (curves, gains_by_client)
     ]
     both = set(colours[0]) & set(colours[1])
     assert both == {"FedAvg", "APPLE, mu!=0"}
@@ -324,7 +324,7 @@ def test_a_method_has_one_colour_in_all_pictures(once):
 
 
 def test_gains_of_few_clients_are_those_of_the_table_with_names_and_whiskers(once, tiny):
-    picture = who_benefits(once, "one")
+    picture = gains_by_client(once, "one")
     axes = picture.figure.axes[0]
     runs_of = {e.row: load_run(tiny.folder / e.cells[0]["folder"]) for e in once.of("one")}
     alone = runs_of.pop("Separate")
@@ -350,13 +350,13 @@ def test_gains_of_few_clients_are_those_of_the_table_with_names_and_whiskers(onc
 
 
 def test_where_the_table_has_no_gain_there_is_no_figure_of_gains(tiny, once):
-    assert who_benefits(comparison(tiny), "one") is None  # other test samples in each seed
-    assert who_benefits(once, "gone") is None
+    assert gains_by_client(comparison(tiny), "one") is None  # other test samples in each seed
+    assert gains_by_client(once, "gone") is None
 
 
 def test_gains_of_many_clients_are_a_line(once, monkeypatch):
     monkeypatch.setattr("pomona.results.figures.comparison_figures.FEW", 3)
-    axes = who_benefits(once, "one").figure.axes[0]
+    axes = gains_by_client(once, "one").figure.axes[0]
     assert axes.get_xlabel() == "share of the clients, sorted by gain"
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pomona.metrics.metric import ACCURACY
 from pomona.results.figures import plot
-from pomona.results.figures.clients import LABELLED
+from pomona.results.figures.clients import MAX_LABELS
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader, records
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
@@ -37,17 +37,14 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     figure.supylabel("share of cases", fontsize="medium")
     return ReportFigure(
         name="calibration",
-        title="How far probabilities can be believed",
+        title="Calibration",
         caption=f"{run.label}, {run.model}, {evaluated(run)}: test samples in up to ten groups of "
-        "equal size, by "
-        "rising probability. Thick: all clients' samples, each predicted by its client's own "
-        "headline model, with 95 % "
-        "intervals; thin: single clients. Probabilities that are right lie on the dashed line; "
-        "below it they are too "
-        "high.",
+        "equal size, by rising probability. Thick: all clients' samples, each predicted by its "
+        "client's own headline model, with 95 % intervals; thin: single clients. Calibrated "
+        "probabilities lie on the dashed line; below it they are too high.",
         alt=(
             f"Calibration curves of {run.label}, mean probability against share of cases. "
-            f"{_far(rows)}"
+            f"{_largest_deviation(rows)}"
         ),
         figure=figure,
         rows=rows,
@@ -62,7 +59,7 @@ def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
     means, shares, lows, highs, *_ = zip(*outcome.groups, strict=True)
     reach = np.maximum(0, [np.subtract(shares, lows), np.subtract(highs, shares)])
     ax.errorbar(
-        means, shares, yerr=reach, color=run.look.colour, marker="o", markersize=4, elinewidth=1
+        means, shares, yerr=reach, color=run.style.colour, marker="o", markersize=4, elinewidth=1
     )
     ax.set(
         title=plot.shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal"
@@ -75,34 +72,34 @@ def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
     ]
 
 
-def _far(rows: Rows) -> str:
-    """Describe the group farthest from the diagonal in a sentence."""
-    far = max(rows, key=lambda row: abs(row["share"] - row["mean_probability"]))
+def _largest_deviation(rows: Rows) -> str:
+    """Describe the group with the largest distance from the diagonal in a sentence."""
+    group = max(rows, key=lambda row: abs(row["share"] - row["mean_probability"]))
     return (
-        f"Farthest from right for {far['outcome']}: {far['mean_probability']:.2f} is said where "
-        f"{far['share']:.2f} of {far['samples']} samples are cases."
+        f"Largest deviation, {group['outcome']}: mean probability {group['mean_probability']:.2f}, "
+        f"but {group['share']:.2f} of {group['samples']} samples are cases."
     )
 
 
-DRAWN = 200
+MAX_CLASSES = 200
 """Maximum number of classes drawn."""
-COUNTED = 12
+MAX_COUNTS = 12
 """Maximum number of classes with counts written into the matrix."""
 
 
 def confusions(run: Run) -> list[tuple[int, NDArray[np.int64]]]:
-    """Return (client, (C, C) confusion counts), rows true classes; without those of another shape
-    than the first.
+    """Return (client, (C, C) confusion counts), rows true classes; matrices of another shape than
+    the first are left out.
     """
-    known = [
+    matrices = [
         (int(r["client"]), np.asarray(r["confusion"], dtype=np.int64))
         for r in records(run)
         if r.get("confusion")
     ]
     return [
         (c, m)
-        for c, m in known
-        if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == known[0][1].shape
+        for c, m in matrices
+        if m.ndim == 2 and m.shape[0] == m.shape[1] > 1 and m.shape == matrices[0][1].shape
     ]
 
 
@@ -124,19 +121,17 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
     n, names = len(counts), class_names(lead, len(counts))
     totals = counts.sum(axis=1, keepdims=True)
     shares = np.divide(counts, totals, out=np.zeros(counts.shape), where=totals > 0)
-    right = float(np.trace(counts) / counts.sum())
+    accuracy = float(np.trace(counts) / counts.sum())
     return ReportFigure(
         name="confusion",
-        title="What is taken for what",
+        title="Confusion matrix",
         caption=f"{lead.label}, {lead.model}: each client's test samples, predicted by its "
-        "headline model, added up "
-        f"over all clients. {'Numbers are samples; the' if n <= COUNTED else 'The'} colour is "
-        "their share of the true "
-        "class.",
-        alt=f"Confusion matrix of {n} classes for {lead.label}: {ACCURACY.text(right)} of "
-        f"{counts.sum():,} test "
-        f"samples lie on the diagonal.{_commonest_mistake(counts, names)}",
-        figure=_drawn(counts, shares, names),
+        "headline model, summed over all clients. "
+        f"{'Numbers are samples; the' if n <= MAX_COUNTS else 'The'} colour is their share of the "
+        "true class.",
+        alt=f"Confusion matrix of {n} classes for {lead.label}: {ACCURACY.text(accuracy)} of "
+        f"{counts.sum():,} test samples lie on the diagonal.{_largest_confusion(counts, names)}",
+        figure=_draw_matrix(counts, shares, names),
         rows=[
             {
                 "true": names[i],
@@ -145,7 +140,7 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
                 "share_of_true": float(shares[i, j]),
             }
             for i, j in np.argwhere(
-                counts if n > DRAWN else np.ones_like(counts)
+                counts if n > MAX_CLASSES else np.ones_like(counts)
             )  # zeros are omitted for many classes
         ],
     )
@@ -153,32 +148,34 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
 
 def class_names(run: Run, n: int) -> list[str]:
     """Return the names of n classes; their numbers if the record has no names."""
-    given = [str(name) for name in run.result.about.get("classes") or ()]
-    return given if len(given) == n else [str(c) for c in range(n)]
+    names = [str(name) for name in run.result.about.get("classes") or ()]
+    return names if len(names) == n else [str(c) for c in range(n)]
 
 
-def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[str]) -> plot.Figure:
+def _draw_matrix(
+    counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[str]
+) -> plot.Figure:
     """Draw the matrix (C, C) as a picture of shares, with counts if there is space."""
     n = len(counts)
     side = min(max(0.4 * n + 1.5, 3.4), 8)
     figure, axes = plot.panels(side + 0.7, side, layout="compressed")
     ax = axes[0, 0]
     image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
-    look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}
-    for (row, column), count in np.ndenumerate(counts) if n <= COUNTED else ():
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}
+    for (row, column), count in np.ndenumerate(counts) if n <= MAX_COUNTS else ():
         if count:
             ax.text(
                 column,
                 row,
                 count,
                 color=plot.PALE if shares[row, column] > 0.55 else plot.DARK,
-                **look,
+                **style,
             )
-    if n <= LABELLED:
-        short = [plot.shorten(name, 12) for name in names]
-        upright = n > 3 and max(map(len, short)) > 2
-        ax.set_xticks(range(n), short, rotation=90 if upright else 0)
-        ax.set_yticks(range(n), short)
+    if n <= MAX_LABELS:
+        labels = [plot.shorten(name, 12) for name in names]
+        upright = n > 3 and max(map(len, labels)) > 2
+        ax.set_xticks(range(n), labels, rotation=90 if upright else 0)
+        ax.set_yticks(range(n), labels)
     plot.bare(ax)
     ax.set(xlabel="predicted class", ylabel="true class")
     bar = figure.colorbar(
@@ -188,15 +185,15 @@ def _drawn(counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[s
     return figure
 
 
-def _commonest_mistake(counts: NDArray[np.int64], names: list[str]) -> str:
+def _largest_confusion(counts: NDArray[np.int64], names: list[str]) -> str:
     """Describe the largest count off the diagonal in a sentence; empty if all predictions are
     right.
     """
-    wrong = np.where(np.eye(len(counts), dtype=bool), -1, counts)
-    true, predicted = np.unravel_index(int(wrong.argmax()), wrong.shape)
-    most = int(wrong.max())
+    mistakes = np.where(np.eye(len(counts), dtype=bool), -1, counts)
+    true, predicted = np.unravel_index(int(mistakes.argmax()), mistakes.shape)
+    largest = int(mistakes.max())
     return (
-        f" The commonest mistake: {names[true]} taken for {names[predicted]}, {most} times."
-        if most > 0
+        f" Most frequent error: {names[true]} predicted as {names[predicted]}, {largest} times."
+        if largest > 0
         else ""
     )

@@ -20,17 +20,19 @@ from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
 
 COUNT = "ala_epochs"
-"""Quantity in ``info``, besides the losses: each client's number of learning epochs in a round."""
+"""Quantity in ``info``, in addition to the losses: each client's number of learning epochs in a
+round.
+"""
 
 
 @dataclass(frozen=True)
-class Course:
+class EpochLosses:
     """The epochs of weight learning, counted for each client from its first.
 
     Attributes:
         losses: (E, N), NaN after a client's last epoch.
         rounds: (E, N), the round of each epoch, 0 after a client's last.
-        stage: the epochs of each client's initial stage; 0 if it never learned.
+        stage: number of epochs of each client's initial stage; 0 if it never learned.
     """
 
     losses: NDArray[np.float64]
@@ -38,32 +40,35 @@ class Course:
     stage: list[int]
 
 
-def course(run: Run, name: str) -> Course | None:
+def epoch_losses(run: Run, name: str) -> EpochLosses | None:
     """Return the losses recorded as ``name``, in order; None if no epoch was counted, or the losses
     are private.
     """
-    known: dict[int, list[tuple[int, float]]] = {}
+    by_client: dict[int, list[tuple[int, float]]] = {}
     for row in run.result.rounds:
-        for client, losses, count in _counted(row, name):
-            known.setdefault(client, []).extend(
+        for client, losses, count in _recorded_losses(row, name):
+            by_client.setdefault(client, []).extend(
                 (row.round, float(loss)) for loss in losses[: int(count)]
             )
-    if not any(loss for epochs in known.values() for _, loss in epochs):
+    if not any(loss for epochs in by_client.values() for _, loss in epochs):
         return None
     n = run.result.clients
-    shape = (max(map(len, known.values())), n)
-    found = Course(np.full(shape, np.nan), np.zeros(shape, dtype=np.int64), [0] * n)
-    for client, epochs in known.items():
+    shape = (max(map(len, by_client.values())), n)
+    history = EpochLosses(np.full(shape, np.nan), np.zeros(shape, dtype=np.int64), [0] * n)
+    for client, epochs in by_client.items():
         rounds, losses = np.array(epochs, dtype=np.float64).reshape(-1, 2).T
-        found.rounds[: len(rounds), client], found.losses[: len(rounds), client] = rounds, losses
-        found.stage[client] = int((rounds == rounds[:1]).sum())
-    return found
+        history.rounds[: len(rounds), client], history.losses[: len(rounds), client] = (
+            rounds,
+            losses,
+        )
+        history.stage[client] = int((rounds == rounds[:1]).sum())
+    return history
 
 
-def _counted(row: RoundRow, name: str) -> Iterator[tuple[int, NDArray[np.float64], float]]:
-    """Yield each client, its losses and how many of them count.
+def _recorded_losses(row: RoundRow, name: str) -> Iterator[tuple[int, NDArray[np.float64], float]]:
+    """Yield each client, its losses and the number of them that count.
 
-    A record may use the name for any other quantity.
+    A record may use the name for another quantity, so the shapes are checked.
     """
     losses, counts = row.info.get(name), row.info.get(COUNT)
     if (
@@ -75,42 +80,42 @@ def _counted(row: RoundRow, name: str) -> Iterator[tuple[int, NDArray[np.float64
         yield from zip(row.cohort, losses, counts, strict=True)
 
 
-def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
+def learning_curves(run: Run, quantity: Quantity) -> list[ReportFigure]:
     """Draw a curve per client over the epochs, with a dot at the end of its initial stage; empty
     without learning.
     """
-    found = course(run, what.name)
-    if found is None:
+    history = epoch_losses(run, quantity.name)
+    if history is None:
         return []
-    epochs = np.arange(1, len(found.losses) + 1)
+    epochs = np.arange(1, len(history.losses) + 1)
     figure, axes = plot.panels(5.4, 3.6)
     ax = axes[0, 0]
-    plot.bundle(ax, epochs, found.losses, color=run.look.colour, linewidth=1, alpha=0.7)
-    ax.plot([], [], color=run.look.colour, linewidth=1, label="each client")
-    ends = {
-        client: (stage, found.losses[stage - 1, client])
-        for client, stage in enumerate(found.stage)
+    plot.bundle(ax, epochs, history.losses, color=run.style.colour, linewidth=1, alpha=0.7)
+    ax.plot([], [], color=run.style.colour, linewidth=1, label="each client")
+    stage_ends = {
+        client: (stage, history.losses[stage - 1, client])
+        for client, stage in enumerate(history.stage)
         if stage
     }
     ax.plot(
-        *zip(*ends.values(), strict=True),
+        *zip(*stage_ends.values(), strict=True),
         "o",
         color=plot.INK,
         markersize=4,
         label="end of the initial stage",
     )
-    ax.set(xlabel="epoch of weight learning, counted through", ylabel=what.symbol)
+    ax.set(xlabel="epoch of weight learning, over all rounds", ylabel=quantity.symbol)
     ax.locator_params(axis="x", integer=True, min_n_ticks=1)
     plot.grid(ax)
     plot.legend_below(figure, 2)
     return [
         ReportFigure(
             name="ala-losses",
-            title=what.title,
-            caption=f"{run.label}: {what.meaning} The dot is the end of a client's initial stage.",
-            alt=f"Line chart of the {what.symbol} of {len(ends)} clients of {run.label} over at "
-            f"most {len(epochs)} "
-            f"epochs. {_spoken(found, ends)}",
+            title=quantity.title,
+            caption=f"{run.label}: {quantity.meaning} The dot is the end of a client's initial "
+            "stage.",
+            alt=f"Line chart of the {quantity.symbol} of {len(stage_ends)} clients of {run.label} "
+            f"over at most {len(epochs)} epochs. {_alt_text(history, stage_ends)}",
             figure=figure,
             rows=[
                 {
@@ -118,49 +123,45 @@ def learning_curves(run: Run, what: Quantity) -> list[ReportFigure]:
                     "client": client,
                     "name": run.client(client),
                     "epoch": int(e) + 1,
-                    "round": int(found.rounds[e, client]),
-                    "loss": float(found.losses[e, client]),
+                    "round": int(history.rounds[e, client]),
+                    "loss": float(history.losses[e, client]),
                 }
-                for client in ends
-                for e in np.flatnonzero(found.rounds[:, client])
+                for client in stage_ends
+                for e in np.flatnonzero(history.rounds[:, client])
             ],
         )
     ]
 
 
-def _spoken(found: Course, ends: Mapping[int, tuple[int, float]]) -> str:
+def _alt_text(history: EpochLosses, stage_ends: Mapping[int, tuple[int, float]]) -> str:
     """Describe the initial stage in numbers, averaged over the clients that had one."""
     first, last = (
         float(np.mean(v))
-        for v in (found.losses[0, list(ends)], [loss for _, loss in ends.values()])
+        for v in (history.losses[0, list(stage_ends)], [loss for _, loss in stage_ends.values()])
     )
-    lengths = [stage for stage, _ in ends.values()]
+    lengths = [stage for stage, _ in stage_ends.values()]
     return (
         f"In the initial stage, {min(lengths)} to {max(lengths)} epochs long, the mean over "
         f"clients goes from {first:.3g} to {last:.3g}."
     )
 
 
-NAMED = 25
+MAX_LABELS = 25
 """Maximum number of clients or layers with name labels."""
-KEYED = 10
+MAX_LEGEND = 10
 """Maximum number of layers with legend entries."""
 
 
 def figures(series: Series) -> list[ReportFigure]:
-    """Draw the quantity over the rounds, and each client's at the last round unless all are equal
-    then.
-    """
+    """Draw the quantity over the rounds, and at the last round by client unless all are equal."""
     return [vectors(series.thinned()) if series.values.shape[2] > 1 else scalars(series.thinned())]
 
 
 def scalars(series: Series) -> ReportFigure:
-    """Draw every client's number over the rounds with their mean, and the clients' last ones as
-    dots.
-    """
+    """Draw every client's number over the rounds with their mean, and the last ones as dots."""
     values, n = series.values[:, :, 0], series.n
-    alike, colour = uniform(series.values), series.run.look.colour
-    figure, left, right = _sides(series, 3.4, sharey=True)
+    alike, colour = uniform(series.values), series.run.style.colour
+    figure, left, right = _axes_pair(series, 3.4, sharey=True)
     left.set_ylabel(series.quantity.symbol)
     if not alike:
         plot.bundle(
@@ -176,7 +177,9 @@ def scalars(series: Series) -> ReportFigure:
     mean = "every client" if alike else "mean over clients"
     _line(left, series, np.nanmean(values, axis=1), color=plot.INK, label=mean)
     if right:
-        right.plot(range(n), values[-1], "o", color=colour, markersize=5.5 if n <= NAMED else 3)
+        right.plot(
+            range(n), values[-1], "o", color=colour, markersize=5.5 if n <= MAX_LABELS else 3
+        )
         right.axhline(np.nanmean(values[-1]), color=plot.INK, linewidth=1, linestyle=(0, (4, 2)))
         right.set_xlim(-0.7, n - 0.3)
         plot.grid(right, along="y")
@@ -190,40 +193,40 @@ def vectors(series: Series) -> ReportFigure:
     """
     from matplotlib import colormaps
 
-    what, k = series.quantity, series.values.shape[2]
-    names = [f"{what.entries} {j + 1}" for j in range(k)]
-    figure, left, right = _sides(series, 3.9)
-    left.set_ylabel(what.symbol + ("" if uniform(series.values) else ", mean over clients"))
-    keyed = set(np.linspace(0, k - 1, min(k, KEYED)).round().astype(int).tolist())
+    quantity, k = series.quantity, series.values.shape[2]
+    names = [f"{quantity.entries} {j + 1}" for j in range(k)]
+    figure, left, right = _axes_pair(series, 3.9)
+    left.set_ylabel(quantity.symbol + ("" if uniform(series.values) else ", mean over clients"))
+    in_legend = set(np.linspace(0, k - 1, min(k, MAX_LEGEND)).round().astype(int).tolist())
     means = np.nanmean(series.values, axis=1)
     for j, colour in enumerate(plot.client_colours(k)):
-        _line(left, series, means[:, j], color=colour, label=names[j] if j in keyed else None)
+        _line(left, series, means[:, j], color=colour, label=names[j] if j in in_legend else None)
     if right:
         colours = colormaps["viridis"].with_extremes(bad=plot.MISSING)
         image = right.imshow(
             series.values[-1].T, cmap=colours, aspect="auto", interpolation="none", origin="lower"
         )
-        figure.colorbar(image, ax=right, label=what.symbol).outline.set_visible(False)
+        figure.colorbar(image, ax=right, label=quantity.symbol).outline.set_visible(False)
         plot.bare(right)
-        right.set_yticks(*((range(k), names) if k <= NAMED else ([],)))
-        right.set_ylabel("" if k <= NAMED else f"{k} {what.entries}s")
+        right.set_yticks(*((range(k), names) if k <= MAX_LABELS else ([],)))
+        right.set_ylabel("" if k <= MAX_LABELS else f"{k} {quantity.entries}s")
     plot.legend_below(figure, 5)
     return _picture(series, figure, names)
 
 
-def _sides(series: Series, height: float, **look: Any) -> tuple[Any, Any, Any]:
+def _axes_pair(series: Series, height: float, **options: Any) -> tuple[Any, Any, Any]:
     """Return a figure, its axes over rounds, and its axes over clients at the last round (None if
     all are equal).
     """
     level = uniform(series.values[-1:])
-    figure, axes = plot.panels(5.4 if level else 9.5, height, columns=1 if level else 2, **look)
+    figure, axes = plot.panels(5.4 if level else 9.5, height, columns=1 if level else 2, **options)
     plot.over_rounds(axes[0, 0])
     plot.grid(axes[0, 0])
     if level:
         return figure, axes[0, 0], None
     right = axes[0, 1]
     right.set_title(f"round {series.rounds[-1]}")
-    if series.n <= NAMED:
+    if series.n <= MAX_LABELS:
         right.set_xticks(range(series.n), series.names, rotation=90)
     else:
         right.set(xlabel=f"{series.n} clients", xticks=[])
@@ -236,28 +239,30 @@ def uniform(values: Values) -> bool:
     return bool((low == high).all())
 
 
-def _line(ax: Any, series: Series, values: Values, **look: Any) -> None:
+def _line(ax: Any, series: Series, values: Values, **style: Any) -> None:
     """Draw a curve over the rounds; a single round is a dot."""
     ax.plot(
         series.rounds,
         values,
         linewidth=2.2,
         marker="o" if len(series.rounds) == 1 else None,
-        **look,
+        **style,
     )
 
 
 def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
     """Return the figure with its text and numbers."""
-    what, run = series.quantity, series.run
+    quantity, run = series.quantity, series.run
     columns = (
-        [what.name] if len(names) == 1 else [f"{what.name}_{j + 1}" for j in range(len(names))]
+        [quantity.name]
+        if len(names) == 1
+        else [f"{quantity.name}_{j + 1}" for j in range(len(names))]
     )
     return ReportFigure(
-        name=f"{slug(what.name)}-values",
-        title=what.title,
-        caption=f"{run.label}: {what.meaning}{_explained(series)}{series.absence}",
-        alt=_spoken_values(series, names),
+        name=f"{slug(quantity.name)}-values",
+        title=quantity.title,
+        caption=f"{run.label}: {quantity.meaning}{_legend_text(series)}{series.absence}",
+        alt=_values_alt_text(series, names),
         figure=figure,
         rows=[
             {
@@ -273,46 +278,48 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
     )
 
 
-def _explained(series: Series) -> str:
+def _legend_text(series: Series) -> str:
     """Describe the lines and the picture on the right."""
     scalar, alike, level = (
         series.values.shape[2] == 1,
         uniform(series.values),
         uniform(series.values[-1:]),
     )
-    said = ""
+    text = ""
     if not alike:
-        said += (
+        text += (
             " Thin lines are clients, the thick one their mean."
             if scalar
             else " Lines are means over clients."
         )
     if not level:
-        said += f" Right: each client after round {series.rounds[-1]}" + (
+        text += f" Right: each client after round {series.rounds[-1]}" + (
             ", and the mean (dashed)." if scalar else "."
         )
-    if alike and len(series.seen) > 1:
-        said += " It is the same for every client."
-    return said
+    if alike and len(series.participants) > 1:
+        text += " It is the same for every client."
+    return text
 
 
-def _spoken_values(series: Series, names: list[str]) -> str:
+def _values_alt_text(series: Series, names: list[str]) -> str:
     """Describe the means over clients over the rounds, and the extremes at the end."""
     run, rounds, values = series.run, series.rounds, series.values
     level = uniform(values[-1:])
     first, last = np.nanmean(values[0], axis=0), np.nanmean(values[-1], axis=0)
-    course = [
-        f"{name} {a:.3g} to {b:.3g}" for name, a, b in zip(names[:KEYED], first, last, strict=False)
+    changes = [
+        f"{name} {a:.3g} to {b:.3g}"
+        for name, a, b in zip(names[:MAX_LEGEND], first, last, strict=False)
     ]
-    said = (
+    text = (
         f"{'Line chart' if level else 'Line chart and chart by client'} of "
         f"{series.quantity.symbol} with {run.label}. "
-        f"From round {rounds[0]} to {rounds[-1]} the mean over clients goes: {', '.join(course)}."
+        f"From round {rounds[0]} to {rounds[-1]} the mean over clients changes: "
+        f"{', '.join(changes)}."
     )
     if level or len(names) > 1:
-        return said
+        return text
     low, high = (int(pick(values[-1, :, 0])) for pick in (np.nanargmin, np.nanargmax))
     return (
-        f"{said} At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and "
+        f"{text} At the end {run.client(low)} has the lowest, {values[-1, low, 0]:.3g}, and "
         f"{run.client(high)} the highest, {values[-1, high, 0]:.3g}."
     )

@@ -10,7 +10,7 @@ from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.figures.series import Series
 from pomona.results.run_numbers import Run
 
-NAMED = 45
+MAX_LABELS = 45
 """Maximum number of clients with name labels."""
 BOUND = "#d55e00"
 NORMS = ("update_norm", "cluster_norms")
@@ -32,12 +32,12 @@ def figures(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
     ):
         return [clusters(series.thinned())]
     return [
-        *([clusters(series.thinned())] if len(ever(series)) > 1 else []),
+        *([clusters(series.thinned())] if len(cluster_ids(series)) > 1 else []),
         splits(series, updates, means),
     ]
 
 
-def ever(series: Series) -> list[int]:
+def cluster_ids(series: Series) -> list[int]:
     """Return the numbers of all clusters that ever existed."""
     return [int(c) for c in np.unique(series.values[~np.isnan(series.values)])]
 
@@ -46,19 +46,17 @@ def clusters(series: Series) -> ReportFigure:
     """Draw clients by rounds, with one colour per cluster."""
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
     final = [int(v) for v in labels[-1][~np.isnan(labels[-1])]]
-    marked = bool(series.groups) and n <= NAMED
+    marked = bool(series.groups) and n <= MAX_LABELS
     numbered = (
-        " The number behind a name is its true group, which no client knows." if marked else ""
+        " The number after a name is its true group, unknown to every client." if marked else ""
     )
     return ReportFigure(
         name="cluster-map",
         title=series.quantity.title,
-        caption=f"{series.run.label}: {series.quantity.meaning} A colour a cluster; a split of "
-        "round r shows from "
-        f"round r + 1. Sorted by the last cluster.{numbered}{series.absence}",
+        caption=f"{series.run.label}: {series.quantity.meaning} One colour per cluster; a split of "
+        f"round r shows from round r + 1. Sorted by the last cluster.{numbered}{series.absence}",
         alt=f"Chart of {n} clients by rounds {rounds[0]} to {rounds[-1]} with {series.run.label}, "
-        "coloured by cluster. "
-        f"{_sizes(final)}{_agreement(series)}",
+        f"coloured by cluster. {_sizes(final)}{_agreement(series)}",
         figure=_map(series, final),
         rows=[
             {
@@ -79,36 +77,36 @@ def _map(series: Series, final: list[int]) -> plot.Figure:
     from matplotlib.colors import ListedColormap
 
     n, rounds, labels = series.n, series.rounds, series.values[:, :, 0]
-    known = ever(series)
-    colours = plot.client_colours(len(known))
+    ids = cluster_ids(series)
+    colours = plot.client_colours(len(ids))
     groups = series.groups or [0] * n
     sequence = sorted(
         range(n), key=lambda i: (np.inf if np.isnan(labels[-1, i]) else labels[-1, i], groups[i], i)
     )
     figure, axes = plot.panels(7.6, min(max(0.22 * n + 1.5, 2.6), 9))
     ax = axes[0, 0]
-    shown = labels[:, sequence].T
-    places = np.where(
-        np.isnan(shown), np.nan, np.searchsorted(known, np.nan_to_num(shown, nan=known[0]))
+    image = labels[:, sequence].T
+    indices = np.where(
+        np.isnan(image), np.nan, np.searchsorted(ids, np.nan_to_num(image, nan=ids[0]))
     )
     ax.imshow(
-        places,
+        indices,
         cmap=ListedColormap(colours).with_extremes(bad=plot.MISSING),
         vmin=-0.5,
-        vmax=len(known) - 0.5,
+        vmax=len(ids) - 0.5,
         aspect="auto",
         interpolation="none",
     )
     plot.bare(ax)
     ticks = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 11)).round().astype(int))
     ax.set_xticks(ticks, [str(rounds[t]) for t in ticks])
-    ax.set(xlabel="round", ylabel="" if n <= NAMED else f"{n} clients")
-    plot.named(
+    ax.set(xlabel="round", ylabel="" if n <= MAX_LABELS else f"{n} clients")
+    plot.label_ticks(
         ax.yaxis,
         [series.names[i] + (f" · {groups[i]}" if series.groups else "") for i in sequence],
-        NAMED,
+        MAX_LABELS,
     )
-    for c, colour in zip(known, colours, strict=True):
+    for c, colour in zip(ids, colours, strict=True):
         ax.plot(
             [],
             [],
@@ -134,12 +132,12 @@ def _agreement(series: Series) -> str:
     """Describe the adjusted Rand index of the last clusters and the true groups (Hubert and Arabie
     1985).
     """
-    if len(set(series.groups)) < 2 or len(series.seen) < 2:
+    if len(set(series.groups)) < 2 or len(series.participants) < 2:
         return ""
     from sklearn.metrics import adjusted_rand_score
 
-    found = [int(series.values[-1, i, 0]) for i in series.seen]
-    score = adjusted_rand_score([series.groups[i] for i in series.seen], found)
+    clusters = [int(series.values[-1, i, 0]) for i in series.participants]
+    score = adjusted_rand_score([series.groups[i] for i in series.participants], clusters)
     return f" The adjusted Rand index against the true groups is {score:.2f}."
 
 
@@ -148,24 +146,29 @@ def splits(series: Series, updates: Series, norms: Series) -> ReportFigure:
     of a split.
     """
     run, bounds = series.run, thresholds(updates)
-    measured = {c: course for c in ever(series) if (course := points(series, norms, c))}
-    ends = [f"cluster {c} mean {p[-1][1]:.3g}, largest {p[-1][2]:.3g}" for c, p in measured.items()]
+    measured = {c: course for c in cluster_ids(series) if (course := points(series, norms, c))}
+    final = [
+        f"cluster {c} mean {p[-1][1]:.3g}, largest {p[-1][2]:.3g}" for c, p in measured.items()
+    ]
     return ReportFigure(
         name="cluster-norms",
-        title="How large updates are, and how much of them cancels out",
-        caption=f"{run.label}: left the norm of the mean of a cluster's updates, right the "
-        "largest norm of one of "
-        "them; a small mean of large updates says that its members pull apart."
+        title="Norms of updates and of their mean",
+        caption=f"{run.label}: left the norm of the mean of a cluster's updates, right the largest "
+        "norm of one of them; a small mean of large updates means that the members disagree."
         + (_rule(run, bounds) if bounds else "")
-        + ("" if len(ever(series)) > 1 else " No cluster was split: all clients shared one model.")
+        + (
+            ""
+            if len(cluster_ids(series)) > 1
+            else " No cluster was split: all clients shared one model."
+        )
         + updates.absence,
         alt=(
             f"Two line charts of update norms with {run.label}, by cluster, up to round "
             f"{updates.rounds[-1]}. "
         )
         + (
-            f"At the last round measured: {'; '.join(ends)}."
-            if ends
+            f"At the last round measured: {'; '.join(final)}."
+            if final
             else "No cluster was measured yet."
         ),
         figure=_norms(series, updates, measured, bounds),
@@ -190,29 +193,29 @@ def _norms(
     bounds: tuple[float, float] | None,
 ) -> plot.Figure:
     """Draw norms: of mean updates on the left, of the largest and of clients' own on the right."""
-    own, known = updates.values[:, :, 0], ever(series)
+    client_norms, ids = updates.values[:, :, 0], cluster_ids(series)
     figure, axes = plot.panels(9.5, 3.6, columns=2)
     left, right = axes[0]
     plot.bundle(
         right,
         updates.rounds,
-        own,
+        client_norms,
         color=plot.FRAME,
         linewidth=0.9,
         alpha=0.7,
-        rasterized=own.size > 3000,
+        rasterized=client_norms.size > 3000,
     )
     right.plot([], [], color=plot.FRAME, linewidth=0.9, label="update of each client")
-    colours = dict(zip(known, plot.client_colours(len(known)), strict=True))
+    colours = dict(zip(ids, plot.client_colours(len(ids)), strict=True))
     for c, course in measured.items():
         rounds, means, largest = zip(*course, strict=True)
-        look: dict[str, Any] = {
+        style: dict[str, Any] = {
             "color": colours[c],
             "linewidth": 2.2,
             "marker": "o" if len(course) == 1 else None,
         }
-        left.plot(rounds, means, **look, label=f"cluster {c}")
-        right.plot(rounds, largest, **look)
+        left.plot(rounds, means, **style, label=f"cluster {c}")
+        right.plot(rounds, largest, **style)
     threshold: dict[str, Any] = {"color": BOUND, "linewidth": 1.4, "linestyle": (0, (4, 2))}
     for ax, bound, title in zip(axes[0], bounds or (None, None), ("mean", "largest"), strict=True):
         ax.set_title(f"Norm of a cluster's {title} update")
@@ -244,12 +247,12 @@ def _norm_rows(updates: Series, measured: dict[int, list[Norm]]) -> Rows:
         {
             "run": updates.run.label,
             "round": r,
-            "of": of,
+            "of": level,
             "number": k,
             "quantity": name,
             "norm": defined(norm),
         }
-        for r, of, k, name, norm in clients + clusters
+        for r, level, k, name, norm in clients + clusters
     ]
 
 
@@ -259,15 +262,15 @@ def points(series: Series, norms: Series, cluster: int) -> list[Norm]:
     Values recorded in a round were measured in the previous one.
     """
     cohorts = {row.round: set(row.cohort) for row in series.run.result.rounds}
-    found = []
+    measured = []
     for t in range(1, len(norms.rounds)):
-        before, now = int(norms.rounds[t - 1]), int(norms.rounds[t])
+        previous, current = int(norms.rounds[t - 1]), int(norms.rounds[t])
         members = set(np.flatnonzero(series.values[t, :, 0] == cluster).tolist())
         # A cluster without participants was not measured: its recorded value is older.
-        if (present := members & cohorts[now]) and members & cohorts[before]:
+        if (present := members & cohorts[current]) and members & cohorts[previous]:
             mean, largest = norms.values[t, min(present)]
-            found.append((before, float(mean), float(largest)))
-    return found
+            measured.append((previous, float(mean), float(largest)))
+    return measured
 
 
 def thresholds(updates: Series) -> tuple[float, float] | None:

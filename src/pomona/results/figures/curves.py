@@ -20,7 +20,7 @@ from pomona.results.wording import capital, size
 MEGABYTE = 1e6
 
 
-def place(run: Run) -> str:
+def scenario_name(run: Run) -> str:
     """Describe a run's data set and partition; empty if not recorded."""
     names = [run.source, run.setting("partition.name")]
     return ", ".join(str(name) for name in names if name)
@@ -29,7 +29,9 @@ def place(run: Run) -> str:
 def panel(run: Run) -> str:
     """Return the key that runs must share to be drawn in one panel: scenario, loss and metric."""
     return "; ".join(
-        text for text in (place(run), run.loss and f"loss {run.loss}", run.metric.title) if text
+        text
+        for text in (scenario_name(run), run.loss and f"loss {run.loss}", run.metric.title)
+        if text
     )
 
 
@@ -38,11 +40,11 @@ def plotted(*results: Result) -> "plot.Figure | None":
     Matplotlib's own integration; None without evaluations.
     """
     with plot.drawing():
-        drawn = curves(runs_of(list(results)))
-    if drawn is None:
+        picture = curves(runs_of(list(results)))
+    if picture is None:
         return None
-    vars(drawn.figure)["_repr_png_"] = drawn.pixels
-    return drawn.figure
+    vars(picture.figure)["_repr_png_"] = picture.pixels
+    return picture.figure
 
 
 def curves(runs: list[Run]) -> ReportFigure | None:
@@ -52,15 +54,15 @@ def curves(runs: list[Run]) -> ReportFigure | None:
     losses are not comparable.
     """
     rows: Rows = []
-    kinds = list(dict.fromkeys(map(panel, runs)))
-    figure, axes = plot.panels(9.5, 3.1 * len(kinds) + 0.8, len(kinds), 2)
-    for (left, right), kind in zip(axes, kinds, strict=True):
-        here = [run for run in runs if panel(run) == kind]
-        for run in here:
+    keys = list(dict.fromkeys(map(panel, runs)))
+    figure, axes = plot.panels(9.5, 3.1 * len(keys) + 0.8, len(keys), 2)
+    for (left, right), key in zip(axes, keys, strict=True):
+        group = [run for run in runs if panel(run) == key]
+        for run in group:
             rows += _run(left, right, run)
-        plot.name_ends(left, _ends(here, _losses))
-        plot.name_ends(right, _ends(here, _tests))
-        _titles(left, right, here[0], runs)
+        plot.name_ends(left, _points_by_label(group, _losses))
+        plot.name_ends(right, _points_by_label(group, _tests))
+        _titles(left, right, group[0], runs)
     if not rows:
         return None
     plot.over_rounds(*axes.flat)
@@ -71,43 +73,47 @@ def curves(runs: list[Run]) -> ReportFigure | None:
         name="curves",
         title=f"Loss and {titles} over the rounds",
         caption="Left: the loss during local training, averaged over the clients of a round. "
-        f"Right: test {titles}, "
-        "each client counting once. A thick line is the headline model of a run; a thin dotted "
-        "one is another "
-        "model of the same run. “Received” models carry the round whose uploads they were made "
-        "from." + _coinciding(runs, kinds),
+        f"Right: test {titles}, each client counting once. A thick line is the headline model of a "
+        "run; a thin dotted one is another model of the same run. “Received” models are at the "
+        "round of the uploads they were made "
+        "from." + _coinciding(runs, keys),
         alt=" ".join(
-            [f"Line charts over rounds: training loss and test {titles}.", *_course(runs)]
+            [f"Line charts over rounds: training loss and test {titles}.", *_changes(runs)]
         ),
         figure=figure,
         rows=rows,
     )
 
 
-def _ends(runs: list[Run], points_of: Callable[[Run], Points]) -> dict[str, tuple[Points, str]]:
+def _points_by_label(
+    runs: list[Run], points_of: Callable[[Run], Points]
+) -> dict[str, tuple[Points, str]]:
     """Return the points and the colour of each run that has some, by label."""
-    return {run.label: (points, run.look.colour) for run in runs if (points := points_of(run))}
+    return {run.label: (points, run.style.colour) for run in runs if (points := points_of(run))}
 
 
-def _coinciding(runs: list[Run], kinds: list[str]) -> str:
+def _coinciding(runs: list[Run], keys: list[str]) -> str:
     """Describe curves of one panel that coincide; empty if there are none."""
-    of_panels = [[run for run in runs if panel(run) == kind] for kind in kinds]
-    drawn = (_ends(here, points_of) for here in of_panels for points_of in (_losses, _tests))
+    groups = [[run for run in runs if panel(run) == key] for key in keys]
+    panels = (
+        _points_by_label(group, points_of) for group in groups for points_of in (_losses, _tests)
+    )
     return "".join(
         dict.fromkeys(
-            plot.hidden({name: points for name, (points, _) in ends.items()}) for ends in drawn
+            plot.coinciding({name: points for name, (points, _) in curves.items()})
+            for curves in panels
         )
     )
 
 
 def _titles(left: Any, right: Any, run: Run, runs: list[Run]) -> None:
-    """Set the titles of a row of panels, as far as needed to tell it from the others."""
-    at = f"{place(run)}: " if len({place(other) for other in runs}) > 1 else ""
-    of = f" ({run.loss})" if len({other.loss for other in runs}) > 1 else ""
+    """Set the titles of a row of panels, with what distinguishes it from the others."""
+    prefix = f"{scenario_name(run)}: " if len({scenario_name(r) for r in runs}) > 1 else ""
+    loss = f" ({run.loss})" if len({r.loss for r in runs}) > 1 else ""
     metric = run.metric
-    left.set(title=f"{at}training loss{of}, mean over clients", ylabel="loss")
+    left.set(title=f"{prefix}training loss{loss}, mean over clients", ylabel="loss")
     right.set(
-        title=f"{at}test {metric.title}, mean over clients",
+        title=f"{prefix}test {metric.title}, mean over clients",
         ylabel="%" if metric.percent else metric.title,
     )
 
@@ -117,11 +123,11 @@ def _run(left: Any, right: Any, run: Run) -> Rows:
     training = _losses(run)
     _draw(left, training, run, main=True, label=None if run.test else run.label)
     rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
-    for position, (model, when) in enumerate(views(run.result)):
-        pairs = [(e.round, e.mean) for e in run.result.curve(model, when) if e.mean is not None]
+    for position, (model, stage) in enumerate(views(run.result)):
+        pairs = [(e.round, e.mean) for e in run.result.curve(model, stage) if e.mean is not None]
         scaled = [(x, run.metric.scaled(y)) for x, y in pairs]
-        _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {when}")
-        rows += [_row(run, f"test {run.metric.name}", model, when, x, y) for x, y in pairs]
+        _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {stage}")
+        rows += [_row(run, f"test {run.metric.name}", model, stage, x, y) for x, y in pairs]
     return rows
 
 
@@ -135,13 +141,13 @@ def _tests(run: Run) -> list[tuple[int, float]]:
 
 
 def _row(
-    run: Run, quantity: str, model: str, when: str, number: int, value: float
+    run: Run, quantity: str, model: str, stage: str, number: int, value: float
 ) -> dict[str, Any]:
     return {
         "run": run.label,
         "quantity": quantity,
         "model": model,
-        "when": when,
+        "when": stage,
         "round": number,
         "value": value,
     }
@@ -154,74 +160,72 @@ def _draw(
     ax.plot(
         [x for x, _ in points],
         [y for _, y in points],
-        color=run.look.colour,
-        linestyle=run.look.line if main else (0, (1, 1.6)),
+        color=run.style.colour,
+        linestyle=run.style.line if main else (0, (1, 1.6)),
         linewidth=2.0 if main else 1.3,
-        marker=run.look.marker if len(points) == 1 else None,
+        marker=run.style.marker if len(points) == 1 else None,
         label=label,
     )
 
 
-def _course(runs: list[Run]) -> list[str]:
+def _changes(runs: list[Run]) -> list[str]:
     """Describe the start and end of each run's headline curve, one sentence per run."""
     sentences = []
     for run in runs:
         values = [(e.round, e.mean) for e in run.test if e.mean is not None]
         if values:
             (first, start), (last, end) = values[0], values[-1]
-            way = (
+            change = (
                 f"from {run.metric.text(start)} at round {first} to {run.metric.text(end)} at "
                 f"round {last}"
             )
-            sentences.append(f"{run.label} ({run.model}) goes {way}.")
+            sentences.append(f"{run.label} ({run.model}) changes {change}.")
     return sentences
 
 
 def traffic(runs: list[Run]) -> ReportFigure | None:
     """Draw the test metric against the megabytes sent so far, down and up, all clients together."""
-    shown = alike(runs)
-    metric = shown[0].metric
-    points = {run: known for run in shown if (known := _sent_until(run))}
-    moving = {run: _moving(run, known) for run, known in points.items()}
-    if not any(moving.values()):
+    selected = alike(runs)
+    metric = selected[0].metric
+    points = {run: tests for run in selected if (tests := _metric_by_traffic(run))}
+    curves = {run: _positive_points(run, tests) for run, tests in points.items()}
+    if not any(curves.values()):
         return None
-    rows = [row for run, known in points.items() for row in _sent_rows(run, known)]
-    ends = {row["run"]: row for row in rows}
+    rows = [row for run, tests in points.items() for row in _traffic_rows(run, tests)]
+    final = {row["run"]: row for row in rows}
     return ReportFigure(
         name="traffic",
-        title=f"{capital(metric.title)} for the bytes it costs",
-        caption=f"Test {metric.title} of the headline model, mean over clients, against "
-        "everything sent until then: "
-        "downloads and uploads of all clients. Further left is cheaper, "
-        f"{'higher' if metric.higher else 'lower'} is "
-        "better; the marker is the last round. A dashed level line is the last value of a run "
-        "that sends nothing.",
+        title=f"{capital(metric.title)} against traffic",
+        caption=f"Test {metric.title} of the headline model, mean over clients, against everything "
+        "sent until then: downloads and uploads of all clients. Further left is cheaper, "
+        f"{'higher' if metric.higher else 'lower'} is better; the marker is the last round. A "
+        "dashed level line is the last value of a run that sends nothing.",
         alt=f"Line chart of test {metric.title} against megabytes sent, logarithmic. "
         + " ".join(
             f"{name} ends at {metric.text(row[metric.name])} after {size(1e6 * row['megabytes'])}."
-            for name, row in ends.items()
+            for name, row in final.items()
         ),
-        figure=_traffic_drawn(metric, moving, {run: known[-1][1] for run, known in points.items()}),
+        figure=_draw_traffic(metric, curves, {run: tests[-1][1] for run, tests in points.items()}),
         rows=rows,
     )
 
 
-def _traffic_drawn(
-    metric: Metric, moving: Mapping[Run, Points], last: Mapping[Run, float]
+def _draw_traffic(
+    metric: Metric, curves: Mapping[Run, Points], last: Mapping[Run, float]
 ) -> plot.Figure:
     """Draw the curve of each run, or the last value of one that sends nothing."""
     figure, axes = plot.panels(5.4, 4.0)
     ax = axes[0, 0]
-    for run, curve in moving.items():
+    for run, curve in curves.items():
         if curve:
             _draw(ax, curve, run, main=True, label=run.label)
-            ax.plot(*curve[-1], marker=run.look.marker, color=run.look.colour, markersize=7)
+            ax.plot(*curve[-1], marker=run.style.marker, color=run.style.colour, markersize=7)
         else:
-            look = {"color": run.look.colour, "linestyle": run.look.line}
-            ax.axhline(metric.scaled(last[run]), label=f"{run.label} (sends nothing)", **look)
+            style = {"color": run.style.colour, "linestyle": run.style.line}
+            ax.axhline(metric.scaled(last[run]), label=f"{run.label} (sends nothing)", **style)
     _decades(ax)
     plot.name_ends(
-        ax, {run.label: (curve, run.look.colour) for run, curve in moving.items() if curve}
+        ax, {run.label: (curve, run.style.colour) for run, curve in curves.items() if curve}
     )
     ax.set(
         xlabel="MB sent so far, down + up, all clients (log scale)",
@@ -239,25 +243,29 @@ def megabytes_sent(run: Run) -> list[float]:
     )
 
 
-def _sent_until(run: Run) -> list[tuple[float, float, Evaluation]]:
+def _metric_by_traffic(run: Run) -> list[tuple[float, float, Evaluation]]:
     """Return (megabytes sent so far, value, evaluation) for each test of the headline model."""
-    sent = dict(zip((r.round for r in run.result.rounds), megabytes_sent(run), strict=True))
-    return [(sent[e.round], e.mean, e) for e in run.test if e.mean is not None and e.round in sent]
-
-
-def _sent_rows(run: Run, known: Sequence[tuple[float, float, Evaluation]]) -> Rows:
-    name, metric = run.label, run.metric.name
+    megabytes = dict(zip((r.round for r in run.result.rounds), megabytes_sent(run), strict=True))
     return [
-        {"run": name, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric: y}
-        for x, y, e in known
+        (megabytes[e.round], e.mean, e)
+        for e in run.test
+        if e.mean is not None and e.round in megabytes
     ]
 
 
-def _moving(
-    run: Run, known: Sequence[tuple[float, float, Evaluation]]
+def _traffic_rows(run: Run, tests: Sequence[tuple[float, float, Evaluation]]) -> Rows:
+    name, metric = run.label, run.metric.name
+    return [
+        {"run": name, "model": e.model, "when": e.when, "round": e.round, "megabytes": x, metric: y}
+        for x, y, e in tests
+    ]
+
+
+def _positive_points(
+    run: Run, tests: Sequence[tuple[float, float, Evaluation]]
 ) -> list[tuple[float, float]]:
     """Return the points of a curve that a logarithmic axis can show."""
-    return [(x, run.metric.scaled(y)) for x, y, _ in known if x > 0]
+    return [(x, run.metric.scaled(y)) for x, y, _ in tests if x > 0]
 
 
 def _decades(ax: Any) -> None:
@@ -286,26 +294,26 @@ def penalty(run: Run) -> dict[str, Any] | None:
     if not values or not isinstance(mu, int | float) or mu <= 0:
         return None
     share, rounds = run.setting("method.schedule_share"), run.setting("rounds")
-    known = isinstance(share, int | float) and isinstance(rounds, int)
-    end = share * rounds if known and values[-1][0] >= share * rounds else None
+    scheduled = isinstance(share, int | float) and isinstance(rounds, int)
+    end = share * rounds if scheduled and values[-1][0] >= share * rounds else None
     return {"mu": mu, "kind": run.setting("method.schedule"), "values": values, "end": end}
 
 
 def schedule(runs: list[Run]) -> ReportFigure | None:
     """Draw the loss scheduler lambda(r) of the runs with positive mu (APPLE, appendix A.1)."""
-    found = [(run, shape) for run in runs if (shape := penalty(run))]
-    if not found:
+    schedules = [(run, shape) for run in runs if (shape := penalty(run))]
+    if not schedules:
         return None
     figure, axes = plot.panels(5.4, 3.3)
     ax = axes[0, 0]
-    shapes = [f"{run.label} ({shape['kind']}, μ = {shape['mu']:g})" for run, shape in found]
-    for (run, shape), label in zip(found, shapes, strict=True):
+    shapes = [f"{run.label} ({shape['kind']}, μ = {shape['mu']:g})" for run, shape in schedules]
+    for (run, shape), label in zip(schedules, shapes, strict=True):
         _draw(ax, shape["values"], run, main=True, label=label)
         if shape["end"] is not None:
             ax.axvline(shape["end"], color=plot.FRAME, linewidth=1, linestyle=":")
     rows: Rows = [
         {"run": run.label, "round": r, "lambda": v, "mu": shape["mu"], "mu_lambda": shape["mu"] * v}
-        for run, shape in found
+        for run, shape in schedules
         for r, v in shape["values"]
     ]
     ax.set(ylabel="λ(r)", ylim=(-0.04, 1.06))
@@ -321,10 +329,9 @@ def schedule(runs: list[Run]) -> ReportFigure | None:
         "While it is high, clients learn globally; as it falls, each follows its own objective. "
         "The dotted line is "
         "round L, after which λ is zero.",
-        alt=f"Line chart of the loss scheduler over rounds: {'; '.join(shapes)}. "
-        f"It falls from {rows[0]['lambda']:.3f} at round {rows[0]['round']} to "
-        f"{rows[-1]['lambda']:.3f} "
-        f"at round {rows[-1]['round']}.",
+        alt=f"Line chart of the loss scheduler over rounds: {'; '.join(shapes)}. It falls from "
+        f"{rows[0]['lambda']:.3f} at round {rows[0]['round']} to {rows[-1]['lambda']:.3f} at round "
+        f"{rows[-1]['round']}.",
         figure=figure,
         rows=rows,
     )

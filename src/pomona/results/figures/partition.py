@@ -13,14 +13,14 @@ from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure
 from pomona.results.run_numbers import Run
 
-NAMED = 40
+MAX_LABELS = 40
 """Maximum number of clients or classes with name labels."""
-PARTS = {"train": "#0072b2", "validation": "#e69f00", "test": "#56b4e9"}
+SPLITS = {"train": "#0072b2", "validation": "#e69f00", "test": "#56b4e9"}
 
 
 @dataclass(frozen=True)
 class Labels:
-    """Label counts of the training parts: ``counts[i, c]`` samples of class c at client i."""
+    """Label counts of the training splits: ``counts[i, c]`` samples of class c at client i."""
 
     counts: NDArray[np.int64]
     clients: list[str]
@@ -29,52 +29,51 @@ class Labels:
     sizes: dict[str, list[int]]
 
 
-def find(runs: list[Run]) -> Labels | None:
+def label_counts(runs: list[Run]) -> Labels | None:
     """Return the label counts of the first run that has some."""
-    return next((found for run in runs if (found := _labels(run))), None)
+    return next((labels for run in runs if (labels := _labels(run))), None)
 
 
 def _labels(run: Run) -> Labels | None:
-    about = run.result.about
-    counts = np.asarray(about.get("label_counts") or [], dtype=np.int64)
+    metadata = run.result.about
+    counts = np.asarray(metadata.get("label_counts") or [], dtype=np.int64)
     if counts.ndim != 2 or not counts.any():
         return None
     n, c = counts.shape
-    sizes = {part: _if_each((about.get("sizes") or {}).get(part), n) for part in PARTS}
+    sizes = {split: _of_length((metadata.get("sizes") or {}).get(split), n) for split in SPLITS}
     return Labels(
         counts,
         [run.client(i) for i in range(n)],
-        [str(name) for name in _if_each(about.get("classes"), c) or range(c)],
-        _if_each(about.get("groups"), n),
-        {part: size for part, size in sizes.items() if any(size)},
+        [str(name) for name in _of_length(metadata.get("classes"), c) or range(c)],
+        _of_length(metadata.get("groups"), n),
+        {split: size for split, size in sizes.items() if any(size)},
     )
 
 
-def _if_each(values: Iterable[Any] | None, n: int) -> list[Any]:
-    """Return n values; none if there are more or fewer, or none at all."""
-    found = list(values or ())
-    return found if len(found) == n else []
+def _of_length(values: Iterable[Any] | None, n: int) -> list[Any]:
+    """Return the values if there are exactly n, else an empty list."""
+    items = list(values or ())
+    return items if len(items) == n else []
 
 
 def bubbles(runs: list[Run]) -> ReportFigure | None:
     """Draw clients by classes, with the area of a bubble proportional to the count; above it the
     clients' sizes.
     """
-    labels = find(runs)
+    labels = label_counts(runs)
     if labels is None:
         return None
-    held, sizes = (labels.counts > 0).sum(axis=1), labels.counts.sum(axis=1)
+    n_classes, sizes = (labels.counts > 0).sum(axis=1), labels.counts.sum(axis=1)
     n, c = labels.counts.shape
     return ReportFigure(
         name="labels",
-        title="Which labels each client holds",
+        title="Labels by client",
         caption="The area of a bubble is the number of training samples of a class at a client."
-        + (" Above: the size of each client's parts." if labels.sizes else "")
-        + (" Clients of one colour belong to one true group." if labels.groups else ""),
+        + (" Above: the sizes of each client's splits." if labels.sizes else "")
+        + (" Clients of the same colour belong to the same true group." if labels.groups else ""),
         alt=f"Bubble chart of {c} classes over {n} clients. Clients hold {sizes.min():,} to "
-        f"{sizes.max():,} training "
-        f"samples of {held.min()} to {held.max()} classes.",
-        figure=_bubbles_drawn(labels),
+        f"{sizes.max():,} training samples of {n_classes.min()} to {n_classes.max()} classes.",
+        figure=_draw_bubbles(labels),
         rows=[
             {
                 "client": client,
@@ -87,7 +86,7 @@ def bubbles(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _bubbles_drawn(labels: Labels) -> plot.Figure:
+def _draw_bubbles(labels: Labels) -> plot.Figure:
     n, c = labels.counts.shape
     width, height = min(max(0.5 * n + 2.2, 5.0), 11), min(max(0.32 * c + 1.2, 2.6), 12)
     strip = 1.1 if labels.sizes else 0.0
@@ -100,20 +99,20 @@ def _bubbles_drawn(labels: Labels) -> plot.Figure:
     counts = labels.counts[i, k]
     cell = 72 * min((width - 2.2) / n, (height - 1.2) / c)
     area = (0.95 * cell) ** 2 / counts.max()
-    look: Any = {"linewidths": 0, "rasterized": len(counts) > 1500}
-    ax.scatter(i, k, s=counts * area, c=_colours(labels, i), alpha=0.8, **look)
+    style: Any = {"linewidths": 0, "rasterized": len(counts) > 1500}
+    ax.scatter(i, k, s=counts * area, c=_colours(labels, i), alpha=0.8, **style)
     for reference in sorted({int(counts.max()), int(max(1, counts.max() // 4))}):
         ax.scatter(
             [], [], s=reference * area, color=plot.FRAME, linewidths=0, label=f"{reference:,}"
         )
     upright = max(map(len, labels.clients)) > 2
-    plot.named(
+    plot.label_ticks(
         ax.xaxis,
         [plot.shorten(name) for name in labels.clients],
-        NAMED,
+        MAX_LABELS,
         rotation=90 if upright else 0,
     )
-    plot.named(ax.yaxis, [plot.shorten(name) for name in labels.classes], NAMED)
+    plot.label_ticks(ax.yaxis, [plot.shorten(name) for name in labels.classes], MAX_LABELS)
     ax.set(xlim=(-0.7, n - 0.3), ylim=(c - 0.4, -0.6), xlabel="client", ylabel="class")
     ax.grid(visible=True, alpha=0.2)
     if labels.sizes:
@@ -143,8 +142,8 @@ def _colours(labels: Labels, clients: NDArray[np.int64]) -> Any:
 def _size_bars(ax: Any, sizes: dict[str, list[int]]) -> None:
     """Draw stacked bars of the clients' splits."""
     bottom = np.zeros(len(next(iter(sizes.values()))))
-    for part, size in sizes.items():
-        ax.bar(range(len(size)), size, bottom=bottom, width=0.7, color=PARTS[part], label=part)
+    for split, size in sizes.items():
+        ax.bar(range(len(size)), size, bottom=bottom, width=0.7, color=SPLITS[split], label=split)
         bottom += size
     ax.set_ylabel("samples")
     ax.tick_params(bottom=False)
@@ -154,7 +153,7 @@ def _size_bars(ax: Any, sizes: dict[str, list[int]]) -> None:
 
 def holders(runs: list[Run]) -> ReportFigure | None:
     """Draw a bar for each class, divided among the clients that have it."""
-    labels = find(runs)
+    labels = label_counts(runs)
     if labels is None:
         return None
     n, c = labels.counts.shape
@@ -162,14 +161,13 @@ def holders(runs: list[Run]) -> ReportFigure | None:
     top = int(shares.argmax())
     return ReportFigure(
         name="holders",
-        title="Who holds each class",
-        caption="A bar a class, divided among the clients that hold its training samples."
-        + (" Colours come round again after twenty clients." if n > 20 else ""),
+        title="Clients by class",
+        caption="One bar per class, divided among the clients that hold its training samples."
+        + (" Colours repeat after twenty clients." if n > 20 else ""),
         alt=f"Stacked bars of {c} classes divided among {n} clients. The most concentrated is "
-        f"{labels.classes[top]}: "
-        f"{labels.clients[int(labels.counts[:, top].argmax())]} holds {100 * shares[top]:.1f} % "
-        "of it.",
-        figure=_holders_drawn(labels),
+        f"{labels.classes[top]}: {labels.clients[int(labels.counts[:, top].argmax())]} holds "
+        f"{100 * shares[top]:.1f} % of it.",
+        figure=_draw_holders(labels),
         rows=[
             {
                 "class": labels.classes[label],
@@ -183,17 +181,19 @@ def holders(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _holders_drawn(labels: Labels) -> plot.Figure:
+def _draw_holders(labels: Labels) -> plot.Figure:
     n, c = labels.counts.shape
     figure, axes = plot.panels(8.2 if n <= 20 else 7.0, min(max(0.34 * c + 1.1, 2.6), 12))
     ax = axes[0, 0]
     left = np.zeros(c)
-    letter = labels.counts.sum(axis=0).max() / 70  # about as many as fit the longest bar
+    letter_width = labels.counts.sum(axis=0).max() / 70  # about as many as fit the longest bar
     for i, colour in enumerate(plot.client_colours(n)):
         name, counts = plot.shorten(labels.clients[i]), labels.counts[i]
-        held = np.flatnonzero(counts)
-        ax.barh(held, counts[held], left=left[held], color=colour, height=0.78, label=name)
-        for k in held[counts[held] > (len(name) + 1) * letter] if c <= NAMED else ():
+        classes = np.flatnonzero(counts)
+        ax.barh(classes, counts[classes], left=left[classes], color=colour, height=0.78, label=name)
+        for k in (
+            classes[counts[classes] > (len(name) + 1) * letter_width] if c <= MAX_LABELS else ()
+        ):
             ax.text(
                 left[k] + counts[k] / 2,
                 k,
@@ -204,7 +204,7 @@ def _holders_drawn(labels: Labels) -> plot.Figure:
                 color=plot.DARK,
             )
         left += counts
-    plot.named(ax.yaxis, [plot.shorten(name) for name in labels.classes], NAMED)
+    plot.label_ticks(ax.yaxis, [plot.shorten(name) for name in labels.classes], MAX_LABELS)
     ax.invert_yaxis()
     ax.tick_params(left=False)
     ax.set(xlabel="training samples", ylabel="class")

@@ -33,24 +33,24 @@ DRAWINGS = {"png": "Creation Time", "svg": "Date", "pdf": "CreationDate"}
 """Formats of the drawing, with the metadata for the date, which is omitted so that files are
 reproducible.
 """
-FORMS = (*DRAWINGS, "csv")
+FORMATS = (*DRAWINGS, "csv")
 INDEX = "index.json"
 """List of files written by the report; no other files are ever deleted."""
 
 
-def forms(text: str) -> tuple[str, ...]:
-    """Parse the formats in a list such as ``svg,pdf``, each once, in the order of ``FORMS``; none
+def parse_formats(text: str) -> tuple[str, ...]:
+    """Parse the formats in a list such as ``svg,pdf``, each once, in the order of ``FORMATS``; none
     for an empty list.
 
     Raises:
         ConfigError: an unknown format.
     """
-    given = {form.strip().lower() for form in text.split(",") if form.strip()}
-    if unknown := sorted(given - set(FORMS)):
+    names = {name.strip().lower() for name in text.split(",") if name.strip()}
+    if unknown := sorted(names - set(FORMATS)):
         raise ConfigError(
-            f"figures are written as {', '.join(FORMS)}; unknown: {', '.join(unknown)}"
+            f"figures are written as {', '.join(FORMATS)}; unknown: {', '.join(unknown)}"
         )
-    return tuple(form for form in FORMS if form in given)
+    return tuple(name for name in FORMATS if name in names)
 
 
 @dataclass(frozen=True)
@@ -73,13 +73,13 @@ class ReportFigure:
     figure: Figure
     rows: Rows
 
-    def save(self, folder: Path, forms: Sequence[str] = FORMS) -> None:
-        """Write the figure in some ``FORMS`` into a folder."""
-        for form in forms:
-            path = anew(folder / f"{self.name}.{form}")
-            path.write_text(csv_text(self.rows), encoding="utf-8") if form == "csv" else self.draw(
-                path, form
-            )
+    def save(self, folder: Path, formats: Sequence[str] = FORMATS) -> None:
+        """Write the figure in some ``FORMATS`` into a folder."""
+        for suffix in formats:
+            path = anew(folder / f"{self.name}.{suffix}")
+            path.write_text(
+                csv_text(self.rows), encoding="utf-8"
+            ) if suffix == "csv" else self.draw(path, suffix)
 
     def png(self) -> str:
         """Return the drawing for a self-contained page: a PNG in a data address."""
@@ -87,14 +87,14 @@ class ReportFigure:
 
     def pixels(self) -> bytes:
         """Return the drawing as a PNG."""
-        drawn = BytesIO()
-        self.draw(drawn, "png")
-        return drawn.getvalue()
+        buffer = BytesIO()
+        self.draw(buffer, "png")
+        return buffer.getvalue()
 
-    def draw(self, out: Path | BytesIO, form: str) -> None:
+    def draw(self, target: Path | BytesIO, suffix: str) -> None:
         """Write the drawing in one of ``DRAWINGS``, on white, for use in slides and papers."""
         self.figure.savefig(
-            out, format=form, dpi=150, facecolor="white", metadata={DRAWINGS[form]: None}
+            target, format=suffix, dpi=150, facecolor="white", metadata={DRAWINGS[suffix]: None}
         )
         # The layout of the first drawing is reused for the others.
         self.figure.set_layout_engine("none")
@@ -104,18 +104,18 @@ def estimates(
     axes: Any,
     x: NDArray[Any],
     y: NDArray[Any],
-    open_: Sequence[bool],
-    look: Mapping[str, Any],
+    hollow: Sequence[bool],
+    style: Mapping[str, Any],
     **whiskers: Any,
 ) -> None:
-    """Draw points (n,) with whiskers, arguments of ``errorbar``; hollow where ``open_``."""
-    axes.errorbar(x, y, fmt="none", ecolor=look["color"], zorder=2, **whiskers)
-    axes.plot(x, y, **look)
-    hollow = {**look, "markerfacecolor": "white", "alpha": 1, "label": None}
-    axes.plot(x[open_], y[open_], zorder=3, **hollow)
+    """Draw points (n,) with whiskers, arguments of ``errorbar``; those in ``hollow`` unfilled."""
+    axes.errorbar(x, y, fmt="none", ecolor=style["color"], zorder=2, **whiskers)
+    axes.plot(x, y, **style)
+    hollow_style = {**style, "markerfacecolor": "white", "alpha": 1, "label": None}
+    axes.plot(x[hollow], y[hollow], zorder=3, **hollow_style)
 
 
-def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = FORMS) -> None:
+def save(pictures: Sequence[ReportFigure], folder: Path, formats: Sequence[str] = FORMATS) -> None:
     """Save all pictures in some formats, then delete files of earlier calls that were not written
     again.
 
@@ -124,12 +124,12 @@ def save(pictures: Sequence[ReportFigure], folder: Path, forms: Sequence[str] = 
         StorageError: it is a link, so that files of another folder would be replaced.
     """
     own(folder.parent, folder.name).mkdir(parents=True, exist_ok=True)
-    new = {f"{picture.name}.{form}": picture.title for picture in pictures for form in forms}
+    new = {f"{picture.name}.{suffix}": picture.title for picture in pictures for suffix in formats}
     old = listed(folder)
     # Both lists, until the old files are deleted: a kill in between leaves no unlisted file.
     _list(folder, dict.fromkeys(old, "") | new)
     for picture in pictures:
-        picture.save(folder, forms)
+        picture.save(folder, formats)
     for name in old - new.keys():
         (folder / name).unlink(missing_ok=True)
     _list(folder, new)
@@ -142,7 +142,7 @@ def listed(folder: Path) -> set[str]:
     except (OSError, StorageError):
         return set()
     return (
-        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMS)})", n)}
+        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMATS)})", n)}
         if isinstance(names, dict)
         else set()
     )
@@ -159,7 +159,7 @@ FRAME = "#8b9198"
 """A grey for axes and guides that is legible on white and on near black."""
 DARK, PALE, MISSING = "#111111", "#f7f7f7", "#9aa0a6"
 """Fixed colours for marks on top of a picture, independent of the page's theme."""
-KIN = "#009e73"
+GROUP = "#009e73"
 """Colour of clients of the same true group."""
 
 
@@ -181,7 +181,7 @@ def drawing() -> Iterator[None]:
     """Context in which figures are created and saved in the house style."""
     from matplotlib import rc_context
 
-    look: Any = {
+    style: Any = {
         "font.family": "DejaVu Sans",
         "font.size": 10,
         "axes.titlesize": 10.5,
@@ -217,7 +217,7 @@ def drawing() -> Iterator[None]:
         # Keep text as text: TrueType, which journals accept (they refuse the default, Type 3).
         "pdf.fonttype": 42,
     }
-    with rc_context(look), catch_warnings():
+    with rc_context(style), catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; the tables and CSVs have the
         # text.
         filterwarnings("ignore", message=r"Glyph .* missing from font")
@@ -253,9 +253,9 @@ def bare(ax: Any) -> None:
     ax.spines[:].set_visible(False)
 
 
-def named(axis: Any, names: Sequence[str], most: int, **look: Any) -> None:
-    """Label the places 0, 1, ... of an axis with names; not if there are more than ``most``."""
-    axis.set_ticks(range(len(names)), names, **look) if len(names) <= most else axis.set_ticks([])
+def label_ticks(axis: Any, names: Sequence[str], limit: int, **style: Any) -> None:
+    """Label the positions 0, 1, ... of an axis with names; with none above ``limit`` names."""
+    axis.set_ticks(range(len(names)), names, **style) if len(names) <= limit else axis.set_ticks([])
 
 
 def grid(*axes: Any, along: str = "both") -> None:
@@ -271,10 +271,10 @@ def over_rounds(*axes: Any) -> None:
         ax.locator_params(axis="x", integer=True, min_n_ticks=1)
 
 
-def bundle(ax: Any, x: NDArray[Any], curves: NDArray[np.float64], **look: Any) -> None:
+def bundle(ax: Any, x: NDArray[Any], curves: NDArray[np.float64], **style: Any) -> None:
     """Draw curves (T, k) over x (T,) with one style as a single path, to keep the page small."""
     along = np.tile(np.append(x.astype(np.float64), np.nan), curves.shape[1])
-    ax.plot(along, np.vstack([curves, np.full((1, curves.shape[1]), np.nan)]).T.ravel(), **look)
+    ax.plot(along, np.vstack([curves, np.full((1, curves.shape[1]), np.nan)]).T.ravel(), **style)
 
 
 def legend_below(figure: Figure, columns: int) -> None:
@@ -299,17 +299,17 @@ def name_ends(ax: Any, curves: Mapping[str, tuple[Points, str]]) -> None:
         return
     low, high = ax.get_ylim()
     step = max((high - low) / 24, (high - low) / len(curves))
-    ends = sorted(
+    endpoints = sorted(
         ((points[-1][1], name) for name, (points, _) in curves.items()), key=lambda end: end[0]
     )
-    place = low - step
-    for y, name in ends:
-        place = max(place + step, min(y, high - step * (len(ends) - 1)))
+    height = low - step
+    for y, name in endpoints:
+        height = max(height + step, min(y, high - step * (len(endpoints) - 1)))
         points, colour = curves[name]
         ax.annotate(
             shorten(name),
             points[-1],
-            (1.02, (place - low) / (high - low)),
+            (1.02, (height - low) / (high - low)),
             textcoords="axes fraction",
             color=colour,
             fontsize=8,
@@ -318,12 +318,12 @@ def name_ends(ax: Any, curves: Mapping[str, tuple[Points, str]]) -> None:
         )
 
 
-def hidden(curves: Mapping[str, Points]) -> str:
-    """Describe curves that coincide in every point, so that one hides the other; empty if there are
-    none.
+def coinciding(curves: Mapping[str, Points]) -> str:
+    """Describe curves that coincide in every point, so that one hides the other; empty
+    without such curves.
     """
-    alike: dict[tuple[tuple[float, float], ...], list[str]] = {}
+    by_points: dict[tuple[tuple[float, float], ...], list[str]] = {}
     for name, points in curves.items():
-        alike.setdefault(tuple(points), []).append(name)
-    same = [" = ".join(names) for names in alike.values() if len(names) > 1]
-    return f" Curves that coincide: {'; '.join(same)}." if same else ""
+        by_points.setdefault(tuple(points), []).append(name)
+    groups = [" = ".join(names) for names in by_points.values() if len(names) > 1]
+    return f" Curves that coincide: {'; '.join(groups)}." if groups else ""

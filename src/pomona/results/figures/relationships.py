@@ -13,15 +13,15 @@ from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.figures.series import Series, Values, blocks, order
 from pomona.results.wording import slug
 
-PANELS = 12
-HARDLY = 0.05
+MAX_PANELS = 12
+TOLERANCE = 0.05
 """Distance from the start below which a relationship counts as unchanged."""
 TARGET = "#d62728"
-NAMED = 20
+MAX_LINES = 20
 """Maximum number of distinguishable lines in a panel."""
-LABELLED = 25
+MAX_LABELS = 25
 """Maximum number of clients with name labels on a heat map."""
-LINES = 1500
+MAX_POINTS = 1500
 """Number of line points from which a panel is drawn as a small picture instead of paths."""
 
 
@@ -33,13 +33,13 @@ def figures(series: Series) -> list[ReportFigure]:
     """
     if series.n < 2:
         return []
-    moving = len(series.rounds) > 1
+    several = len(series.rounds) > 1
     return [
         heatmap(series),
-        *([trajectories(series.thinned())] if moving else []),
+        *([trajectories(series.thinned())] if several else []),
         *(
             [one_client(series.thinned()), diagonal(series.thinned())]
-            if moving and series.quantity.own
+            if several and series.quantity.own
             else []
         ),
     ]
@@ -54,97 +54,107 @@ def unmoved(series: Series) -> bool:
     numbers of samples.
     """
     sizes = np.array((series.run.result.about.get("sizes") or {}).get("train") or (), dtype=float)
-    last = series.values[-1][series.seen] if series.quantity.name == "dr" else np.empty((0, 0))
+    last = (
+        series.values[-1][series.participants] if series.quantity.name == "dr" else np.empty((0, 0))
+    )
     if not last.size or last.shape[1] != len(sizes) or not sizes.sum():
         return False
-    away = sorted({e.clients[0] for e in series.run.result.unseen})
-    sizes[away] = 0.0
-    known = np.delete(np.abs(last - sizes / max(sizes.sum(), 1.0)), away, axis=1)
-    return bool(known.size) and bool(np.nanmax(known) < min(HARDLY, 0.5 / known.shape[1]))
+    absent = sorted({e.clients[0] for e in series.run.result.unseen})
+    sizes[absent] = 0.0
+    deviations = np.delete(np.abs(last - sizes / max(sizes.sum(), 1.0)), absent, axis=1)
+    return bool(deviations.size) and bool(
+        np.nanmax(deviations) < min(TOLERANCE, 0.5 / deviations.shape[1])
+    )
 
 
 def heatmap(series: Series) -> ReportFigure:
     """Draw the matrix at the first, middle and last round, with clients in clustered order."""
-    n, what, moments = series.n, series.quantity, series.moments
-    away = [i for i in range(n) if i not in series.seen]
+    n, quantity, moments = series.n, series.quantity, series.moments
+    absent = [i for i in range(n) if i not in series.participants]
     sequence = [
-        series.seen[i] for i in order(series.values[-1][np.ix_(series.seen, series.seen)])
-    ] + away
-    look, end = scale(series.values[moments][:, ~np.eye(n, dtype=bool)])
+        series.participants[i]
+        for i in order(series.values[-1][np.ix_(series.participants, series.participants)])
+    ] + absent
+    style, extend = scale(series.values[moments][:, ~np.eye(n, dtype=bool)])
     return ReportFigure(
-        name=f"{slug(what.name)}-heatmap",
-        title=what.title,
+        name=f"{slug(quantity.name)}-heatmap",
+        title=quantity.title,
         caption=(
-            f"{series.run.label}: {what.meaning}{_explained(series, look, end)}{series.absence}"
+            f"{series.run.label}: "
+            f"{quantity.meaning}{_legend_text(series, style, extend)}{series.absence}"
         ),
-        alt=f"Heat maps of {what.symbol} between {n} clients with {series.run.label} at "
+        alt=f"Heat maps of {quantity.symbol} between {n} clients with {series.run.label} at "
         f"round{'s' if len(moments) > 1 else ''} "
         f"{', '.join(str(series.rounds[t]) for t in moments)}. "
         f"{_strongest(series)}{_group_means(series)}",
-        figure=_maps(series, sequence, look, end),
+        figure=_maps(series, sequence, style, extend),
         rows=_rows(series, moments, range(n)),
     )
 
 
-def _explained(series: Series, look: Mapping[str, Any], end: str) -> str:
+def _legend_text(series: Series, style: Mapping[str, Any], extend: str) -> str:
     """Describe the colours, the order and the marks of the heat maps."""
     signs = (
         "Red is positive, blue negative, white zero."
-        if look["cmap"].name == "RdBu_r"
+        if style["cmap"].name == "RdBu_r"
         else "Darker is more."
     )
-    said = [signs, "Each client's own entry, on the diagonal, is left out."]
-    if end != "neither":
-        said.append("The scale stops short of a few extremes, which would hide the rest.")
-    said.append(
+    sentences = [signs, "The diagonal, each client's entry for itself, is left out."]
+    if extend != "neither":
+        sentences.append(
+            "A few extremes exceed the scale, so that the other differences stay visible."
+        )
+    sentences.append(
         "Clients with high entries for each other are placed together (clustered on the last "
         "round)."
     )
     if unmoved(series):
-        said.append("They have hardly moved from the shares of the samples that they start from.")
+        sentences.append("They have hardly changed from their start, the shares of the samples.")
     if series.groups:
-        said.append("Frames are the true groups, which no client knows.")
+        sentences.append("Frames are the true groups, unknown to every client.")
     if series.strangers:
-        said.append(
-            "Dots are the clients of the true group of client i's test samples, where that is "
-            "another than its own."
+        sentences.append(
+            "Dots are the clients of the true group of client i's test samples, if that is "
+            "not its own."
         )
-    return "".join(f" {sentence}" for sentence in said)
+    return "".join(f" {sentence}" for sentence in sentences)
 
 
-def _maps(series: Series, sequence: list[int], look: Mapping[str, Any], end: str) -> plot.Figure:
+def _maps(
+    series: Series, sequence: list[int], style: Mapping[str, Any], extend: str
+) -> plot.Figure:
     n, moments = series.n, series.moments
     names = [series.names[i] for i in sequence]
     figure, axes = plot.panels(
         3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed"
     )
     for ax, t in zip(axes[0], moments, strict=True):
-        shown = np.where(~np.eye(n, dtype=bool), series.values[t], np.nan)[
+        matrix = np.where(~np.eye(n, dtype=bool), series.values[t], np.nan)[
             np.ix_(sequence, sequence)
         ]
-        image = ax.imshow(shown, interpolation="none", **look)
+        image = ax.imshow(matrix, interpolation="none", **style)
         _mark_groups(ax, series, sequence)
         ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
         plot.bare(ax)
-        plot.named(ax.xaxis, names, LABELLED, rotation=90)
-        plot.named(ax.yaxis, names, LABELLED)
+        plot.label_ticks(ax.xaxis, names, MAX_LABELS, rotation=90)
+        plot.label_ticks(ax.yaxis, names, MAX_LABELS)
     axes[0, 0].set_ylabel("client i")
     bar = figure.colorbar(
-        image, ax=list(axes[0]), label=series.quantity.symbol, shrink=0.8, extend=end
+        image, ax=list(axes[0]), label=series.quantity.symbol, shrink=0.8, extend=extend
     )
     bar.outline.set_visible(False)
     return figure
 
 
 def _mark_groups(ax: Any, series: Series, sequence: list[int]) -> None:
-    """Frame the true groups; dot the clients of the group of a client's test samples, if
-    another.
+    """Frame the true groups; dot the clients of the group of a client's test samples if it
+    is another one.
     """
     from matplotlib.patches import Rectangle
 
-    look: dict[str, Any] = {"fill": False, "edgecolor": plot.DARK, "linewidth": 1.6}
+    style: dict[str, Any] = {"fill": False, "edgecolor": plot.DARK, "linewidth": 1.6}
     for start, length in blocks(sequence, series.groups) if series.groups else ():
-        ax.add_patch(Rectangle((start - 0.5, start - 0.5), length, length, **look))
+        ax.add_patch(Rectangle((start - 0.5, start - 0.5), length, length, **style))
     for row, i in enumerate(sequence):
         if i in series.strangers:
             columns = [
@@ -162,23 +172,23 @@ def scale(values: Values) -> tuple[dict[str, Any], str]:
     """
     from matplotlib import colormaps
 
-    known = values[~np.isnan(values)]
-    sizes = np.abs(known[known != 0])
+    finite = values[~np.isnan(values)]
+    sizes = np.abs(finite[finite != 0])
     limit = float(sizes.max(initial=0.0)) or 1.0
     usual = float(np.percentile(sizes, 95)) if len(sizes) else limit
     limit = usual if limit > 3 * usual else limit
-    two = bool((known < 0).any())
-    low = -limit if two else float(known.min(initial=limit))
+    signed = bool((finite < 0).any())
+    low = -limit if signed else float(finite.min(initial=limit))
     low = low if low < limit else 0.0
-    beyond = bool((known < low).any()), bool((known > limit).any())
-    end = {
+    beyond = bool((finite < low).any()), bool((finite > limit).any())
+    extend = {
         (False, False): "neither",
         (True, False): "min",
         (False, True): "max",
         (True, True): "both",
     }[beyond]
-    colours = colormaps["RdBu_r" if two else "Blues"].with_extremes(bad=plot.MISSING)
-    return {"cmap": colours, "vmin": low, "vmax": limit}, end
+    colours = colormaps["RdBu_r" if signed else "Blues"].with_extremes(bad=plot.MISSING)
+    return {"cmap": colours, "vmin": low, "vmax": limit}, extend
 
 
 def _rows(series: Series, moments: Sequence[int], clients: Sequence[int]) -> Rows:
@@ -220,38 +230,40 @@ def _group_means(series: Series) -> str:
     groups = np.asarray(series.groups)
     if not len(groups):
         return ""
-    same = (groups[:, None] == groups[None, :]) & ~np.eye(series.n, dtype=bool)
+    within = (groups[:, None] == groups[None, :]) & ~np.eye(series.n, dtype=bool)
     across = groups[:, None] != groups[None, :]
     last = series.values[-1]
-    if not same.any() or not across.any() or np.isnan(last).any():
+    if not within.any() or not across.any() or np.isnan(last).any():
         return ""
     return (
-        f" Their mean is {last[same].mean():.3g} within a true group and "
+        f" Their mean is {last[within].mean():.3g} within a true group and "
         f"{last[across].mean():.3g} across."
     )
 
 
 def trajectories(series: Series) -> ReportFigure:
     """Draw each client's row over the rounds, one small panel per client."""
-    n, rounds, values, what = series.n, series.rounds, series.values, series.quantity
-    clients = series.seen[:PANELS]
-    first = f" The first {PANELS} of {n} clients are drawn." if len(series.seen) > PANELS else ""
+    n, rounds, values, quantity = series.n, series.rounds, series.values, series.quantity
+    clients = series.participants[:MAX_PANELS]
+    first = (
+        f" The first {MAX_PANELS} of {n} clients are drawn."
+        if len(series.participants) > MAX_PANELS
+        else ""
+    )
     highest = [
         i
         for i in clients
         if values[-1, i, i] >= np.nanmax(np.delete(values[-1, i], i), initial=-np.inf)
     ]
     return ReportFigure(
-        name=f"{slug(what.name)}-trajectories",
-        title=what.history or what.title,
-        caption=f"{series.run.label}: {what.symbol} over the rounds, a panel for each client i, a "
-        "line for each client "
-        f"j; the thick line is its entry for itself.{_elsewhere(series)}{first}{series.absence}",
-        alt=f"Small line charts of {what.symbol} with {series.run.label} over rounds {rounds[0]} "
-        f"to {rounds[-1]}, one "
-        f"for each of {len(clients)} clients. At the end {len(highest)} of them have their "
-        "highest entry for "
-        "themselves.",
+        name=f"{slug(quantity.name)}-trajectories",
+        title=quantity.history or quantity.title,
+        caption=f"{series.run.label}: {quantity.symbol} over the rounds, a panel for each client "
+        "i, a line for each client j; the thick line is its entry for "
+        f"itself.{_elsewhere(series)}{first}{series.absence}",
+        alt=f"Small line charts of {quantity.symbol} with {series.run.label} over rounds "
+        f"{rounds[0]} to {rounds[-1]}, one for each of {len(clients)} clients. At the end "
+        f"{len(highest)} of them have their highest entry for themselves.",
         figure=_small_panels(series, clients),
         rows=_rows(series, range(len(rounds)), clients),
     )
@@ -264,56 +276,55 @@ def _small_panels(series: Series, clients: list[int]) -> plot.Figure:
         2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True
     )
     for i, ax in zip(clients, axes.flat, strict=False):
-        _row_of(ax, series, i)
+        _draw_row(ax, series, i)
     for ax in list(axes.flat)[len(clients) :]:
         ax.set_visible(False)
-    key = [
+    handles = [
         axes.flat[0].plot(
-            [], [], color=series.run.look.colour, linewidth=2.4, label="client i itself"
+            [], [], color=series.run.style.colour, linewidth=2.4, label="client i itself"
         )[0]
     ]
     if series.groups:
-        whose = (
+        label = (
             "clients of its test samples' true group"
             if series.strangers
             else "clients of its true group"
         )
-        key += axes.flat[0].plot([], [], color=plot.KIN, label=whose)
-    key += axes.flat[0].plot([], [], color=plot.FRAME, label="other clients")
-    figure.legend(handles=key, loc="outside lower center", ncols=3)
+        handles += axes.flat[0].plot([], [], color=plot.GROUP, label=label)
+    handles += axes.flat[0].plot([], [], color=plot.FRAME, label="other clients")
+    figure.legend(handles=handles, loc="outside lower center", ncols=3)
     for ax in axes[:, 0]:
         ax.set_ylabel(series.quantity.symbol)
     plot.over_rounds(*axes[-1])
     return figure
 
 
-def _row_of(ax: Any, series: Series, i: int) -> None:
-    """Draw client i's row over the rounds, with clients of its group in a colour of their own."""
-    rounds, values, others = series.rounds, series.values, [j for j in range(series.n) if j != i]
-    kin = [j for j in others if series.groups and series.target_groups[i] == series.groups[j]]
+def _draw_row(ax: Any, series: Series, i: int) -> None:
+    """Draw client i's row over the rounds, with clients of its group in a separate colour."""
+    rounds, values, peers = series.rounds, series.values, [j for j in range(series.n) if j != i]
+    group = [j for j in peers if series.groups and series.target_groups[i] == series.groups[j]]
     # Many clients or rounds would be megabytes of paths, so they become one small picture.
-    look: dict[str, Any] = {"linewidth": 1.0, "rasterized": series.n * len(rounds) > LINES}
+    style: dict[str, Any] = {"linewidth": 1.0, "rasterized": series.n * len(rounds) > MAX_POINTS}
     plot.bundle(
         ax,
         rounds,
-        values[:, i, [j for j in others if j not in kin]],
+        values[:, i, [j for j in peers if j not in group]],
         color=plot.FRAME,
         alpha=0.7,
-        **look,
+        **style,
     )
-    plot.bundle(ax, rounds, values[:, i, kin], color=plot.KIN, **look)
-    ax.plot(rounds, values[:, i, i], color=series.run.look.colour, linewidth=2.4)
+    plot.bundle(ax, rounds, values[:, i, group], color=plot.GROUP, **style)
+    ax.plot(rounds, values[:, i, i], color=series.run.style.colour, linewidth=2.4)
     ax.set_title(f"{series.names[i]} *" if i in series.strangers else series.names[i])
     plot.grid(ax)
 
 
 def _elsewhere(series: Series) -> str:
-    """Describe clients that are evaluated on samples of another group; empty if there are none."""
+    """Describe clients that are evaluated on samples of another group; else empty."""
     if not series.strangers:
         return ""
     return (
-        " A star marks clients whose test samples come from another true group than their "
-        "training samples."
+        " A star marks clients with test samples of another true group than their training samples."
     )
 
 
@@ -321,22 +332,22 @@ def one_client(series: Series) -> ReportFigure:
     """Draw the row of the first client to take part, over the rounds, with named lines (APPLE's
     figure 3).
     """
-    n, rounds, what = series.n, series.rounds, series.quantity
-    i = series.seen[0]
-    values, who = series.values[:, i, :], series.run.client(i)
+    n, rounds, quantity = series.n, series.rounds, series.quantity
+    i = series.participants[0]
+    values, name = series.values[:, i, :], series.run.client(i)
     figure, axes = plot.panels(6.4, 3.6)
     ax = axes[0, 0]
     colours = plot.client_colours(n)
-    named = sorted(range(n), key=lambda j: -np.nan_to_num(values[-1, j]))[:NAMED]
-    if n > NAMED:
+    labelled = sorted(range(n), key=lambda j: -np.nan_to_num(values[-1, j]))[:MAX_LINES]
+    if n > MAX_LINES:
         plot.bundle(
             ax,
             rounds,
-            values[:, [j for j in range(n) if j not in named]],
+            values[:, [j for j in range(n) if j not in labelled]],
             color=plot.FRAME,
             linewidth=0.8,
         )
-    for j in named:
+    for j in labelled:
         ax.plot(
             rounds,
             values[:, j],
@@ -344,21 +355,20 @@ def one_client(series: Series) -> ReportFigure:
             linewidth=2.6 if j == i else 1.4,
             label=series.names[j],
         )
-    ax.set_ylabel(what.symbol.replace("(i,", f"({i},"))
+    ax.set_ylabel(quantity.symbol.replace("(i,", f"({i},"))
     plot.over_rounds(ax)
     plot.grid(ax)
     figure.legend(loc="outside right center", title="client j")
-    rest = f" Named are the {NAMED} highest of {n} at the end." if n > NAMED else ""
+    note = f" The {MAX_LINES} highest of {n} at the end are named." if n > MAX_LINES else ""
     return ReportFigure(
-        name=f"{slug(what.name)}-first",
-        title=f"{what.title}: {who}",
-        caption=f"{series.run.label}: {what.symbol} of client i = {who} over the rounds, a line "
-        "for each client j, in "
-        "the order in which they end; the thick line is its entry for "
-        f"itself.{rest}{series.absence}",
-        alt=f"Line chart of {what.symbol} of {who} with {series.run.label} over rounds "
-        f"{rounds[0]} to {rounds[-1]}. At "
-        f"the end {series.run.client(named[0])} has the highest entry, {values[-1, named[0]]:.3f}.",
+        name=f"{slug(quantity.name)}-first",
+        title=f"{quantity.title}: {name}",
+        caption=f"{series.run.label}: {quantity.symbol} of client i = {name} over the rounds, a "
+        "line for each client j, in the order in which they end; the thick line is its entry for "
+        f"itself.{note}{series.absence}",
+        alt=f"Line chart of {quantity.symbol} of {name} with {series.run.label} over rounds "
+        f"{rounds[0]} to {rounds[-1]}. At the end {series.run.client(labelled[0])} has the highest "
+        f"entry, {values[-1, labelled[0]]:.3f}.",
         figure=figure,
         rows=_rows(series, range(len(rounds)), [i]),
     )
@@ -366,42 +376,43 @@ def one_client(series: Series) -> ReportFigure:
 
 def diagonal(series: Series) -> ReportFigure:
     """Draw every client's entry for itself, over the rounds."""
-    n, rounds, what = series.n, series.rounds, series.quantity
-    symbol = what.symbol.replace(", j)", ", i)")
-    own = np.diagonal(series.values, axis1=1, axis2=2)
+    n, rounds, quantity = series.n, series.rounds, series.quantity
+    symbol = quantity.symbol.replace(", j)", ", i)")
+    entries = np.diagonal(series.values, axis1=1, axis2=2)
     few = n <= 20
     figure, axes = plot.panels(5.4, 3.6)
     ax = axes[0, 0]
     colours = plot.client_colours(n)
-    for i in series.seen:
-        look: dict[str, Any] = {"color": colours[i], "linewidth": 1.7, "label": series.names[i]}
-        ax.plot(rounds, own[:, i], **look if few else {"color": plot.FRAME, "linewidth": 0.8})
+    for i in series.participants:
+        style: dict[str, Any] = {"color": colours[i], "linewidth": 1.7, "label": series.names[i]}
+        ax.plot(rounds, entries[:, i], **style if few else {"color": plot.FRAME, "linewidth": 0.8})
     if not few:
-        ax.plot(rounds, np.nanmedian(own, axis=1), color=plot.INK, linewidth=2.4, label="median")
+        ax.plot(
+            rounds, np.nanmedian(entries, axis=1), color=plot.INK, linewidth=2.4, label="median"
+        )
     ax.set_ylabel(symbol)
     plot.over_rounds(ax)
     plot.grid(ax)
     figure.legend(loc="outside right center")
-    least, most = (int(pick(own[-1])) for pick in (np.nanargmin, np.nanargmax))
-    column = what.column or what.name
+    lowest, highest = (int(pick(entries[-1])) for pick in (np.nanargmin, np.nanargmax))
+    column = quantity.column or quantity.name
     return ReportFigure(
-        name=f"{slug(what.name)}-self",
-        title=what.own,
+        name=f"{slug(quantity.name)}-self",
+        title=quantity.own,
         caption=(
             f"{series.run.label}: {symbol}, each client's entry for itself, over the "
             f"rounds.{series.absence}"
         ),
         alt=f"Line chart of {symbol} of {n} clients with {series.run.label} over rounds "
-        f"{rounds[0]} to {rounds[-1]}. "
-        f"At the end they range from {own[-1, least]:.3f} ({series.run.client(least)}) to "
-        f"{own[-1, most]:.3f} "
-        f"({series.run.client(most)}).",
+        f"{rounds[0]} to {rounds[-1]}. At the end they range from {entries[-1, lowest]:.3f} "
+        f"({series.run.client(lowest)}) to {entries[-1, highest]:.3f} "
+        f"({series.run.client(highest)}).",
         figure=figure,
         rows=[
             {
                 "run": series.run.label,
                 "round": int(r),
-                **{f"{column}_{series.run.client(i)}": defined(own[t, i]) for i in range(n)},
+                **{f"{column}_{series.run.client(i)}": defined(entries[t, i]) for i in range(n)},
             }
             for t, r in enumerate(rounds)
         ],

@@ -20,41 +20,41 @@ from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
 
-ASIDE = ("schedule",)
+EXCLUDED = ("schedule",)
 """Quantities with their own figure in another section."""
 
 
 def learned(runs: list[Run]) -> list[ReportFigure]:
-    """Draw the figures of every run that has some; with several such runs, names and titles end
+    """Draw the figures of every run that has some; for several such runs, names and titles end
     with the method's.
     """
-    found = [(run, drawn) for run in runs if (drawn := figures(run))]
-    if len(found) < 2:
-        return [picture for _, drawn in found for picture in drawn]
+    by_run = [(run, drawings) for run in runs if (drawings := figures(run))]
+    if len(by_run) < 2:
+        return [picture for _, drawings in by_run for picture in drawings]
     return [
         replace(p, name=f"{p.name}-{slug(run.result.name)}", title=f"{p.title}, {run.label}")
-        for run, drawn in found
-        for p in drawn
+        for run, drawings in by_run
+        for p in drawings
     ]
 
 
 def figures(run: Run) -> list[ReportFigure]:
     """Draw all figures of one run's quantities, in the order of the record."""
-    own, aside = quantities(run)
-    return [picture for series in own for picture in _drawn(series, aside)]
+    main, norms = quantities(run)
+    return [picture for series in main for picture in _draw(series, norms)]
 
 
 def quantities(run: Run) -> tuple[list[Series], dict[str, Series]]:
-    """Return the quantities with own figures, and by name the norms that the clusters' figure
-    shows.
-    """
-    shown = {name: series for name, series in recorded(run).items() if name not in ASIDE}
-    clustered = any(series.quantity.kind == "clusters" for series in shown.values())
-    aside = {name: shown.pop(name) for name in clusters.NORMS if name in shown} if clustered else {}
-    return list(shown.values()), aside
+    """Return the quantities with a figure each, and by name the norms in the clusters' figure."""
+    by_name = {name: series for name, series in recorded(run).items() if name not in EXCLUDED}
+    clustered = any(series.quantity.kind == "clusters" for series in by_name.values())
+    norms = (
+        {name: by_name.pop(name) for name in clusters.NORMS if name in by_name} if clustered else {}
+    )
+    return list(by_name.values()), norms
 
 
-def _drawn(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
+def _draw(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
     match series.quantity.kind:
         case "matrix":
             return relationships.figures(series)
@@ -69,10 +69,10 @@ def _drawn(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
 Draw: TypeAlias = Callable[[list[Run]], ReportFigure | None]
 
 SECTIONS = {
-    "training": "How the training went",
-    "outcome": "What the clients got",
+    "training": "Training",
+    "outcome": "Results by client",
     "learned": "What personalization learned",
-    "data": "Who holds what",
+    "data": "Data by client",
 }
 """Sections of the page: anchor -> heading."""
 
@@ -103,12 +103,12 @@ def pictures(runs: list[Run]) -> list[ReportFigure]:
 
 def distinct(pictures: list[ReportFigure]) -> list[ReportFigure]:
     """Append a number to names of pictures that occurred before."""
-    taken: set[str] = set()
-    named = []
+    names: set[str] = set()
+    renamed = []
     for picture in pictures:
         name = next(
-            n for k in count(1) if (n := picture.name + (f"-{k}" if k > 1 else "")) not in taken
+            n for k in count(1) if (n := picture.name + (f"-{k}" if k > 1 else "")) not in names
         )
-        taken.add(name)
-        named.append(replace(picture, name=name))
-    return named
+        names.add(name)
+        renamed.append(replace(picture, name=name))
+    return renamed

@@ -42,7 +42,7 @@ class Series:
         return int(self.values.shape[1])
 
     @property
-    def seen(self) -> list[int]:
+    def participants(self) -> list[int]:
         """The clients that took part so far."""
         return np.flatnonzero(~np.isnan(self.values[-1]).all(axis=1)).tolist()
 
@@ -55,7 +55,7 @@ class Series:
     @property
     def target_groups(self) -> list[int]:
         """Hidden group on whose samples each client is evaluated; its own unless the record names
-        another.
+        another one.
         """
         targets = list(self.run.result.about.get("target_groups") or ())
         return targets if self.groups and len(targets) == self.n else self.groups
@@ -65,8 +65,8 @@ class Series:
         """The clients that are evaluated on samples of another group than their own."""
         return [
             i
-            for i, (own, to) in enumerate(zip(self.groups, self.target_groups, strict=True))
-            if own != to
+            for i, (group, target) in enumerate(zip(self.groups, self.target_groups, strict=True))
+            if group != target
         ]
 
     @cached_property
@@ -81,20 +81,20 @@ class Series:
 
     @property
     def absence(self) -> str:
-        """A sentence on clients that were absent; empty if none ever was."""
+        """A sentence on absent clients; empty if all took part in every round."""
         if all(len(row.cohort) == self.n for row in self.run.result.rounds):
             return ""
-        never = self.n - len(self.seen)
+        never = self.n - len(self.participants)
         return (
-            " A client that is away keeps what it last had; before its first round it has nothing "
-            "(grey in maps)"
+            " An absent client keeps its last value; before its first round it has none (grey in "
+            "maps)"
         ) + (f"; {never} took part in no round." if never else ".")
 
     def thinned(self) -> "Series":
         """Return at most ROUNDS evenly spaced rounds, including the first and the last."""
         spaced = np.linspace(0, len(self.rounds) - 1, min(len(self.rounds), ROUNDS))
-        kept = np.unique(spaced.round().astype(np.int64))
-        return Series(self.run, self.quantity, self.rounds[kept], self.values[kept])
+        indices = np.unique(spaced.round().astype(np.int64))
+        return Series(self.run, self.quantity, self.rounds[indices], self.values[indices])
 
 
 def too_large(run: Run) -> dict[str, int]:
@@ -108,11 +108,11 @@ def too_large(run: Run) -> dict[str, int]:
         for name, matrix in row.info.items()
         if matrix.ndim == 2 and matrix.shape[1] > MATRIX
     }
-    kinds = {
-        name: run.result.presentation.quantity(name, columns, n).kind
+    return {
+        name: columns
         for name, columns in wide.items()
+        if run.result.presentation.quantity(name, columns, n).kind == "matrix"
     }
-    return {name: columns for name, columns in wide.items() if kinds[name] == "matrix"}
 
 
 def recorded(run: Run) -> dict[str, Series]:
@@ -138,18 +138,18 @@ def _series(run: Run, name: str) -> Series | None:
     for t, row in enumerate(rows):
         current[list(row.cohort)] = row.info[name].reshape(len(row.cohort), -1)
         values[t] = current
-    words = run.result.presentation.quantity(name, current.shape[1], n)
-    return Series(run, words, np.array([row.round for row in rows]), values)
+    quantity = run.result.presentation.quantity(name, current.shape[1], n)
+    return Series(run, quantity, np.array([row.round for row in rows]), values)
 
 
 def _one_shape(rows: list[RoundRow], name: str) -> bool:
     """Return whether every row has a number, or equally many numbers, per client of its cohort."""
-    each = [row.info[name].shape for row in rows]
+    shapes = [row.info[name].shape for row in rows]
     fits = all(
         len(shape) in (1, 2) and shape[0] == len(row.cohort)
-        for shape, row in zip(each, rows, strict=True)
+        for shape, row in zip(shapes, rows, strict=True)
     )
-    return fits and len({shape[1:] for shape in each}) == 1
+    return fits and len({shape[1:] for shape in shapes}) == 1
 
 
 def order(matrix: Values) -> list[int]:
@@ -162,15 +162,15 @@ def order(matrix: Values) -> list[int]:
     n = len(matrix)
     if n < 3:
         return list(range(n))
-    near = np.nan_to_num((matrix + matrix.T) / 2)
-    far = near[~np.eye(n, dtype=bool)].max() - near
-    np.fill_diagonal(far, 0.0)
-    if not far.any():
+    similarity = np.nan_to_num((matrix + matrix.T) / 2)
+    distance = similarity[~np.eye(n, dtype=bool)].max() - similarity
+    np.fill_diagonal(distance, 0.0)
+    if not distance.any():
         return list(range(n))
     return [
         int(i)
         for i in leaves_list(
-            linkage(squareform(far, checks=False), "average", optimal_ordering=n <= 200)
+            linkage(squareform(distance, checks=False), "average", optimal_ordering=n <= 200)
         )
     ]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 GROUPS = {"low": "#0072b2", "medium": "#8b9198", "high": "#d55e00"}
 DASHES = ("-", (0, (3, 1.5)), (0, (7, 2)))
-LEAST = 6  # minimum number of samples for informative thirds
+MIN_SAMPLES = 6  # minimum number of samples for informative thirds
 MOMENTS = 5
 
 
@@ -58,15 +58,17 @@ def risk_groups(run: Run) -> list[Group]:
 
     Samples of equal risk are in one group, the lower.
     """
-    about = run.result.about
-    if about.get("targets") != "survival":
+    metadata = run.result.about
+    if metadata.get("targets") != "survival":
         return []
-    known = [found for i in range(run.result.clients) if (found := run.result.predictions(i))]
-    if sum(len(targets) for _, targets in known) < LEAST:
+    predictions = [
+        prediction for i in range(run.result.clients) if (prediction := run.result.predictions(i))
+    ]
+    if sum(len(targets) for _, targets in predictions) < MIN_SAMPLES:
         return []
     task = TASKS["survival"]
-    risks = np.concatenate([risk(task.natural(outputs)) for outputs, _ in known])
-    targets = np.concatenate([truth for _, truth in known]).astype(float)
+    risks = np.concatenate([risk(task.natural(outputs)) for outputs, _ in predictions])
+    targets = np.concatenate([truth for _, truth in predictions]).astype(float)
     group = np.searchsorted(np.quantile(risks, [1 / 3, 2 / 3]), risks, side="left")
     return [
         _group(name, targets[group == k]) for k, name in enumerate(GROUPS) if (group == k).any()
@@ -85,12 +87,12 @@ def survival(runs: list[Run]) -> ReportFigure | None:
         name="survival",
         title="Survival by predicted risk",
         caption=f"{run.label}, {run.model}, {evaluated(run)}: Kaplan-Meier estimates of all "
-        "clients' test samples, in "
-        "thirds by the risk that the model of their client predicts; ticks are censored samples. "
-        "Where the model separates high from low risk, the curves "
-        "lie apart. Below: how many are still seen without the event.",
-        alt=f"Kaplan-Meier curves of {run.label} by predicted risk. {' '.join(map(_said, groups))}",
-        figure=_drawn(groups),
+        "clients' test samples, in thirds by the risk that the model of their client predicts; "
+        "ticks are censored samples. Where the model separates high from low risk, the curves lie "
+        "apart. Below: the number of samples still at risk.",
+        alt=f"Kaplan-Meier curves of {run.label} by predicted risk. "
+        f"{' '.join(map(_alt_text, groups))}",
+        figure=_draw_survival(groups),
         rows=_rows(groups),
     )
 
@@ -100,7 +102,7 @@ def _group(name: str, targets: Array) -> Group:
     return Group(name, targets, time, kaplan_meier(targets, np.ones((1, len(targets))), time)[0])
 
 
-def _drawn(groups: list[Group]) -> plot.Figure:
+def _draw_survival(groups: list[Group]) -> plot.Figure:
     from matplotlib.ticker import MaxNLocator
 
     end = max(group.time[-1] for group in groups)
@@ -153,14 +155,14 @@ def _rows(groups: list[Group]) -> Rows:
     ]
 
 
-def _said(group: Group) -> str:
+def _alt_text(group: Group) -> str:
     return (
         f"Of {len(group.targets)} samples of {group.name} risk {group.events} had the event; by "
         f"time {group.time[-1]:g} {100 * group.share[-1]:.0f} % are left."
     )
 
 
-WHICH = ("best", "worst")
+EXTREMES = ("best", "worst")
 
 
 def masks(runs: list[Run]) -> ReportFigure | None:
@@ -170,67 +172,68 @@ def masks(runs: list[Run]) -> ReportFigure | None:
     lead = leader([run for run in runs if examples(run)])
     if lead is None:
         return None
-    shown = examples(lead)
+    by_client = examples(lead)
     rows: Rows = [
         {
             "client": client,
             "name": lead.client(client),
-            "which": which,
-            "dice": float(found.dice[k]),
+            "which": extreme,
+            "dice": float(example.dice[k]),
         }
-        for client, found in shown.items()
-        for k, which in enumerate(WHICH)
+        for client, example in by_client.items()
+        for k, extreme in enumerate(EXTREMES)
     ]
     worst = min(rows, key=lambda row: 2.0 if isnan(row["dice"]) else float(row["dice"]))
     return ReportFigure(
         name="masks",
         title="Images with truth and prediction",
         caption=f"{lead.label}, {lead.model}, {evaluated(lead)}: of "
-        f"{'each client' if len(shown) < MOST_CLIENTS else 'the first clients'} "
-        "the test image with the best and that with the worst Dice, mean over the classes but the "
-        "background. "
-        "Of a volume, the slice with most true pixels.",
-        alt=f"Images, true and predicted masks of {len(shown)} clients, best and worst. The worst "
-        "of all has a Dice of "
-        f"{_number(worst['dice'])}, at {worst['name']}.",
-        figure=_masks_drawn(lead, shown),
+        f"{'each client' if len(by_client) < MOST_CLIENTS else 'the first clients'} the test image "
+        "with the best and that with the worst Dice, mean over the classes without the "
+        "background. Of a volume, the slice with most true pixels.",
+        alt=f"Images, true and predicted masks of {len(by_client)} clients, best and worst. The "
+        f"worst of all has a Dice of {_number(worst['dice'])}, at {worst['name']}.",
+        figure=_draw_masks(lead, by_client),
         rows=rows,
     )
 
 
-def _masks_drawn(run: Run, shown: dict[int, MaskExamples]) -> plot.Figure:
-    figure, axes = plot.panels(10.5, 1.85 * len(shown) + 0.5, len(shown), 6, layout="compressed")
-    most = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in shown.values()))
-    for line, (client, found) in zip(axes, shown.items(), strict=True):
-        for k, which in enumerate(WHICH):
-            _triple(line[3 * k : 3 * k + 3], found, k, which, most)
+def _draw_masks(run: Run, by_client: dict[int, MaskExamples]) -> plot.Figure:
+    figure, axes = plot.panels(
+        10.5, 1.85 * len(by_client) + 0.5, len(by_client), 6, layout="compressed"
+    )
+    max_class = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in by_client.values()))
+    for line, (client, example) in zip(axes, by_client.items(), strict=True):
+        for k, extreme in enumerate(EXTREMES):
+            _triple(line[3 * k : 3 * k + 3], example, k, extreme, max_class)
         line[0].set_ylabel(plot.shorten(run.client(client)), fontsize=9)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
         ax.spines[:].set_visible(False)
     figure.legend(
-        handles=_key(outcome_names(run, most + 1)[: most + 1]),
+        handles=_legend_handles(outcome_names(run, max_class + 1)[: max_class + 1]),
         loc="outside lower center",
-        ncols=min(6, most + 1),
+        ncols=min(6, max_class + 1),
         fontsize=9,
     )
     return figure
 
 
-def _triple(axes: Any, found: MaskExamples, k: int, which: str, most: int) -> None:
-    """Draw example k: image, truth and prediction, with class numbers up to ``most``."""
+def _triple(axes: Any, example: MaskExamples, k: int, extreme: str, max_class: int) -> None:
+    """Draw example k: image, truth and prediction, with class numbers up to ``max_class``."""
     image, truth, predicted = axes
     image.imshow(
-        found.image[k].squeeze(-1) if found.image.shape[-1] == 1 else found.image[k], cmap="gray"
+        example.image[k].squeeze(-1) if example.image.shape[-1] == 1 else example.image[k],
+        cmap="gray",
     )
-    for ax, numbers in ((truth, found.truth[k]), (predicted, found.predicted[k])):
-        ax.imshow(numbers, cmap="cividis", vmin=0, vmax=most, interpolation="none")
-    image.set_title(f"{which}: image", fontsize=9)
+    for ax, numbers in ((truth, example.truth[k]), (predicted, example.predicted[k])):
+        ax.imshow(numbers, cmap="cividis", vmin=0, vmax=max_class, interpolation="none")
+    image.set_title(f"{extreme}: image", fontsize=9)
     truth.set_title("truth", fontsize=9)
-    predicted.set_title(f"predicted, Dice {_number(found.dice[k])}", fontsize=9)
+    predicted.set_title(f"predicted, Dice {_number(example.dice[k])}", fontsize=9)
 
 
-def _key(names: list[str]) -> list["Patch"]:
+def _legend_handles(names: list[str]) -> list["Patch"]:
     """Return the colours of the classes, in the order of their numbers."""
     from matplotlib import colormaps
     from matplotlib.patches import Patch
@@ -249,9 +252,9 @@ def examples(run: Run) -> dict[int, MaskExamples]:
         return {}
     clients = range(min(MOST_CLIENTS, run.result.clients))
     return {
-        i: found
+        i: example
         for i in clients
-        if (found := read_examples(folder, i)) and len(found.dice) == len(WHICH)
+        if (example := read_examples(folder, i)) and len(example.dice) == len(EXTREMES)
     }
 
 
@@ -263,14 +266,14 @@ STILLS: Mapping[str, tuple[Callable[[list[Run]], ReportFigure | None], Callable[
     "masks": (masks, examples),
     "survival": (survival, risk_groups),
 }
-"""Figures that the page shows as pictures instead of by script: how each is drawn, and what a run
-must have.
+"""Figures that the page shows as pictures instead of by script: the function that draws each, and
+the data that a run must have.
 """
 
 
 def shows_stills(runs: list[Run]) -> bool:
     """Return whether a run has the numbers for a figure that the page shows as a picture."""
-    return any(has(run) for _, has in STILLS.values() for run in runs)
+    return any(available(run) for _, available in STILLS.values() for run in runs)
 
 
 def stills(runs: list[Run]) -> list[ReportFigure]:

@@ -31,7 +31,7 @@ from pomona.record.presentation import Presentation
 from pomona.record.run_folder import RunRecord
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows, drawing
-from pomona.results.method_colours import Look, looks
+from pomona.results.method_colours import Style, styles
 from pomona.scenario import Scenario
 
 START, END = "#d62728", "#2ca02c"
@@ -44,15 +44,17 @@ class Trace:
     """
 
     method: str
-    shown: Presentation
+    presentation: Presentation
     rounds: list[int]
-    starts: Tensor
-    ends: Tensor
+    initial: Tensor
+    final: Tensor
 
 
-def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None = None) -> Trace:
-    """Run a scenario in memory with a callback, and collect a client's models from round ``since``
-    on.
+def trace(
+    scenario: Scenario, client: int, first_round: int, watcher: Callback | None = None
+) -> Trace:
+    """Run a scenario in memory with a callback, and collect a client's models from round
+    ``first_round`` on.
 
     Raises:
         ConfigError: the settings give fewer than two such rounds, or no single model from which
@@ -61,25 +63,25 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None 
     config, method = scenario.config, scenario.config.method.method()
     name, (model, _) = config.method.name, method.card.headline
     _require_traceable(config, method.card.headline, client)
-    rounds, starts, ends = list[int](), list[Tensor](), list[Tensor]()
+    rounds, initial, final = list[int](), list[Tensor](), list[Tensor]()
 
     def train(
         state: Any, received: Received, training: LocalTraining, round_: Round
     ) -> tuple[Any, Uplink, Info]:
         state, uplink, info = method.client.train(state, received, training, round_)
-        if training.trains and client in training.clients and round_.number >= since:
+        if training.trains and client in training.clients and round_.number >= first_round:
             k = training.clients.index(client)
             rounds.append(round_.number)
-            starts.append(training.observed[model, "received"][k].cpu().clone())
-            ends.append(uplink["model"][k].cpu().clone())
+            initial.append(training.observed[model, "received"][k].cpu().clone())
+            final.append(uplink["model"][k].cpu().clone())
         return state, uplink, info
 
     torch.set_num_threads(1)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
     groups = grouped(roster.sizes, config.rows)
-    half = replace(method.client, train=train)
+    traced = replace(method.client, train=train)
     transport = Inline(
-        lambda g: ClientRuntime(half, scenario.objective(), scenario.initial, g, config.seed),
+        lambda g: ClientRuntime(traced, scenario.objective(), scenario.initial, g, config.seed),
         groups,
     )
     record, attendance = RunRecord(None, config.tree()), Planned(config.membership, roster)
@@ -96,9 +98,10 @@ def trace(scenario: Scenario, client: int, since: int, watcher: Callback | None 
     ).run()
     if len(rounds) < 2:
         raise ConfigError(
-            f"client {client} trains in {len(rounds)} rounds from round {since} on; give at least 2"
+            f"client {client} trains in {len(rounds)} rounds from round {first_round} on; give at "
+            "least 2"
         )
-    return Trace(name, method.card.presentation, rounds, torch.stack(starts), torch.stack(ends))
+    return Trace(name, method.card.presentation, rounds, torch.stack(initial), torch.stack(final))
 
 
 def _require_traceable(config: Config, headline: tuple[str, str], client: int) -> None:
@@ -130,8 +133,8 @@ def surface(scenario: Scenario, client: int, models: NDArray[np.float32]) -> NDA
 def trajectory(
     configs: Sequence[Config],
     client: int,
-    since: int,
-    out: Path,
+    first_round: int,
+    folder: Path,
     points: int = 25,
     watch: Callable[[Config], Callback | None] = lambda _: None,
 ) -> ReportFigure:
@@ -140,11 +143,11 @@ def trajectory(
 
     Args:
         configs: the runs, with equal data, partition and model; for the paper's figure FedAvg, and
-            FedALA whose ``start_round`` is later than ``since``, so that both have the same path
-            until the weights begin to learn.
+            FedALA whose ``start_round`` is later than ``first_round``, so that both have the same
+            path until the weights begin to learn.
         client: its number.
-        since: the first round drawn; the last is that of the run.
-        out: the folder; created if missing.
+        first_round: the first round drawn; the last is that of the run.
+        folder: the folder; created if missing.
         points: of the surface along each axis; each costs a pass over the client's training data.
         watch: creates a callback for a run's rounds while it is repeated.
 
@@ -164,23 +167,25 @@ def trajectory(
         raise ConfigError(
             "the runs differ in data, partition or model; their models share no surface"
         )
-    traces = [trace(scenario, client, since, watch(scenario.config)) for scenario in scenarios]
-    picture = _drawn(traces, scenarios[0], client, points)
-    out.mkdir(parents=True, exist_ok=True)
+    traces = [
+        trace(scenario, client, first_round, watch(scenario.config)) for scenario in scenarios
+    ]
+    picture = _draw(traces, scenarios[0], client, points)
+    folder.mkdir(parents=True, exist_ok=True)
     with drawing():
-        picture.save(out)
+        picture.save(folder)
     return picture
 
 
-def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) -> ReportFigure:
+def _draw(traces: list[Trace], scenario: Scenario, client: int, points: int) -> ReportFigure:
     """Draw the figure: contours of the loss, and every run's path."""
     from sklearn.decomposition import PCA
 
-    every = torch.cat([part for t in traces for part in (t.starts, t.ends)]).double().numpy()
-    plane = PCA(2, svd_solver="full").fit(every)
+    models = torch.cat([tensor for t in traces for tensor in (t.initial, t.final)]).double().numpy()
+    plane = PCA(2, svd_solver="full").fit(models)
     shares = plane.explained_variance_ratio_
-    seen = plane.transform(every)
-    low, high = seen.min(0), seen.max(0)
+    projected = plane.transform(models)
+    low, high = projected.min(0), projected.max(0)
     margin = 0.15 * np.maximum(high - low, 1e-6)
     x, y = (np.linspace(low[k] - margin[k], high[k] + margin[k], points) for k in (0, 1))
     mesh = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
@@ -198,13 +203,13 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
         )
         figure.colorbar(image, ax=ax, label="training loss on the plane").outline.set_visible(False)
         rows: Rows = []
-        for t, look in zip(traces, looks(t.shown.title for t in traces), strict=True):
-            rows += _way(
+        for t, style in zip(traces, styles(t.presentation.title for t in traces), strict=True):
+            rows += _draw_path(
                 ax,
                 t,
-                look,
+                style,
                 plane,
-                surface(scenario, client, torch.stack([t.starts, t.ends]).numpy()),
+                surface(scenario, client, torch.stack([t.initial, t.final]).numpy()),
             )
         ax.plot([], [], "o", color=START, markersize=5, label="start of local training")
         ax.plot([], [], "s", color=END, markersize=5, label="end of local training")
@@ -214,62 +219,63 @@ def _drawn(traces: list[Trace], scenario: Scenario, client: int, points: int) ->
         )
         plot.legend_below(figure, 2)
     first, last = traces[0].rounds[0], traces[0].rounds[-1]
-    names = " and ".join(t.shown.title for t in traces)
+    names = " and ".join(t.presentation.title for t in traces)
     return ReportFigure(
         name="trajectory",
-        title="The way of one client over its loss surface",
+        title="Trajectory of one client on its loss surface",
         caption=f"{names}: the models of {scenario.names[client]} at the start and at the end of "
-        "local training in "
-        f"rounds {first} to {last}, projected on their two principal components C1 and C2, which "
-        "hold "
-        f"{shares.sum():.0%} of their variance, over its training loss on that plane. The models "
-        "lie off the plane: "
-        "their own losses are in the CSV.",
-        alt=f"Contour chart of a training loss with the way of {scenario.names[client]} under "
-        f"{names}, rounds {first} "
-        f"to {last}. "
+        f"local training in rounds {first} to {last}, projected on their two principal components "
+        f"C1 and C2, which explain {shares.sum():.0%} of their variance, over its training loss on "
+        "that plane. The models lie off the plane: their own losses are in the CSV.",
+        alt=f"Contour chart of a training loss with the trajectory of {scenario.names[client]} "
+        f"under {names}, rounds {first} to {last}. "
         + " ".join(
-            _spoken(t.shown.title, [r for r in rows if r["method"] == t.method]) for t in traces
+            _alt_text(t.presentation.title, [r for r in rows if r["method"] == t.method])
+            for t in traces
         ),
         figure=figure,
         rows=rows,
     )
 
 
-def _way(ax: Any, own: Trace, look: Look, plane: Any, losses: NDArray[np.float64]) -> Rows:
+def _draw_path(
+    ax: Any, trace: Trace, style: Style, plane: Any, losses: NDArray[np.float64]
+) -> Rows:
     """Draw one run's path; return its rows: round, moment, position on the plane, the model's own
     loss.
     """
-    starts, ends = (plane.transform(part.double().numpy()) for part in (own.starts, own.ends))
-    way = np.stack([starts, ends], axis=1).reshape(-1, 2)
-    ax.plot(*way.T, color=plot.FRAME, linewidth=0.8, linestyle=":")
-    steps = ends - starts
+    initial, final = (
+        plane.transform(tensor.double().numpy()) for tensor in (trace.initial, trace.final)
+    )
+    path = np.stack([initial, final], axis=1).reshape(-1, 2)
+    ax.plot(*path.T, color=plot.FRAME, linewidth=0.8, linestyle=":")
+    steps = final - initial
     ax.quiver(
-        *starts.T,
+        *initial.T,
         *steps.T,
-        color=look.colour,
+        color=style.colour,
         angles="xy",
         scale_units="xy",
         scale=1,
         width=0.005,
         zorder=2,
     )
-    ax.plot([], [], color=look.colour, label=own.shown.title)
-    ax.plot(*starts.T, "o", color=START, markersize=4)
-    ax.plot(*ends.T, "s", color=END, markersize=4)
+    ax.plot([], [], color=style.colour, label=trace.presentation.title)
+    ax.plot(*initial.T, "o", color=START, markersize=4)
+    ax.plot(*final.T, "s", color=END, markersize=4)
     return [
         {
-            "method": own.method,
+            "method": trace.method,
             "round": number,
             "moment": moment,
-            "c1": float(place[t][0]),
-            "c2": float(place[t][1]),
+            "c1": float(points[t][0]),
+            "c2": float(points[t][1]),
             "loss": float(loss[t]),
         }
-        for t, number in enumerate(own.rounds)
-        for moment, place, loss in (("start", starts, losses[0]), ("end", ends, losses[1]))
+        for t, number in enumerate(trace.rounds)
+        for moment, points, loss in (("start", initial, losses[0]), ("end", final, losses[1]))
     ]
 
 
-def _spoken(title: str, rows: Rows) -> str:
+def _alt_text(title: str, rows: Rows) -> str:
     return f"The loss goes from {rows[0]['loss']:.3g} to {rows[-1]['loss']:.3g} with {title}."

@@ -4,7 +4,7 @@ from typing import get_args
 
 from pomona.core.table import Table
 from pomona.record.paired_gain import Verdict, jointly
-from pomona.results.gain_presentation import Gained, by_client, gained_over, interval, signed
+from pomona.results.gain_presentation import Gains, by_client, gained_over, interval, signed
 from pomona.results.run_numbers import Run, baseline
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital, listing, slug
@@ -18,11 +18,11 @@ OVER_SEEDS = (
 def gain_tables(runs: list[Run]) -> list[Table]:
     """Return gains over local training: a table of runs, then a table of clients for each run."""
     runs = over_seeds(runs)
-    known = [found for found in gained_over(runs, baseline(runs, runs[0])) if found.over]
+    known = [found for found in gained_over(runs, baseline(runs, runs[0])) if found.mean]
     return [_overall(known), *map(_by_client, known)] if known else []
 
 
-def _overall(known: list[Gained]) -> Table:
+def _overall(known: list[Gains]) -> Table:
     metric, base = known[0].run.metric, known[0].base
     several = any(found.run.seeds for found in known)
     return Table(
@@ -50,31 +50,31 @@ def _overall(known: list[Gained]) -> Table:
         [
             [
                 found.run.label,
-                *([str(found.over.seeds)] if several else []),
-                signed(metric, found.over.value),
-                interval(metric, found.over),
+                *([str(found.mean.seeds)] if several else []),
+                signed(metric, found.mean.value),
+                interval(metric, found.mean),
                 verdict,
-                *(str(len(found.told(what))) for what in get_args(Verdict)),
+                *(str(len(found.with_verdict(verdict))) for verdict in get_args(Verdict)),
             ]
-            for found, verdict in zip(known, jointly([one.over for one in known]), strict=True)
-            if found.over and verdict
+            for found, verdict in zip(known, jointly([one.mean for one in known]), strict=True)
+            if found.mean and verdict
         ],
         words={0, 4 if several else 3},
     )
 
 
-def _sides(known: list[Gained]) -> str:
+def _sides(known: list[Gains]) -> str:
     """Name the models that are compared: of each run, and of training alone."""
     judged: dict[str, list[str]] = {}
     for found in known:
-        if found.over and found.over.judged:
-            judged.setdefault(found.over.judged, []).append(found.run.label)
-            judged.setdefault(found.over.base, []).append(found.base.label)
+        if found.mean and found.mean.judged:
+            judged.setdefault(found.mean.judged, []).append(found.run.label)
+            judged.setdefault(found.mean.base, []).append(found.base.label)
     each = (f"{listing(list(dict.fromkeys(names)))}: {model}" for model, names in judged.items())
     return f" Compared on test data: {'; '.join(each)}." if judged else ""
 
 
-def _by_client(found: Gained) -> Table:
+def _by_client(found: Gains) -> Table:
     run, base, metric = found.run, found.base, found.run.metric
     return Table(
         f"gains-{slug(run.label)}",

@@ -45,7 +45,7 @@ def gains_table(made: Comparison) -> Table | None:
     notes = [note] if rows else []
     notes += _sides(found)
     notes += [
-        f"Not compared: {listed(names)}, here and in “Who benefits”: {reason}."
+        f"Not compared: {listed(names)}, here and in “Gain by client”: {reason}."
         for reason, names in without.items()
     ]
     header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]

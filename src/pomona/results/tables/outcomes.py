@@ -149,7 +149,7 @@ def pooled_outcomes(run: Run) -> list[PooledOutcome]:
 def _probabilities(run: Run) -> dict[int, Judged]:
     """Return the clients' probabilities; empty for a task without outcomes, or with too many."""
     task = TASKS[run.result.about.get("targets", "classes")]
-    if run.kept is None or not task.outcomes:
+    if run.reported is None or not task.outcomes:
         return {}
     given = [(i, run.result.predictions(i)) for i in range(run.result.clients)]
     answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}

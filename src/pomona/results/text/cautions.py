@@ -19,7 +19,7 @@ from pomona.results.figures.classification import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
 from pomona.results.gain_presentation import gained, named
-from pomona.results.method_colours import looks
+from pomona.results.method_colours import styles
 from pomona.results.run_numbers import ALONE, Run, baseline, comparable, leader
 from pomona.results.seeds import over_seeds, unpaired
 from pomona.results.text.narrative import REMEDY, still_rising, worse_since
@@ -107,14 +107,14 @@ def _recorded(made: Comparison, entry: ComparisonRow) -> list[Run]:
     """Return a method's runs that can be read, without those with clients that lie, as the page's
     means are of the honest ones.
     """
-    (look,) = looks([entry.row])
+    (style,) = styles([entry.row])
     found = []
     for cell in entry.cells:
         with suppress(StorageError):
             folder = made.bench.folder / cell["folder"]
             require_unchanged(folder, PREDICTIONS)
             found.append(load(folder))
-    return [Run(result, entry.row, look) for result in found if not attack_of(result)]
+    return [Run(result, entry.row, style) for result in found if not attack_of(result)]
 
 
 def _who(held: Sequence[tuple[ComparisonRow, int, int]], rows: Mapping[str, int]) -> str:
@@ -173,7 +173,7 @@ def _lied(run: Run) -> Iterator[Caution]:
 
 
 def _undefined(run: Run) -> Iterator[Caution]:
-    last = run.kept
+    last = run.reported
     if last is None:
         return
     without = [
@@ -315,9 +315,9 @@ def _closest(runs: list[Run]) -> Iterator[str]:
 
 def _tested(run: Run) -> dict[int, int]:
     """Return the number of test samples of each client that has a value."""
-    if run.kept is None:
+    if run.reported is None:
         return {}
-    rows = zip(run.kept.clients, run.kept.value, run.kept.samples, strict=True)
+    rows = zip(run.reported.clients, run.reported.value, run.reported.samples, strict=True)
     return {client: n for client, value, n in rows if value is not None}
 
 
@@ -326,15 +326,15 @@ def _events(runs: list[Run]) -> Iterator[str]:
 
     Runs of other clients than the first's are not looked at.
     """
-    run = next((run for run in runs if run.kept), None)
+    run = next((run for run in runs if run.reported), None)
     if run is None:
         return
     who = run.result.about["clients"]
     sizes = [
         (client, samples, one.units(client, samples))
         for one in runs
-        if one.kept and one.result.about["clients"] == who
-        for client, samples in zip(one.kept.clients, one.kept.samples, strict=True)
+        if one.reported and one.result.about["clients"] == who
+        for client, samples in zip(one.reported.clients, one.reported.samples, strict=True)
     ]
     small = sorted({client for client, _, units in sizes if 0 < units < FEW_SAMPLES})
     if any(units < samples for _, samples, units in sizes):
@@ -374,7 +374,7 @@ def _picked(runs: list[Run]) -> Iterator[str]:
     judged = [run for run in runs if run.mean is not None and run.result.name != ALONE]
     best = leader(judged) if comparable(runs) else None
     base = baseline(runs, best) if best else None
-    if best and base and len(judged) > 1 and gained(best, base).over:
+    if best and base and len(judged) > 1 and gained(best, base).mean:
         yield (
             f"{best.label} was selected as the best of {len(judged)} runs on the test samples that "
             "also evaluate it: its gain is slightly optimistic."

@@ -95,9 +95,9 @@ def rests_on(runs: Sequence[Run]) -> list[str]:
         *(f"{listing(labels)}: {text}" for text, labels in alike.items()),
         *(
             f"{found.run.label} against {found.base.label}, training alone: "
-            f"{measured(found.run.metric, found.over)}. {evidence(found.run, found.over)}"
+            f"{measured(found.run.metric, found.mean)}. {evidence(found.run, found.mean)}"
             for found in gained_over(known, base)
-            if found.over
+            if found.mean
         ),
     ]
 
@@ -106,7 +106,7 @@ def _mean(run: Run) -> str:
     """Format ``mean over 2 of 3 clients, 40 test rows; left out, without a value: B.``; empty
     without an evaluation.
     """
-    kept = run.kept
+    kept = run.reported
     if kept is None:
         return ""
     rows = dict(zip(kept.clients, kept.samples, strict=True))
@@ -154,11 +154,11 @@ def worse_since(run: Run) -> int | None:
             (since for one in run.seeds if (since := worse_since(one)) is not None), default=None
         )
     known = [(number, v) for number, v in _validation(run) if number > 0]
-    if not known or run.kept is None:
+    if not known or run.reported is None:
         return None
     best = max(range(len(known)), key=lambda k: (known[k][1], -k))
     after = [v for _, v in known[best:]]
-    if len(after) < FEWEST or run.kept.round <= known[best][0]:
+    if len(after) < FEWEST or run.reported.round <= known[best][0]:
         return None
     rise, scatter = _trend(after)
     return known[best][0] if -rise > 2 * scatter else None

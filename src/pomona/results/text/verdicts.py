@@ -12,7 +12,7 @@ from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.paired_gain import Verdict, jointly
 from pomona.results.gain_presentation import (
-    Gained,
+    Gains,
     by_client,
     evidence,
     gained,
@@ -36,7 +36,7 @@ def verdicts(runs: list[Run]) -> list[str]:
 
 
 def _one(run: Run) -> list[str]:
-    kept = run.kept
+    kept = run.reported
     if kept is None:
         return ["No model was evaluated on a test split, so there is no result to state."]
     if kept.mean is None:
@@ -55,7 +55,7 @@ def _one(run: Run) -> list[str]:
 
 def judged(run: Run) -> str:
     """Describe the headline model of a run, and the moment of its evaluation."""
-    kept = run.kept
+    kept = run.reported
     assert kept is not None
     owner = "the global model" if kept.model == "global" else f"the clients' {kept.model} models"
     return f"{owner}, evaluated {spoken(kept.when)}"
@@ -74,11 +74,11 @@ def _several(runs: list[Run]) -> list[str]:
     if base is None:
         return [*_useless(known), _level(best), *_yardsticks(best), *_among(best, rivals)]
     found = gained(best, base)
-    verdict = jointly([found.over, *(gained(run, base).over for run in others)])[0]
+    verdict = jointly([found.mean, *(gained(run, base).mean for run in others)])[0]
     return [
         *_useless(known),
         _helps(found, verdict, len(rivals) + 1),
-        *([evidence(best, found.over)] if found.over else []),
+        *([evidence(best, found.mean)] if found.mean else []),
         by_client(found),
         *_yardsticks(best, _counted(found)),
         *_among(best, rivals),
@@ -97,11 +97,11 @@ def _unranked(runs: list[Run]) -> str:
     return ""
 
 
-def _counted(found: Gained) -> list[int]:
+def _counted(found: Gains) -> list[int]:
     """Return the clients in a gain's mean; those with values in both runs, if there is no such
     mean.
     """
-    left_out = {out.client for out in found.over.left_out} if found.over else set()
+    left_out = {out.client for out in found.mean.left_out} if found.mean else set()
     return [client for client in found.differences if client not in left_out]
 
 
@@ -116,7 +116,7 @@ def _seeds(run: Run) -> str:
     return f", over {len(run.seeds)} seeds" if run.seeds else ""
 
 
-def _helps(found: Gained, verdict: Verdict | None, tried: int) -> str:
+def _helps(found: Gains, verdict: Verdict | None, tried: int) -> str:
     """Describe whether federation helps, by the best of the runs tried and its verdict among them.
 
     No conclusion is drawn if the worse run was better before the compared round.
@@ -128,7 +128,7 @@ def _helps(found: Gained, verdict: Verdict | None, tried: int) -> str:
         else run.label
     )
     levels, over = _levels(found), _over(found)
-    if found.over is None:
+    if found.mean is None:
         why = (
             "a metric of your own has no interval"
             if is_own(run.metric.name)
@@ -138,10 +138,10 @@ def _helps(found: Gained, verdict: Verdict | None, tried: int) -> str:
             f"{capital(over)} the {title} of {best} and of {base.label}, training alone, are "
             f"{levels}; {why}, so whether that is more than chance is not known."
         )
-    gain = measured(run.metric, found.over)
+    gain = measured(run.metric, found.mean)
     if verdict == LEVEL:
         corrected = (
-            ", corrected for the number of runs compared" if found.over.verdict != LEVEL else ""
+            ", corrected for the number of runs compared" if found.mean.verdict != LEVEL else ""
         )
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
@@ -159,7 +159,7 @@ def _helps(found: Gained, verdict: Verdict | None, tried: int) -> str:
     )
 
 
-def _levels(found: Gained) -> str:
+def _levels(found: Gains) -> str:
     """Format both runs' means over the clients in the gain's mean, ``91.20 % against 90.40 %``."""
     counted, metric = _counted(found), found.run.metric
     mine, its = (
@@ -169,7 +169,7 @@ def _levels(found: Gained) -> str:
     return f"{metric.text(mine)} against {metric.text(its)}"
 
 
-def _over(found: Gained) -> str:
+def _over(found: Gains) -> str:
     """Format what these means are over, ``on average over 3 of 4 clients, over 3 seeds``."""
     counted, of = len(_counted(found)), len(found.run.values)
     few = f"{counted} of {of} " if counted < of else ""
@@ -225,7 +225,7 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
     ]
 
 
-def _among(best: Run, rivals: list[Gained]) -> list[str]:
+def _among(best: Run, rivals: list[Gains]) -> list[str]:
     """Compare the best run with the other federated runs, corrected for all pairs of them: any
     could have come out best.
 
@@ -233,11 +233,11 @@ def _among(best: Run, rivals: list[Gained]) -> list[str]:
     """
     told: dict[Verdict | None, list[str]] = {}
     pairs = len(rivals) * (len(rivals) + 1) // 2
-    for g, verdict in zip(rivals, jointly([g.over for g in rivals], pairs), strict=True):
+    for g, verdict in zip(rivals, jointly([g.mean for g in rivals], pairs), strict=True):
         told.setdefault(verdict, []).append(
-            f"{g.base.label} ({signed(best.metric, g.over.value)}, 95 % interval "
-            f"{interval(best.metric, g.over)})"
-            if g.over and verdict != LEVEL
+            f"{g.base.label} ({signed(best.metric, g.mean.value)}, 95 % interval "
+            f"{interval(best.metric, g.mean)})"
+            if g.mean and verdict != LEVEL
             else g.base.label
         )
     ahead, behind, level, blank = map(told.get, ("better", "worse", LEVEL, None))

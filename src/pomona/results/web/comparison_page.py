@@ -32,8 +32,8 @@ def write(
     """Write ``comparison.html``, ``.md``, ``.tex`` and ``.csv`` into a folder; return the page's
     path.
 
-    The page embeds its figures. With forms, of ``FORMS``, they are also files in ``figures/``. Ours
-    stand beside the reference numbers, those that the bench's suite names if none are given.
+    The page embeds its figures. With forms, of ``FORMATS``, they are also files in ``figures/``.
+    Ours stand beside the reference numbers, those that the bench's suite names if none are given.
 
     Raises:
         ConfigError: the reference numbers are of another metric.
@@ -104,7 +104,7 @@ def _pictures(made: Comparison, ranked: significance.Ranking | None) -> list[Rep
         *comparison_figures.ablations(made),
     ]
     found += [comparison_figures.curves(made, s) for s in made.scenarios]
-    found += [comparison_figures.who_benefits(made, s) for s in made.scenarios]
+    found += [comparison_figures.gains_by_client(made, s) for s in made.scenarios]
     return distinct([picture for picture in found if picture])
 
 

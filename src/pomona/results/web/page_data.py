@@ -15,13 +15,13 @@ from pomona.record.judged import finished, views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import clusters, partition
-from pomona.results.figures.classification import DRAWN, class_names, pooled_confusion
-from pomona.results.figures.client_values import course
-from pomona.results.figures.curves import megabytes_sent, penalty, place
+from pomona.results.figures.classification import MAX_CLASSES, class_names, pooled_confusion
+from pomona.results.figures.client_values import epoch_losses
+from pomona.results.figures.curves import megabytes_sent, penalty, scenario_name
 from pomona.results.figures.sections import quantities
 from pomona.results.figures.series import MATRIX, Series, order, too_large
-from pomona.results.gain_presentation import Gained, gained
-from pomona.results.method_colours import MARKERS, Look
+from pomona.results.gain_presentation import Gains, gained
+from pomona.results.method_colours import MARKERS, Style
 from pomona.results.run_numbers import Run, baseline, leader, records
 from pomona.results.seeds import over_seeds
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
@@ -96,8 +96,8 @@ def _run(run: Run, runs: list[Run]) -> Json:
     return {
         "label": run.label,
         "key": slug(run.label),
-        "look": _drawn(run.look),
-        "place": place(run),
+        "look": _drawn(run.style),
+        "place": scenario_name(run),
         "minimised": run.loss,
         "metric": _metric(run.metric),
         **_compared(run, runs),
@@ -110,7 +110,7 @@ def _run(run: Run, runs: list[Run]) -> Json:
             _rows([row.cohort for row in result.rounds], [row.loss for row in result.rounds], n)
         ),
         "sent": megabytes_sent(run),
-        "moment": run.kept.round if run.kept else None,
+        "moment": run.reported.round if run.reported else None,
         "views": [_view(result.curve(*key), n) for key in views(result)],
         "intervals": {
             str(r["client"]): (r.get("intervals") or {}).get(run.metric.name) for r in records(run)
@@ -148,13 +148,13 @@ def _calibration(outcome: PooledOutcome) -> Json:
     }
 
 
-def _drawn(look: Look) -> Json:
+def _drawn(style: Style) -> Json:
     """Convert a look, with its marker by number and dash lengths in line widths."""
     return {
-        "colour": look.colour,
-        "bright": look.bright,
-        "dash": look.dash,
-        "marker": MARKERS.index(look.marker),
+        "colour": style.colour,
+        "bright": style.bright,
+        "dash": style.dash,
+        "marker": MARKERS.index(style.marker),
     }
 
 
@@ -172,7 +172,7 @@ def _metric(metric: Metric) -> Json:
     }
 
 
-def _gains(found: Gained) -> list[Json]:
+def _gains(found: Gains) -> list[Json]:
     """Return each client's gain over local training, with its own interval and the joint verdict if
     known.
     """
@@ -243,7 +243,7 @@ def _quantity(series: Series) -> Json:
         np.linspace(0, len(values) - 1, max(2, min(len(values), MOST // values[0].size))).round()
     )
     few = kept.astype(np.int64)
-    seen = series.seen
+    seen = series.participants
     near = order(values[-1][np.ix_(seen, seen)]) if what.kind == "matrix" else range(len(seen))
     away = sorted({*range(series.n)} - {*seen})
     return {
@@ -266,7 +266,7 @@ def _epochs(series: Series) -> Json | None:
     """Return losses over the epochs of weight learning, and the length of each client's initial
     stage.
     """
-    what, found = series.quantity, course(series.run, series.quantity.name)
+    what, found = series.quantity, epoch_losses(series.run, series.quantity.name)
     words = {name: getattr(what, name) for name in ("name", "kind", "title", "symbol", "meaning")}
     return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
 
@@ -274,7 +274,7 @@ def _epochs(series: Series) -> Json | None:
 def _norms(own: Series, aside: dict[str, Series]) -> Json:
     """Return CFL's norms by cluster, with the thresholds of a split."""
     updates, norms = (aside[name] for name in clusters.NORMS)
-    measured = {c: clusters.points(own, norms, c) for c in clusters.ever(own)}
+    measured = {c: clusters.points(own, norms, c) for c in clusters.cluster_ids(own)}
     return {
         "name": "norms",
         "kind": "norms",
@@ -290,25 +290,25 @@ def _norms(own: Series, aside: dict[str, Series]) -> Json:
 
 def _confusion(run: Run) -> Json | None:
     counts = pooled_confusion(run)
-    if counts is None or len(counts) > DRAWN:
+    if counts is None or len(counts) > MAX_CLASSES:
         return None
     return {"counts": counts.tolist(), "classes": class_names(run, len(counts))}
 
 
 def _partition(run: Run) -> str:
     """Return a key that identifies a partition."""
-    return str(run.result.about.get("partition_sha256") or place(run))[:16]
+    return str(run.result.about.get("partition_sha256") or scenario_name(run))[:16]
 
 
 def _partitions(runs: list[Run]) -> dict[str, Json]:
     """Return the label counts of every partition among the runs, by key."""
     found: dict[str, Json] = {}
     for run in runs:
-        held = partition.find([run])
+        held = partition.label_counts([run])
         if held and held.counts.size <= MARKS and _partition(run) not in found:
             groups = _groups(run.result, len(held.clients))
             found[_partition(run)] = {
-                "place": place(run),
+                "place": scenario_name(run),
                 "counts": held.counts.tolist(),
                 "clients": held.clients,
                 "classes": held.classes,
@@ -332,8 +332,8 @@ def left_out(runs: list[Run]) -> list[str]:
                 f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are not drawn; "
                 "events.jsonl in the run's folder has them."
             )
-        counts, held = pooled_confusion(run), partition.find([run])
-        if counts is not None and len(counts) > DRAWN:
+        counts, held = pooled_confusion(run), partition.label_counts([run])
+        if counts is not None and len(counts) > MAX_CLASSES:
             lines.append(
                 f"{run.label}: which of {len(counts):,} classes is taken for which is not drawn; "
                 f"{_FILES}confusion.csv."

@@ -65,7 +65,7 @@ const PANELS = [
     draw: host => lineChart(host, { label: `Test ${runs[0].metric.title} over rounds, ${who()}`, lines: testLines(drawnOf(runs)), methods: true, x: ROUNDS, y: { text: noted(runs[0].metric) }, at: choice.at(), pick: setRound }),
   })),
   {
-    id: "traffic", section: "training", half: true, title: `${capital(DATA.runs[0].metric.title)} for the bytes it costs`, heading: () => `${capital(metricNow().title)} for the bytes it costs`,
+    id: "traffic", section: "training", half: true, title: `${capital(DATA.runs[0].metric.title)} against traffic`, heading: () => `${capital(metricNow().title)} against traffic`,
     has: () => DATA.runs.some(run => run.sent.at(-1) > 0 && run.views.length),
     words: () => `Test ${metricNow().heading}, ${who()}, against all that was sent until then, down and up (logarithmic): further left is cheaper, ${better(metricNow())}; a dashed level line is a run that sends nothing.`,
     draw: host => {
@@ -91,7 +91,7 @@ const PANELS = [
     },
   },
   {
-    id: "clients", section: "outcome", half: true, title: "What each client gets", has: () => DATA.runs.some(outcome),
+    id: "clients", section: "outcome", half: true, title: "Results by client", has: () => DATA.runs.some(outcome),
     words: () => `Test ${metricNow().heading} of each client with the headline model of its run, ${lastRound(alike())}; ${better(metricNow())}. Methods are in the order of the legend. Sorted by ${alike().filter(outcome)[sortedBy(alike().filter(outcome))]?.label ?? runNow().label}, best on top.`,
     key: () => clientsKey(alike().filter(outcome)),
     draw: host => perClient(host, alike().filter(outcome), {
@@ -101,8 +101,8 @@ const PANELS = [
     }),
   },
   {
-    id: "gains", section: "outcome", half: true, title: "What each client gains over Separate", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => `What each client gains in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it did worse than alone on these samples. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that this data cannot tell from none (all clients of a run together, Holm).${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
+    id: "gains", section: "outcome", half: true, title: "Gain over Separate by client", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
+    words: () => `Gain of each client in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it did worse than alone on these samples. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that is not significant in this data (all clients of a run together, Holm).${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
     key: () => clientsKey(gaining().map(run => ({ ...run, label: run.compared }))),
     draw: host => perClient(host, gaining(), { axis: `gain over Separate${metricNow().percent ? " (percentage points)" : ""}`, ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
@@ -115,8 +115,8 @@ const PANELS = [
     }),
   },
   {
-    id: "confusion", section: "outcome", half: true, title: "What is taken for what", has: () => DATA.runs.some(run => run.confusion),
-    words: () => `${runNow().label}, ${lastRound([runNow()])}: test samples of a true class (row) that were taken for a class (column), added up over clients; the colour is their share of the true class.`,
+    id: "confusion", section: "outcome", half: true, title: "Confusion matrix", has: () => DATA.runs.some(run => run.confusion),
+    words: () => `${runNow().label}, ${lastRound([runNow()])}: test samples of a true class (row) by predicted class (column), summed over clients; the colour is their share of the true class.`,
     draw: host => {
       const found = runNow().confusion;
       if (!found) return bare(host, `${runNow().label} recorded no final predictions, or of too many classes to draw.`);
@@ -125,23 +125,23 @@ const PANELS = [
       heatMap(host, {
         label: `Confusion matrix of ${runNow().label}`, rows: classes, columns: classes, value: share, scale: { low: 0, high: 1, text: v => `${100 * v} %` },
         axes: ["true", "predicted"], text: (r, c) => counts[r][c] || "",
-        says: (r, c) => [`${classes[r]} taken for ${classes[c]}`, `${counts[r][c].toLocaleString("en")} of ${totals[r].toLocaleString("en")} samples (${(100 * share(r, c)).toFixed(1)} %)`],
+        says: (r, c) => [`${classes[r]} predicted as ${classes[c]}`, `${counts[r][c].toLocaleString("en")} of ${totals[r].toLocaleString("en")} samples (${(100 * share(r, c)).toFixed(1)} %)`],
       });
     },
   },
   {
-    id: "calibration", section: "outcome", half: DATA.runs.every(run => run.calibration.length < 2), title: "How far probabilities can be believed", has: () => DATA.runs.some(run => run.calibration.length),
+    id: "calibration", section: "outcome", half: DATA.runs.every(run => run.calibration.length < 2), title: "Calibration", has: () => DATA.runs.some(run => run.calibration.length),
     words: () => `${runNow().label}, ${lastRound([runNow()])}: the share of cases over the mean probability, of test samples in up to ten groups of equal size by rising probability. Thick: all clients' samples, each predicted by its client's own headline model, with 95 % intervals; thin: ${choice.client < 0 ? "single clients" : who()}. Probabilities that are right lie on the dashed line; below it they are too high.`,
     draw: calibrations,
   },
   {
-    id: "labels", section: "data", half: true, title: "Which labels each client holds", has: () => Object.keys(DATA.partitions).length,
+    id: "labels", section: "data", half: true, title: "Labels by client", has: () => Object.keys(DATA.partitions).length,
     words: () => `The area of a bubble is the number of training samples of a class at a client${held()?.groups.length ? "; clients of one colour belong to one hidden group" : ""}.`,
     key: () => (held()?.groups.length ? legend(groupEntries(held())) : null),
     draw: host => (held() ? bubbles(host, { label: "Training samples by client and class", held: held(), chosen: choice.client, pick: setClient }) : bare(host, "Not recorded for this run, or too large to draw.")),
   },
   {
-    id: "holders", section: "data", half: true, title: "Who holds each class", has: () => Object.keys(DATA.partitions).length,
+    id: "holders", section: "data", half: true, title: "Clients by class", has: () => Object.keys(DATA.partitions).length,
     words: () => `A bar a class, divided among the clients that hold its training samples${held()?.groups.length ? "; a colour a hidden group" : ""}.${piecesRecur() ? " With more than ten clients colours come round again: point at a piece for its client." : ""}`,
     key: () => holdersKey(),
     draw: host => (held() ? holders(host, { label: "Holders of each class", held: held(), chosen: choice.client }) : bare(host, "Not recorded for this run, or too large to draw.")),

@@ -60,7 +60,7 @@ def write(results: list[Result], out: Path, forms: Sequence[str] = ()) -> Path:
     Args:
         results: the runs.
         out: the folder.
-        forms: formats of each figure, of ``FORMS``; the files replace those of an earlier call.
+        forms: formats of each figure, of ``FORMATS``; the files replace those of an earlier call.
 
     Raises:
         ConfigError: there is no result.
@@ -240,7 +240,7 @@ class ClientTable:
     @property
     def round(self) -> int | None:
         """The round of the models."""
-        return self.run.kept.round if self.run.kept else None
+        return self.run.reported.round if self.run.reported else None
 
 
 def client_tables(runs: list[Run]) -> list[ClientTable]:
