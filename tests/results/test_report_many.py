@@ -58,7 +58,7 @@ def test_a_table_says_how_many_rows_it_had():
 @pytest.fixture
 def small_pages(monkeypatch):
     """Pages that draw at most 20 classes, and 200 label counts."""
-    monkeypatch.setattr(page_data, "DRAWN", 20)
+    monkeypatch.setattr(page_data, "MAX_CLASSES", 20)
     monkeypatch.setattr(page_data, "MARKS", 200)
 
 

@@ -615,7 +615,7 @@ def test_relationships_that_have_hardly_moved_from_the_shares_of_samples_are_a_c
     cases = {(0.0, 4): True, (0.04, 4): True, (0.06, 4): False, (0.04, 40): False, (0.01, 40): True}
     assert {case: line in warned([related(*case)]) for case in cases} == cases
     captions = [figures(*runs([related(moved)]))[0].caption for moved in (0.0, 0.5)]
-    assert ["hardly moved" in caption for caption in captions] == [True, False]
+    assert ["hardly changed" in caption for caption in captions] == [True, False]
     unknown = related(0.0)
     assert line not in warned([replace(unknown, about={**unknown.about, "sizes": {}})])
     assert line not in warned([result("apple", n=4, rounds=40)])
