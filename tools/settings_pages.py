@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pomona.cli.settings import PARTS, Setting, of_part, owners
+from pomona.cli.settings import TABLES, Setting, owners, table_settings
 from pomona_federation.cli.deploy import BY_KIND, FILES, settings_of
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -24,12 +24,12 @@ def of_runs() -> str:
         "settings --schema` prints a JSON Schema of all, for editors and agents.",
     ]
     tables = {
-        part.title: [*of_part(part)]
-        for part in PARTS
+        part.title: [*table_settings(part)]
+        for part in TABLES
         if part.section not in ("partition", "method")
     }
     partitions = {
-        owners(part)[0]: [*of_part(part)] for part in PARTS if part.section == "partition"
+        owners(part)[0]: [*table_settings(part)] for part in TABLES if part.section == "partition"
     }
     parts += [table(title, found) for title, found in tables.items() if found]
     parts.append(table_by("partition", "Section `partition`", partitions))

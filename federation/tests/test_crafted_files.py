@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from command_line import command
-from pomona.cli.output import laid_out, shown
+from pomona.cli.output import laid_out, printable
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
@@ -156,7 +156,7 @@ def test_a_table_obeys_no_cell_no_heading_and_no_title():
     assert "[2J" in text
     assert "\x1b[2J" not in text
     assert text.count("[/red] [bold]x") == 4
-    assert shown("a\tb\x00c\u202e") == "a b c "
+    assert printable("a\tb\x00c\u202e") == "a b c "
 
 
 def test_a_name_that_no_silo_can_have_is_refused_in_one_line(tmp_path, capsys):

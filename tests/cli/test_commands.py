@@ -654,7 +654,7 @@ def test_a_fault_that_names_no_file_is_one_line_with_its_command(tmp_path, monke
             main(["silo", "studies", "--folder", str(tmp_path)])
         return capsys.readouterr().err
 
-    again = "then give the command again\n"
+    again = "then run the command again\n"
     with monkeypatch.context() as patch:
         patch.setattr(Path, "glob", full)
         assert said() == (
@@ -664,6 +664,6 @@ def test_a_fault_that_names_no_file_is_one_line_with_its_command(tmp_path, monke
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert said() == (
-        "error[STORAGE]: pomona silo studies: No such file or directory; look at the connection, the device or the current folder, "
+        "error[STORAGE]: pomona silo studies: No such file or directory; check the connection, the device or the current folder, "
         + again
     )

@@ -1,4 +1,4 @@
-"""Texts about a run whose metric is not accuracy: progress, closing lines, tables, scalars."""
+"""Texts about a run whose metric is not accuracy: progress, print_summary lines, tables, scalars."""
 
 from dataclasses import replace
 from io import StringIO
@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pomona.cli.output import laid_out
-from pomona.cli.run import closing
+from pomona.cli.run import print_summary
 from pomona.config import Config
 from pomona.federation.progress import Standing
 from pomona.federation.trackers import scalars
@@ -71,7 +71,7 @@ def said(metric="auroc", **changes):
 
 
 def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
-    closing(result(), tmp_path, None)
+    print_summary(result(), tmp_path, None)
     text = capsys.readouterr().out
     assert (
         "test AUROC, model personal, trained, mean over clients: 0.800 in the last round (2)"
@@ -93,7 +93,7 @@ def test_errors_are_best_where_they_are_low(capsys, tmp_path):
         {"test": 62.0, "round": 1, "validation": 62.0},
     ) * 2
     assert (outcome["clients"]["worst"], outcome["clients"]["pooled"]) == (90.0, 86.0)
-    closing(made, tmp_path, None)
+    print_summary(made, tmp_path, None)
     assert (
         "test mean absolute error, model personal, trained, mean over clients: 85 in the"
         in capsys.readouterr().out
@@ -134,7 +134,7 @@ def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume
     capsys, tmp_path
 ):
     made = result()
-    closing(replace(made, summary={**made.summary, "seconds": 0.1}), tmp_path, None)
+    print_summary(replace(made, summary={**made.summary, "seconds": 0.1}), tmp_path, None)
     assert f"2 rounds in {sum(r.seconds for r in made.rounds):.1f} s" in capsys.readouterr().out
 
 
@@ -175,5 +175,5 @@ def test_a_loss_that_training_drives_up_is_said(losses, train, words, capsys, tm
     made = result(losses=losses, train=train)
     assert words in diverging(made)
     assert bool(diverging(made)) == bool(words)
-    closing(made, tmp_path, None)
+    print_summary(made, tmp_path, None)
     assert ("diverging: " in capsys.readouterr().out) == bool(words)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pomona.cli import main
-from pomona.cli.settings import every, find
+from pomona.cli.settings import all_settings, find
 from pomona.config import Config, keys
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
@@ -23,7 +23,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
-    listed = {s.key: s for s in every()}
+    listed = {s.key: s for s in all_settings()}
     known = {
         key
         for method in METHODS
@@ -36,10 +36,10 @@ def test_every_key_that_a_run_knows_is_in_the_reference_with_its_meaning():
 
 
 def test_defaults_and_limits_are_those_of_the_settings_records():
-    (rounds,) = (s for s in find("rounds", every()) if not s.owner)
+    (rounds,) = (s for s in find("rounds", all_settings()) if not s.owner)
     assert rounds.default == str(Config.model_fields["rounds"].default)
     assert rounds.kind.startswith("whole number, from 1")
-    (lr,) = find("lr", every())
+    (lr,) = find("lr", all_settings())
     assert (lr.default, lr.kind) == ("auto", "number, above 0 or auto")
     for told, rates in zip(lr.meaning.split("; with adam"), (RATES, ADAPTIVE_RATES), strict=True):
         assert [float(rate) for rate in told.rpartition("from ")[2].split(", ")] == list(rates)
@@ -55,12 +55,12 @@ def test_defaults_and_limits_are_those_of_the_settings_records():
     ],
 )
 def test_a_key_a_section_and_a_method_find_their_settings(word, key):
-    assert key in {s.key for s in find(word, every())}
+    assert key in {s.key for s in find(word, all_settings())}
 
 
 def test_an_unknown_word_gets_near_names():
     with pytest.raises(ConfigError, match="no setting 'batchsize'; did you mean batch_size"):
-        find("batchsize", every())
+        find("batchsize", all_settings())
 
 
 def test_the_settings_that_other_frameworks_settings_become_exist():
@@ -69,7 +69,7 @@ def test_the_settings_that_other_frameworks_settings_become_exist():
     named = {word.partition("=")[0] for cell in cells for word in re.findall(r"`([\w.=-]+)`", cell)}
     elsewhere = {"CUDA_VISIBLE_DEVICES", "quorum"}
     chosen = {"method.name", "partition.name"}
-    assert named - {s.key for s in every()} - {*METHODS, *elsewhere, *chosen} == set()
+    assert named - {s.key for s in all_settings()} - {*METHODS, *elsewhere, *chosen} == set()
     assert len(named) > 40
 
 

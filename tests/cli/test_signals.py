@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from pomona import cli
-from pomona.cli.signals import heeded
+from pomona.cli.signals import handle_signals
 
 
 class Dying:
@@ -29,7 +29,7 @@ class Plain:
 
 def goes_on_after(fall):
     """Call it, then let handlers run for ten seconds, in pieces."""
-    with heeded():
+    with handle_signals():
         fall()
         for _ in range(1000):
             signal.sigtimedwait([], 0.01)
@@ -61,7 +61,7 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
     [
         (
             ["run", "fedavg", "--out", "r"],
-            "pomona.cli.run.watched",
+            "pomona.cli.run.run_with_progress",
             "the same command starts again",
         ),
         (
@@ -107,7 +107,7 @@ def test_a_run_that_is_interrupted_names_its_folder_and_its_last_round(
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("pomona.cli.run.watched", interrupted)
+    monkeypatch.setattr("pomona.cli.run.run_with_progress", interrupted)
     monkeypatch.chdir(tmp_path)
     try:
         with pytest.raises(SystemExit, match="130"):
@@ -150,7 +150,7 @@ def test_other_exceptions_in_callbacks_go_where_they_went(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "unraisablehook", lambda args: seen.append(args.exc_value.code))
     thing = Plain()
-    with heeded():
+    with handle_signals():
         _ = weakref.ref(thing, lambda _: sys.exit(5))
         del thing
     assert seen == [5]
@@ -161,7 +161,7 @@ def test_outside_the_main_thread_nothing_changes():
     before, seen = sys.unraisablehook, []
 
     def look():
-        with heeded():
+        with handle_signals():
             seen.append(sys.unraisablehook)
 
     thread = Thread(target=look)

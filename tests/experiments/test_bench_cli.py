@@ -178,8 +178,8 @@ def test_a_mistake_is_one_line(call, tmp_path):
         (("--seeds", "x"), "seeds = 'x': input should be a valid integer"),
         (("--seeds", "-1"), "seeds = '-1': input should be greater than or equal to 0"),
         (("--seeds", "0", "00"), "seeds: a seed is given twice"),
-        (("--seeds", "rounds=1"), "--seeds rounds=1: no name; put one behind --seeds"),
-        (("--methods", "rounds=1"), "--methods rounds=1: no name; put one behind --methods"),
+        (("--seeds", "rounds=1"), "--seeds rounds=1: no name; put one after --seeds"),
+        (("--methods", "rounds=1"), "--methods rounds=1: no name; put one after --methods"),
     ],
 )
 def test_a_part_that_the_suite_does_not_have_is_one_line(call, tmp_path, words, told):

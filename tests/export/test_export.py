@@ -16,7 +16,7 @@ from torch import nn
 
 import pomona
 from command_line import command
-from pomona.cli.predict import client_place
+from pomona.cli.predict import client_index
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.personal import PersonalModel
@@ -269,7 +269,7 @@ def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
 )
 def test_a_client_is_named_by_name_or_place_and_never_guessed(word, names, place):
     if isinstance(place, int):
-        assert client_place(word, list(names)) == place
+        assert client_index(word, list(names)) == place
     else:
         with pytest.raises(ConfigError, match=place):
-            client_place(word, list(names))
+            client_index(word, list(names))

@@ -3,7 +3,7 @@
 import pytest
 
 import pomona
-from pomona.cli.run import _spent
+from pomona.cli.run import _privacy_line
 from pomona.results.summary_table import table
 from problems import Notes, tiny
 
@@ -24,7 +24,7 @@ def test_what_leaves_without_noise_voids_epsilon_on_every_page(method, release, 
     )
     void, spent = f"no bound: {release}", result.summary["privacy"]
     assert void in spent["void"]
-    assert void in _spent(spent)
+    assert void in _privacy_line(spent)
     assert any("at most epsilon" in said and void in said for said in notes.said)
     assert f"Void: {void}" in (tmp_path / "run/models/client-00.card.md").read_text()
     assert {row["epsilon"] for row in table([result])} == {None}

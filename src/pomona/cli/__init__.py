@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, UnknownOptionError
 
-from pomona.cli.signals import heeded
+from pomona.cli.signals import handle_signals
 from pomona.core.errors import PomonaError, StorageError, enough
 from pomona.core.registry import importing_from
 
@@ -36,7 +36,7 @@ COMMANDS = {
     "commands": ("commands:commands", "List the commands, with --json for programs."),
     "privacy-audit": (
         "audit:privacy_audit",
-        "Attack a recorded run: what its server and clients learn of records.",
+        "Attack a recorded run: what its server and clients learn about records.",
     ),
     "predict": ("predict:predict", "Predict with a client's personal model."),
     "export": ("predict:export", "Export a personal model for other programs."),
@@ -47,8 +47,8 @@ OF_DATA = {
     "show": ("data:show", "Show a scenario: sizes, label map, divergence."),
 }
 data = App(name="data", help="List data sets, and show a partition before any training.")
-for _app, _own in ((app, COMMANDS), (data, OF_DATA)):
-    for _name, (_function, _help) in _own.items():
+for _app, _commands in ((app, COMMANDS), (data, OF_DATA)):
+    for _name, (_function, _help) in _commands.items():
         _app.command(f"pomona.cli.{_function}", name=_name, help=_help)
 app.command(data)
 ENTRY_POINTS = "pomona.commands"
@@ -58,24 +58,28 @@ They return the names of commands whose files and folders are readable by their 
 """
 PRIVATE = frozenset[str]().union(*(entry.load()(app) for entry in entry_points(group=ENTRY_POINTS)))
 
-FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or the account's quota on it
+DISK_FULL = {errno.ENOSPC, errno.EDQUOT}  # the disk, or the account's quota on it
 TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that accept key=value words
 
 
-def _setting_hint(fault: CycloptsError, given: Sequence[str]) -> str:
-    """Return the replacement for an option that is a setting; empty if it is none, or the command
-    accepts none.
+def _setting_hint(fault: CycloptsError, arguments: Sequence[str]) -> str:
+    """Return the replacement for an option that is a setting; empty if it is not a setting, or if
+    the command does not accept settings.
     """
     if not isinstance(fault, UnknownOptionError) or not any(
-        given[: len(c)] == c for c in TAKE_SETTINGS
+        arguments[: len(c)] == c for c in TAKE_SETTINGS
     ):
         return ""
     from pomona.config import keys  # late: it imports every settings record
 
     option = (fault.token.keyword or fault.token.value).partition("=")[0]
-    word = option.lstrip("-").replace("-", "_")
-    known = {key.partition(".")[0] for key in keys({})}
-    return f"{option} is a setting, not an option; write {word}=VALUE" if word in known else ""
+    setting = option.lstrip("-").replace("-", "_")
+    settings = {key.partition(".")[0] for key in keys({})}
+    return (
+        f"{option} is a setting, not an option; write {setting}=VALUE"
+        if setting in settings
+        else ""
+    )
 
 
 class SafeStderr:
@@ -101,82 +105,82 @@ class SafeStderr:
         return getattr(self._stream, name)
 
 
-def _end(fault: PomonaError) -> NoReturn:
+def _exit(fault: PomonaError) -> NoReturn:
     """Exit with an error's message and code."""
-    from pomona.cli.output import shown  # late: successful commands do not need rich for this
+    from pomona.cli.output import printable  # late: successful commands do not need rich for this
 
-    print(*map(shown, fault.text().split("\n")), sep="\n", file=sys.stderr)
+    print(*map(printable, fault.text().split("\n")), sep="\n", file=sys.stderr)
     sys.exit(fault.code)
 
 
-def main(words: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Run a command, by default this process's own; a user's mistake becomes one line and an exit
     code.
     """
-    given = list(sys.argv[1:] if words is None else words)
-    before = os.umask(0o077) if PRIVATE.intersection(given[:1]) else None
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    umask = os.umask(0o077) if PRIVATE.intersection(arguments[:1]) else None
     try:
-        with redirect_stderr(SafeStderr(sys.stderr)), heeded():
-            _main(given)
+        with redirect_stderr(SafeStderr(sys.stderr)), handle_signals():
+            _main(arguments)
     finally:
-        if before is not None:
-            os.umask(before)
+        if umask is not None:
+            os.umask(umask)
 
 
-def _main(given: list[str]) -> None:
-    command = given[0] if given else ""
-    if command == "run" and set(given) & set(app.help_flags):
-        from pomona.cli.settings import of_a_run  # late: it imports every settings record
+def _main(arguments: list[str]) -> None:
+    command = arguments[0] if arguments else ""
+    if command == "run" and set(arguments) & set(app.help_flags):
+        from pomona.cli.settings import run_help  # late: it imports every settings record
 
-        app["run"].help_epilogue = of_a_run()
+        app["run"].help_epilogue = run_help()
     try:
         with enough(f"pomona {command}".rstrip()), importing_from(Path.cwd()):
-            app(given, exit_on_error=False, print_error=False)
+            app(arguments, exit_on_error=False, print_error=False)
         # here rather than at the interpreter's exit, so that a closed pipe is not an error
         sys.stdout.flush()
     except PomonaError as fault:
-        _end(fault)
+        _exit(fault)
     except CycloptsError as fault:
-        _misused(fault, given)
+        _exit_usage(fault, arguments)
     except KeyboardInterrupt as fault:
-        _interrupted(str(fault))
+        _exit_interrupted(str(fault))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output has left, which is not an error
         sys.exit(0)
     except OSError as fault:
-        where, what = fault.filename or _called(given), fault.strerror or fault
-        if fault.errno in FULL:
+        subject, problem = fault.filename or _command_path(arguments), fault.strerror or fault
+        if fault.errno in DISK_FULL:
             remedy = "make room"
         elif fault.errno == errno.EFBIG:
             remedy = "raise the limit of a file's size (ulimit -f)"
         elif fault.filename:
             remedy = "use the account that owns it, or correct the path"
         else:  # of a connection, or of an open file
-            remedy = "look at the connection, the device or the current folder"
-        _end(StorageError(f"{where}: {what}; {remedy}, then give the command again"))
+            remedy = "check the connection, the device or the current folder"
+        _exit(StorageError(f"{subject}: {problem}; {remedy}, then run the command again"))
 
 
-def _called(given: Sequence[str]) -> str:
-    """Return the command that the first words name, as far as there is one."""
-    at, name = app, app.name[0]
-    for word in given:
-        if word.startswith("-") or word not in list(at):
+def _command_path(arguments: Sequence[str]) -> str:
+    """Return the command that the first arguments name, or the longest part that exists."""
+    group, name = app, app.name[0]
+    for argument in arguments:
+        if argument.startswith("-") or argument not in list(group):
             break
-        at, name = at[word], f"{name} {word}"
+        group, name = group[argument], f"{name} {argument}"
     return name
 
 
-def _misused(fault: CycloptsError, given: Sequence[str]) -> NoReturn:
-    help_ = f"See {_called(given)} --help."
-    said = _setting_hint(fault, given) or f"{' '.join(str(fault).split())} {help_}"
-    print(f"error[USAGE]: {said}", file=sys.stderr)
+def _exit_usage(fault: CycloptsError, arguments: Sequence[str]) -> NoReturn:
+    help_ = f"See {_command_path(arguments)} --help."
+    message = _setting_hint(fault, arguments) or f"{' '.join(str(fault).split())} {help_}"
+    print(f"error[USAGE]: {message}", file=sys.stderr)
     sys.exit(2)
 
 
-def _interrupted(how: str) -> NoReturn:
-    """Exit after Ctrl-C, and say how to continue: what the command says of itself, if anything."""
+def _exit_interrupted(hint: str) -> NoReturn:
+    """Exit after Ctrl-C, with the command's own hint on how to continue, if any."""
     if current_thread() is main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second signal could only disturb the exit
-    again = how or "the same command starts again"
-    print(f"error[INTERRUPTED]: stopped before the end; {again}", file=sys.stderr)
+    remedy = hint or "the same command starts again"
+    print(f"error[INTERRUPTED]: stopped before the end; {remedy}", file=sys.stderr)
     sys.exit(130)

@@ -12,18 +12,18 @@ from rich.text import Text
 
 from pomona.audit.audit import RUNS, Told, audit
 from pomona.audit.page import NUMBERS, PARTIES, record, verdict, write
-from pomona.cli.output import EVERY, Json, console, emit, talk
+from pomona.cli.output import EVERY, Json, console, echo_stderr, emit
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
 from pomona.record.run_folder import load
 
-WHOLE = validators.Number(gte=4, lte=4096)  # two runs choose a threshold, two judge it
+RUN_COUNT = validators.Number(gte=4, lte=4096)  # two runs choose a threshold, two judge it
 
 
 def privacy_audit(
     run: Path,
     *,
-    runs: Annotated[int, Parameter(validator=WHOLE, help="runs that are attacked")] = RUNS,
+    runs: Annotated[int, Parameter(validator=RUN_COUNT, help="runs that are attacked")] = RUNS,
     epsilon: Annotated[
         tuple[float, ...],
         Parameter(negative="", help="also with differential privacy of this epsilon; repeatable"),
@@ -34,9 +34,9 @@ def privacy_audit(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Attack a run by what its server and its clients receive, and write a page on what they learn.
+    """Attack a run with what its server and its clients receive, and report what they learn.
 
-    The run is made again many times, with other records in training; the same command goes on after
+    The run is repeated many times with other records in training; the same command continues after
     a stop.
 
     Parameters
@@ -44,22 +44,22 @@ def privacy_audit(
     run
         folder that `pomona run` wrote
     """
-    if wrong := [e for e in epsilon if not e > 0]:
-        raise ConfigError(f"--epsilon {wrong[0]:g} is not above 0; give for example 8")
+    if invalid := [e for e in epsilon if not e > 0]:
+        raise ConfigError(f"--epsilon {invalid[0]:g} must be above 0, for example 8")
     folder = out or run / "privacy-audit"
     try:
-        with own_code_barred(not own_code), progress() as told:
-            found = audit(load(run), folder, runs, epsilon, told)
-            page = write(found)
+        with own_code_barred(not own_code), progress() as report_progress:
+            results = audit(load(run), folder, runs, epsilon, report_progress)
+            page = write(results)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command continues") from None
     if json:
-        emit([record(each) for each in found.measured])
+        emit([record(measured) for measured in results.measured])
         return
-    for each in (m.findings for m in found.measured):
-        at = "the run" if each.budget is None else f"epsilon {each.budget:g}"
+    for findings in (m.findings for m in results.measured):
+        scope = "the run" if findings.budget is None else f"epsilon {findings.budget:g}"
         for party in PARTIES:
-            print(f"{at}: {verdict(each, party)}")
+            print(f"{scope}: {verdict(findings, party)}")
     print(f"page     {page}", f"numbers  {folder / NUMBERS}", sep="\n")
 
 
@@ -68,17 +68,17 @@ def progress() -> Iterator[Told]:
     """Yield a function that shows what is done: a line that is redrawn, or one every few
     seconds.
     """
-    state, said = ["starting"], [-EVERY]
+    state, printed = ["starting"], [-EVERY]
     with Live(
         get_renderable=lambda: Text(state[0]), console=console, transient=True, refresh_per_second=4
     ) as live:
         if not console.is_terminal:
             live.stop()
 
-        def told(what: str, done: int, of: int) -> None:
-            state[0] = f"{what}: {done} of {of}"
-            if not console.is_terminal and monotonic() - said[0] >= EVERY:
-                said[0] = monotonic()
-                talk(state[0])
+        def update(stage: str, completed: int, total: int) -> None:
+            state[0] = f"{stage}: {completed} of {total}"
+            if not console.is_terminal and monotonic() - printed[0] >= EVERY:
+                printed[0] = monotonic()
+                echo_stderr(state[0])
 
-        yield told
+        yield update

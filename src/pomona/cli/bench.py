@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from pomona.cli.output import EVERY, Figures, Json, console, emit, print_table, say, talk
+from pomona.cli.output import EVERY, Figures, Json, console, echo, echo_stderr, emit, print_table
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table as Words
@@ -30,17 +30,17 @@ from pomona.experiments.suite import Size, Suite, suite_file, suites
 from pomona.results.figures.plot import parse_formats
 from pomona.storage.run_status import read_status
 
-SOME = Parameter(consume_multiple=(1, None), negative="", show_default=False)  # --methods a b
+SEVERAL = Parameter(consume_multiple=(1, None), negative="", show_default=False)  # --methods a b
 
 
 def bench(
     suite: str | None = None,
     *words: str,
     size: Annotated[Size, Parameter(help="which of the suite's sizes")] = "cpu",
-    scenarios: Annotated[tuple[str, ...], SOME, Parameter(help="run these scenarios only")] = (),
-    methods: Annotated[tuple[str, ...], SOME, Parameter(help="run these methods only")] = (),
+    scenarios: Annotated[tuple[str, ...], SEVERAL, Parameter(help="run these scenarios only")] = (),
+    methods: Annotated[tuple[str, ...], SEVERAL, Parameter(help="run these methods only")] = (),
     seeds: Annotated[
-        tuple[str, ...], SOME, Parameter(help="run these seeds in place of the suite's")
+        tuple[str, ...], SEVERAL, Parameter(help="run these seeds in place of the suite's")
     ] = (),
     out: Annotated[
         Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")
@@ -83,9 +83,9 @@ def bench(
     words
         key=value settings of every run, over those of the suite, for example rounds=10 device=cpu
     """
-    wanted = parse_formats(figures)
+    formats = parse_formats(figures)
     if suite is None:
-        _listing(json)
+        _list_suites(json)
         return
     file = suite_file(suite)
     folder = out or Path("runs") / f"{file.stem}-{size}"
@@ -96,9 +96,9 @@ def bench(
     settings = read_overrides((*words, *behind_scenarios, *behind_methods, *behind_seeds))
     plan = plan.seeded(seeds) if seeds else plan
     plan = plan.model_copy(update={"settings": merged(plan.settings, settings)})
-    part = {"scenarios": scenarios, "methods": methods}
+    selection = {"scenarios": scenarios, "methods": methods}
     if explain:
-        _explained(plan, size, scenarios, methods, json)
+        _explain(plan, size, scenarios, methods, json)
         return
     try:
         with ExitStack() as stack:
@@ -108,12 +108,12 @@ def bench(
                 if console.is_terminal
                 else BenchLines()
             )
-            made = run(
+            outcome = run(
                 plan,
                 folder,
                 workers,
                 size=size,
-                **part,
+                **selection,
                 jobs=workers.cores if workers and jobs is None else jobs,
                 retry=retry,
                 share=share,
@@ -123,22 +123,22 @@ def bench(
         raise KeyboardInterrupt(
             f"the same command continues, finished cells are in {folder}"
         ) from None
-    asked = made.part(**part)
-    page = _drawn(made, folder, wanted) if wanted else None
-    _closing(asked, still_to_run(made.results), page, json)
-    if "failed" in asked.counts:
+    requested = outcome.part(**selection)
+    page = _write_page(outcome, folder, formats) if formats else None
+    _print_outcome(requested, still_to_run(outcome.results), page, json)
+    if "failed" in requested.counts:
         sys.exit(1)
 
 
-def _explained(
+def _explain(
     suite: Suite, size: Size, scenarios: tuple[str, ...], methods: tuple[str, ...], json: bool
 ) -> None:
-    """Return the runs of each method in each scenario, with the settings that differ from the
+    """Print the runs of each method in each scenario, with the settings that differ from the
     defaults.
     """
     pairs = suite.pairs(size, scenarios, methods)
     groups = [group for group in plan_of(suite, size) if (group.scenario, group.method) in pairs]
-    told: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         {
             "scenario": group.scenario,
             "method": group.method,
@@ -153,24 +153,24 @@ def _explained(
         for group in groups
     ]
     if json:
-        emit(told)
+        emit(entries)
         return
     rows = [
         [
-            one["scenario"],
-            one["method"],
-            str(one["runs"]),
-            f"{one['points']} points, {one['seeds']} seeds"
-            if one["points"] > 1
-            else f"{one['seeds']} seeds",
+            entry["scenario"],
+            entry["method"],
+            str(entry["runs"]),
+            f"{entry['points']} points, {entry['seeds']} seeds"
+            if entry["points"] > 1
+            else f"{entry['seeds']} seeds",
             " ".join(
                 f"{key}={setting}"
-                for key, setting in {**one["settings"], **one["searched"]}.items()
+                for key, setting in {**entry["settings"], **entry["searched"]}.items()
             ),
         ]
-        for one in told
+        for entry in entries
     ]
-    title = f"{suite.title}, size {size}: {sum(one['runs'] for one in told)} runs"
+    title = f"{suite.title}, size {size}: {sum(entry['runs'] for entry in entries)} runs"
     notes = ["Only settings that differ from the defaults are shown; [a, b] is a grid to search."]
     print_table(
         Words(
@@ -195,43 +195,45 @@ def own_settings(config: Config) -> Tree:
     }
 
 
-def _drawn(made: Bench, folder: Path, wanted: Sequence[str]) -> Path:
+def _write_page(outcome: Bench, folder: Path, formats: Sequence[str]) -> Path:
     from pomona.results.web.comparison_page import write
 
-    return write(made, folder, wanted)
+    return write(outcome, folder, formats)
 
 
 def _split(
-    option: str, words: tuple[str, ...], known: Container[str]
+    option: str, arguments: tuple[str, ...], known_names: Container[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Split an option's words into names and key=value settings; a known name may contain a =."""
-    settings = tuple(word for word in words if "=" in word and word not in known)
-    names = tuple(word for word in words if word not in settings)
+    settings = tuple(
+        argument for argument in arguments if "=" in argument and argument not in known_names
+    )
+    names = tuple(argument for argument in arguments if argument not in settings)
     if settings and not names:
-        raise ConfigError(f"{option} {' '.join(settings)}: no name; put one behind {option}")
+        raise ConfigError(f"{option} {' '.join(settings)}: no name; put one after {option}")
     return names, settings
 
 
-def merged(tree: Tree, over: Tree) -> Tree:
+def merged(tree: Tree, overrides: Tree) -> Tree:
     """Merge one tree over another."""
-    both: Tree = {}
-    for layer in (tree, over):
-        merge(both, layer)
-    return both
+    combined: Tree = {}
+    for layer in (tree, overrides):
+        merge(combined, layer)
+    return combined
 
 
-def _listing(json: bool) -> None:
+def _list_suites(json: bool) -> None:
     """List the bundled suites."""
-    known = {name: read_suite(file) for name, file in suites().items()}
+    bundled = {name: read_suite(file) for name, file in suites().items()}
     if json:
         emit(
             [
                 {"suite": name, "title": s.title, "file": str(suites()[name])}
-                for name, s in known.items()
+                for name, s in bundled.items()
             ]
         )
         return
-    rows = [[name, s.title] for name, s in known.items()]
+    rows = [[name, s.title] for name, s in bundled.items()]
     print_table(
         Words(
             "suites",
@@ -248,16 +250,18 @@ class TimeLeft:
     """Estimated remaining time of a bench at its rate since the start."""
 
     def __init__(self) -> None:
-        self._began, self._kept = monotonic(), -1  # runs finished before the start
+        self._start, self._finished_before = monotonic(), -1  # runs finished before the start
 
     def __call__(self, settled: int, total: int) -> str:
         """Return a clause for "5 of 12 runs done"; empty before this start's first run is done, and
         at the end.
         """
-        self._kept = settled if self._kept < 0 else self._kept
-        if settled in (self._kept, total):
+        self._finished_before = settled if self._finished_before < 0 else self._finished_before
+        if settled in (self._finished_before, total):
             return ""
-        seconds = (monotonic() - self._began) / (settled - self._kept) * (total - settled)
+        seconds = (
+            (monotonic() - self._start) / (settled - self._finished_before) * (total - settled)
+        )
         return (
             f", about {seconds / 60:.0f} min left"
             if seconds > 90
@@ -282,20 +286,20 @@ class Board:
 
     def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
         """Redraw the table."""
-        wanted = [v for g in groups for v in _states(g, verdicts)]
-        settled = sum(v.settled for v in wanted)
-        drawn = Table(title=escape(self._title), title_justify="left", box=None, pad_edge=False)
+        states = [v for g in groups for v in _states(g, verdicts)]
+        settled = sum(v.settled for v in states)
+        table = Table(title=escape(self._title), title_justify="left", box=None, pad_edge=False)
         scenarios, methods = (
             dict.fromkeys(g.scenario for g in groups),
             dict.fromkeys(g.method for g in groups),
         )
         for name in ("method", *scenarios):
-            drawn.add_column(name)
+            table.add_column(name)
         texts = {(g.method, g.scenario): self._text(g, verdicts) for g in groups}
         for method in methods:
-            drawn.add_row(method, *(texts.get((method, s), "") for s in scenarios))
-        caption = f"{settled} of {len(wanted)} runs done{self._left(settled, len(wanted))}"
-        self._live.update(Rows(drawn, Text(caption)), refresh=True)
+            table.add_row(method, *(texts.get((method, s), "") for s in scenarios))
+        caption = f"{settled} of {len(states)} runs done{self._left(settled, len(states))}"
+        self._live.update(Rows(table, Text(caption)), refresh=True)
 
     def _text(self, group: Group, verdicts: Mapping[Path, JobState]) -> str:
         states = _states(group, verdicts)
@@ -321,18 +325,20 @@ class BenchLines:
     """
 
     def __init__(self) -> None:
-        self._said, self._at = "", -EVERY
+        self._last_text, self._last_time = "", -EVERY
         self._left = TimeLeft()
 
     def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
         """Print the number of finished runs if it has changed."""
-        wanted = [v for g in groups for v in _states(g, verdicts)]
-        settled, failed = sum(v.settled for v in wanted), sum(v.state == "failed" for v in wanted)
-        left = self._left(settled, len(wanted))
-        text = f"{settled} of {len(wanted)} runs done" + (f", {failed} failed" if failed else "")
-        if text != self._said and (monotonic() - self._at >= EVERY or settled == len(wanted)):
-            self._said, self._at = text, monotonic()
-            talk(f"{text}{left}")
+        states = [v for g in groups for v in _states(g, verdicts)]
+        settled, failed = sum(v.settled for v in states), sum(v.state == "failed" for v in states)
+        remaining = self._left(settled, len(states))
+        text = f"{settled} of {len(states)} runs done" + (f", {failed} failed" if failed else "")
+        if text != self._last_text and (
+            monotonic() - self._last_time >= EVERY or settled == len(states)
+        ):
+            self._last_text, self._last_time = text, monotonic()
+            echo_stderr(f"{text}{remaining}")
 
 
 def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
@@ -344,38 +350,40 @@ def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
     return [verdicts[folder] for folder in dict.fromkeys(c.folder for c in cells)]
 
 
-def _closing(made: Bench, left: str, page: Path | None, json: bool) -> None:
+def _print_outcome(outcome: Bench, remaining: str, page: Path | None, json: bool) -> None:
     """Print the outcome of the requested cells, what is left of the whole bench, and its paths."""
-    paths = {name: str(made.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)}
+    paths = {
+        name: str(outcome.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)
+    }
     paths |= {"report": str(page)} if page else {}
     if json:
         emit(
             {
-                "folder": made.folder,
-                "counts": made.counts,
-                "rows": made.rows,
-                "failures": made.failures,
-                "notes": [note.text for note in made.notes],
+                "folder": outcome.folder,
+                "counts": outcome.counts,
+                "rows": outcome.rows,
+                "failures": outcome.failures,
+                "notes": [note.text for note in outcome.notes],
                 **paths,
             }
         )
         return
-    cells = values(made.results, "best_validation")
+    cells = values(outcome.results, "best_validation")
     title = (
-        f"{heading(made.results)}, mean over clients in the round best on validation, ± over "
+        f"{heading(outcome.results)}, mean over clients in the round best on validation, ± over "
         "seeds (how many)"
     )
-    print_table(grid(made.results, cells, title))
-    say(*(f"note: {note.text}" for note in made.notes))
-    for reason, (first, *others) in reasons(made.results).items():
-        more = f" and {len(others)} more" if others else ""
-        print(f"{first}{more}: {reason}")
-    print(", ".join(f"{n} {state}" for state, n in made.counts.items()))
-    for text in filter(None, (at_the_edge(made.results), left)):
+    print_table(grid(outcome.results, cells, title))
+    echo(*(f"note: {note.text}" for note in outcome.notes))
+    for reason, (first, *rows) in reasons(outcome.results).items():
+        suffix = f" and {len(rows)} more" if rows else ""
+        print(f"{first}{suffix}: {reason}")
+    print(", ".join(f"{n} {state}" for state, n in outcome.counts.items()))
+    for text in filter(None, (at_the_edge(outcome.results), remaining)):
         print(text)
     print(
         f"written  {paths['table.md']}, {paths['table.csv']}, "
         f"{paths[RESULTS]}{f', report {page}' if page else ''}"
     )
     if not page:
-        print(f"next     pomona report {made.folder}")
+        print(f"next     pomona report {outcome.folder}")

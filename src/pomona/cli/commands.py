@@ -10,8 +10,8 @@ from pydantic import TypeAdapter
 from pomona.cli import output
 from pomona.core.table import of_records
 
-Told = dict[str, Any]
-KINDS: dict[_ParameterKind, str] = {
+Description = dict[str, Any]
+ARGUMENT_TYPES: dict[_ParameterKind, str] = {
     Parameter.KEYWORD_ONLY: "option",
     Parameter.VAR_POSITIONAL: "words",
 }
@@ -21,37 +21,37 @@ def commands(*, json: output.Json = False) -> None:
     """List the commands; with --json their arguments too, each with a JSON Schema of its values."""
     from pomona.cli import app
 
-    found = list(_below(app, app.name[0]))
+    entries = list(_below(app, app.name[0]))
     if json:
-        output.emit({"commands": found})
+        output.emit({"commands": entries})
         return
-    rows = [{"command": each["command"], "what": each["what"]} for each in found]
+    rows = [{"command": entry["command"], "what": entry["what"]} for entry in entries]
     output.print_table(of_records(rows, "Commands (--help explains each)"))
 
 
-def _below(app: App, name: str) -> Iterator[Told]:
+def _below(app: App, name: str) -> Iterator[Description]:
     """Yield the commands of an application, those of its groups after their names."""
-    for word in app:
-        if word.startswith("-"):
+    for child in app:
+        if child.startswith("-"):
             continue
-        command, full = app[word], f"{name} {word}"
-        below = list(_below(command, full))
+        command, full_name = app[child], f"{name} {child}"
+        below = list(_below(command, full_name))
         if not below:
-            arguments = [_told(each) for each in command.assemble_argument_collection()]
-            yield {"command": full, "what": command.help, "arguments": arguments}
+            arguments = [_describe(argument) for argument in command.assemble_argument_collection()]
+            yield {"command": full_name, "what": command.help, "arguments": arguments}
         yield from below
 
 
-def _told(argument: Argument) -> Told:
+def _describe(argument: Argument) -> Description:
     """Describe an argument: an option by all its names, a word by its own."""
-    kind = KINDS.get(argument.field_info.kind, "argument")
-    names = argument.names if kind == "option" else (argument.names[0].lstrip("-"),)
+    argument_type = ARGUMENT_TYPES.get(argument.field_info.kind, "argument")
+    names = argument.names if argument_type == "option" else (argument.names[0].lstrip("-"),)
     default = argument.field_info.default
-    told = {
+    description = {
         "names": names,
-        "kind": kind,
+        "kind": argument_type,
         "required": argument.required,
         "what": argument.parameter.help or "",
         "values": TypeAdapter(argument.hint).json_schema(),
     }
-    return told if default is Parameter.empty else {**told, "default": default}
+    return description if default is Parameter.empty else {**description, "default": default}

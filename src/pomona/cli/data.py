@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, config_of, emit, option, out, print_table
+from pomona.cli.output import Json, config_of, emit, option, print_table, stdout
 from pomona.core.bounds import SPLITS
 from pomona.core.notes import CallerWarnings
 from pomona.core.table import Table, of_records
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pomona.data.settings import DataSettings
     from pomona.scenario import Scenario
 
-_WHAT = {"regression": "Targets", "segmentation": "Pixels of each class"}
-MOST = 100  # classes shown; --json has all
-FEW = 20  # most classes whose rows are listed for each client
+_TITLES = {"regression": "Targets", "segmentation": "Pixels of each class"}
+MAX_CLASSES = 100  # classes shown; --json has all
+MAX_LISTED = 20  # most classes whose rows are listed for each client
 
 
 def list_(
@@ -37,14 +37,14 @@ def list_(
         emit({"data": sets, "partitions": sorted(RECIPES), "models": sorted(MODELS)})
         return
     print_table(of_records(sets, "Data sets (data.name)"))
-    out.print()
+    stdout.print()
     recipes = [
-        {"partition.name": name, "what": _first_line(kind)}
-        for name, kind in sorted(RECIPES.items())
+        {"partition.name": name, "what": _first_line(recipe)}
+        for name, recipe in sorted(RECIPES.items())
     ]
     print_table(of_records(recipes, "Partitions"))
-    out.print()
-    out.print("Models (model.name): " + ", ".join(sorted(MODELS)), highlight=False)
+    stdout.print()
+    stdout.print("Models (model.name): " + ", ".join(sorted(MODELS)), highlight=False)
 
 
 def show(
@@ -54,7 +54,7 @@ def show(
     data_dir: Annotated[
         Path | None, Parameter(help="folder of data sets; default POMONA_DATA")
     ] = None,
-    out_: Annotated[
+    folder: Annotated[
         Path | None,
         Parameter(name="--out", help="folder for pictures: labels, images with their masks"),
     ] = None,
@@ -81,19 +81,19 @@ def show(
         option("partition", "name", partition),
     )
     scenario, source = _prepared(config)
-    about = scenario.about()
-    written = _pictures(scenario, about, out_) if out_ else []
+    metadata = scenario.about()
+    written = _pictures(scenario, metadata, folder) if folder else []
     if save:
         with writing(save):
             scenario.partition.save(save)
         written.append(save)
     if json:
-        rows, targets = _clients(scenario, about), _targets(scenario)
-        own = {key: [row.get(key) for row in rows] for key in ("emd", "effective_classes")}
+        rows, targets = _clients(scenario, metadata), _targets(scenario)
+        measures = {key: [row.get(key) for row in rows] for key in ("emd", "effective_classes")}
         emit(
             {
-                **about,
-                **own,
+                **metadata,
+                **measures,
                 "targets_by_part": targets,
                 "rows": _records(preview(scenario, source)),
                 "notes": [note.text for note in scenario.notes],
@@ -102,10 +102,10 @@ def show(
         )
         return
     _print(scenario, source)
-    if scenario.dataset.kind == "image" and not out_:
-        out.print("pictures  add --out FOLDER for one image of each client, with its mask")
+    if scenario.dataset.kind == "image" and not folder:
+        stdout.print("pictures  add --out FOLDER for one image of each client, with its mask")
     for path in written:
-        out.print(f"written  {path}", highlight=False, markup=False)
+        stdout.print(f"written  {path}", highlight=False, markup=False)
 
 
 def _prepared(config: "Config") -> "tuple[Scenario, Dataset]":
@@ -129,19 +129,24 @@ def _records(table: Table) -> list[dict[str, str]]:
     return [dict(zip(table.header, row, strict=True)) for row in table.rows]
 
 
-def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]]:
+def _clients(scenario: "Scenario", metadata: dict[str, Any]) -> list[dict[str, Any]]:
     """Return each client's sizes and, where they apply, its events, group and distribution of
     labels.
     """
     from pomona.partition.divergence import effective_classes, emd, label_counts
 
     rows: list[dict[str, Any]] = []
-    for i, (name, own) in enumerate(zip(about["clients"], scenario.partition.clients, strict=True)):
-        row: dict[str, Any] = {"client": name, **{part: about["sizes"][part][i] for part in SPLITS}}
-        if about["edges"]:
-            row["events_in_training"] = int(scenario.dataset.y[own.train, 1].sum())
-        if about["groups"]:
-            row["group"] = about["groups"][i]
+    for i, (name, client) in enumerate(
+        zip(metadata["clients"], scenario.partition.clients, strict=True)
+    ):
+        row: dict[str, Any] = {
+            "client": name,
+            **{split: metadata["sizes"][split][i] for split in SPLITS},
+        }
+        if metadata["edges"]:
+            row["events_in_training"] = int(scenario.dataset.y[client.train, 1].sum())
+        if metadata["groups"]:
+            row["group"] = metadata["groups"][i]
         rows.append(row)
     if scenario.targets == "classes":
         counts = label_counts(scenario.partition, scenario.dataset)
@@ -150,7 +155,7 @@ def _clients(scenario: "Scenario", about: dict[str, Any]) -> list[dict[str, Any]
         )
         for row, (distance, spread, own_counts) in zip(rows, measures, strict=True):
             row |= {"emd": distance, "effective_classes": spread}
-            if len(own_counts) <= FEW:
+            if len(own_counts) <= MAX_LISTED:
                 row["rows_by_class"] = " ".join(map(str, own_counts))
     return rows
 
@@ -192,7 +197,7 @@ def show_data(
 _LEGEND = {
     "emd": "emd: how far a client's shares of the classes are from all clients' together, in "
     "training rows; 0 (the same) to 2.",
-    "effective_classes": "Effective classes: how many classes of equal size are as varied.",
+    "effective_classes": "Effective classes: how many equally frequent classes are as diverse.",
     "rows_by_class": "Rows by class: training rows of class 0, 1, 2, ... as numbered below.",
 }
 
@@ -211,17 +216,17 @@ def _print(scenario: "Scenario", source: "Dataset") -> None:
         )
     )
     for name in [name for name in _LEGEND if rows and name in rows[0]]:
-        out.print(_LEGEND[name], highlight=False, soft_wrap=True)
-    out.print()
-    more = f", the first {MOST} of {len(targets)}" if len(targets) > MOST else ""
-    what = _WHAT.get(scenario.targets, f"Rows of each {TASKS[scenario.targets].output}")
-    print_table(of_records(targets[:MOST], what + more))
-    out.print()
+        stdout.print(_LEGEND[name], highlight=False, soft_wrap=True)
+    stdout.print()
+    suffix = f", the first {MAX_CLASSES} of {len(targets)}" if len(targets) > MAX_CLASSES else ""
+    title = _TITLES.get(scenario.targets, f"Rows of each {TASKS[scenario.targets].output}")
+    print_table(of_records(targets[:MAX_CLASSES], title + suffix))
+    stdout.print()
     print_table(preview(scenario, source))
     for note in scenario.notes:
-        out.print(f"note: {note.text}", highlight=False, markup=False, soft_wrap=True)
+        stdout.print(f"note: {note.text}", highlight=False, markup=False, soft_wrap=True)
     hashes = str(scenario.partition.recipe["fingerprint"])[:16], scenario.partition.sha256[:16]
-    out.print(f"data {hashes[0]}, partition {hashes[1]}", highlight=False)
+    stdout.print(f"data {hashes[0]}, partition {hashes[1]}", highlight=False)
 
 
 def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
@@ -232,33 +237,36 @@ def _targets(scenario: "Scenario") -> list[dict[str, Any]]:
     """
     import numpy as np
 
-    data, named = scenario.dataset, _named(scenario)
+    data, rows = scenario.dataset, _output_rows(scenario)
     if scenario.targets == "regression":
-        return named
-    for part in SPLITS:
-        y = data.y[np.concatenate([getattr(c, part) for c in scenario.partition.clients])]
+        return rows
+    for split in SPLITS:
+        y = data.y[np.concatenate([getattr(c, split) for c in scenario.partition.clients])]
         flags = scenario.task.learned(y, data)[:, 1] if data.edges else y
         counts = (
-            np.bincount(y.reshape(-1), minlength=len(named)) if data.classes else flags.sum(axis=0)
+            np.bincount(y.reshape(-1), minlength=len(rows)) if data.classes else flags.sum(axis=0)
         )
-        for row, count in zip(named, counts, strict=True):
-            row[part] = int(count)
-    return named
+        for row, count in zip(rows, counts, strict=True):
+            row[split] = int(count)
+    return rows
 
 
-def _named(scenario: "Scenario") -> list[dict[str, Any]]:
+def _output_rows(scenario: "Scenario") -> list[dict[str, Any]]:
     """Number the classes, labels, targets or intervals."""
     from pomona.tasks import TASKS
 
-    data, word = scenario.dataset, TASKS[scenario.targets].output
-    ends = tuple(f"to {edge:g}" for edge in data.edges)
+    data, output = scenario.dataset, TASKS[scenario.targets].output
+    intervals = tuple(f"to {edge:g}" for edge in data.edges)
     names = (
-        data.classes or data.labels or ends or tuple(f"{word} {k}" for k in range(data.n_outputs))
+        data.classes
+        or data.labels
+        or intervals
+        or tuple(f"{output} {k}" for k in range(data.n_outputs))
     )
-    return [{"number": k, word: name} for k, name in enumerate(names)]
+    return [{"number": k, output: name} for k, name in enumerate(names)]
 
 
-def _pictures(scenario: "Scenario", about: dict[str, Any], folder: Path) -> list[Path]:
+def _pictures(scenario: "Scenario", metadata: dict[str, Any], folder: Path) -> list[Path]:
     """Draw the clients' labels, and an image of each."""
     from pomona.core.files import writing
     from pomona.record.result import Result
@@ -267,7 +275,7 @@ def _pictures(scenario: "Scenario", about: dict[str, Any], folder: Path) -> list
     from pomona.results.figures.plot import drawing
     from pomona.results.run_numbers import runs
 
-    prepared = runs([Result({"method": {"name": "none"}}, about, [], [], [], {})])
+    prepared = runs([Result({"method": {"name": "none"}}, metadata, [], [], [], {})])
     with drawing(), writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         pictures = [p for p in (bubbles(prepared), holders(prepared)) if p]
@@ -279,5 +287,5 @@ def _pictures(scenario: "Scenario", about: dict[str, Any], folder: Path) -> list
     return [folder / f"{p.name}.png" for p in pictures]
 
 
-def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").strip().splitlines()[0]
+def _first_line(recipe: type) -> str:
+    return (recipe.__doc__ or "").strip().splitlines()[0]

@@ -14,9 +14,9 @@ from pomona.data.preprocessing import RawTable
 from pomona.scenario import Scenario
 
 ROWS = 5
-MOST_FEATURES = 40  # shown
-MOST_TOKENS = 24  # of a text
-LONGEST_CELL = 24
+MAX_FEATURES = 40  # shown
+MAX_TOKENS = 24  # of a text
+MAX_CELL = 24
 EPOCH = date(2000, 1, 1)  # of a RawTable's days
 
 
@@ -80,13 +80,13 @@ def _features(
         names = data.preprocessing[0].features
     cells = [_cells(source or data, row, names) for row in rows]
     lines = [["label", *(_label(scenario, row) for row in rows)]]
-    for k, name in enumerate(names[:MOST_FEATURES]):
+    for k, name in enumerate(names[:MAX_FEATURES]):
         numbers = (f"{float(values[k]):.4g}" for values in inputs)
         pairs = zip((row_cells[k] for row_cells in cells), numbers, strict=True)
         lines.append([name, *(f"{cell} -> {number}" for cell, number in pairs)])
     notes = ["Each cell as it was read -> the number that the model gets."]
-    if width > MOST_FEATURES:
-        notes.append(f"The first {MOST_FEATURES} of {width} features.")
+    if width > MAX_FEATURES:
+        notes.append(f"The first {MAX_FEATURES} of {width} features.")
     return Table("rows", _title(len(rows)), notes, ["feature", *heads], lines, range(len(rows) + 1))
 
 
@@ -135,10 +135,10 @@ def _text(data: Dataset, _row: int, tokens: NDArray[Any]) -> dict[str, str]:
     vocabulary = dict(zip(count(2), data.words, strict=False))
     numbers = [int(token) for token in tokens if token]
     texts = [
-        vocabulary.get(token, "?") if vocabulary else str(token) for token in numbers[:MOST_TOKENS]
+        vocabulary.get(token, "?") if vocabulary else str(token) for token in numbers[:MAX_TOKENS]
     ]
-    rest = f" ... ({len(numbers)} of them)" if len(numbers) > MOST_TOKENS else ""
-    return {"tokens" if not vocabulary else "words, ? for unknown": " ".join(texts) + rest}
+    suffix = f" ... ({len(numbers)} of them)" if len(numbers) > MAX_TOKENS else ""
+    return {"tokens" if not vocabulary else "words, ? for unknown": " ".join(texts) + suffix}
 
 
 def _image(data: Dataset, row: int, values: NDArray[Any]) -> dict[str, str]:
@@ -176,4 +176,4 @@ def _label(scenario: Scenario, row: int) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 3]}..."
+    return text if len(text) <= MAX_CELL else f"{text[: MAX_CELL - 3]}..."

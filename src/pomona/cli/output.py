@@ -40,21 +40,23 @@ size = wording.size
 EVERY = 5.0
 """Seconds between two lines of progress without a terminal."""
 console = Console(stderr=True)
-out = Console(width=None if sys.stdout.isatty() else 160)  # width for a file or a pipe
+stdout = Console(width=None if sys.stdout.isatty() else 160)  # width for a file or a pipe
 
 
 def config_of(
-    words: Iterable[str], *options: Mapping[str, Any], under: Tree | None = None
+    arguments: Iterable[str], *options: Mapping[str, Any], base: Tree | None = None
 ) -> "Config":
     """Return the Config of a command line: TOML files, then options, then key=value words.
 
-    ``under``: a tree below all of them.
+    ``base``: a tree below all of them.
     """
     from pomona.config import read_overrides, resolve
 
-    pairs = [word for word in words if "=" in word and Path(word).suffix != ".toml"]
-    files = [_settings(Path(word)) for word in words if word not in pairs]
-    return resolve(under or {}, *files, *options, read_overrides(pairs))
+    pairs = [
+        argument for argument in arguments if "=" in argument and Path(argument).suffix != ".toml"
+    ]
+    files = [_settings(Path(argument)) for argument in arguments if argument not in pairs]
+    return resolve(base or {}, *files, *options, read_overrides(pairs))
 
 
 def _settings(path: Path) -> Tree:
@@ -115,24 +117,24 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"no JSON for {type(value).__name__}")
 
 
-def talk(text: str) -> None:
+def echo_stderr(text: str) -> None:
     """Print a text on standard error, for a service's journal; a closed pipe is ignored."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
 
-def shown(text: str) -> str:
+def printable(text: str) -> str:
     """Return text that may contain other people's words as one line of the same width, without
     control sequences.
     """
     return "".join(c if c.isprintable() else " " for c in text)
 
 
-def say(*lines: str) -> None:
-    """Print lines on standard output, each as ``shown``."""
+def echo(*lines: str) -> None:
+    """Print lines on standard output, each as ``printable``."""
     for line in lines:
-        print(shown(line))
+        print(printable(line))
 
 
 def laid_out(table: Table) -> Grid:
@@ -143,8 +145,8 @@ def laid_out(table: Table) -> Grid:
     grid = Grid(
         title_justify="left", caption_justify="left", header_style="bold", box=None, pad_edge=False
     )
-    grid.title = Text(shown(table.title)) if table.title else None
-    grid.caption = Text(shown(" ".join(table.notes))) if table.notes else None
+    grid.title = Text(printable(table.title)) if table.title else None
+    grid.caption = Text(printable(" ".join(table.notes))) if table.notes else None
     for k, heading in enumerate(table.header):
         grid.add_column(
             Text(plain(heading)), justify="left" if k in table.words else "right", overflow="fold"
@@ -161,4 +163,4 @@ def laid_out(table: Table) -> Grid:
 
 def print_table(table: Table) -> None:
     """Print a table on standard output."""
-    out.print(laid_out(table))
+    stdout.print(laid_out(table))

@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, print_table, shown, talk
+from pomona.cli.output import Json, echo_stderr, emit, print_table, printable
 from pomona.core.errors import ConfigError, DataError, near
 from pomona.core.files import publish, writing
 from pomona.core.table import Table, csv_text, of_records
 
-MOST_COLUMNS = 20  # outputs in a terminal's table
+MAX_COLUMNS = 20  # outputs in a terminal's table
 
 OwnCode = Annotated[
     bool,
@@ -22,7 +22,7 @@ OwnCode = Annotated[
 ]
 
 
-To = Annotated[
+ExportFormat = Annotated[
     Literal["safetensors", "pt2", "onnx"],
     Parameter(help="plain tensors, a program for torch.export.load, or ONNX"),
 ]
@@ -69,28 +69,28 @@ def predict(
     inputs
         images (resized to what the model saw), volumes, folders with a DICOM series, tables
         (.csv, .tsv, .txt, .data or .parquet, written as the training's were; columns are found by
-        name if that had names), .txt files with a text a line for a model of texts, or .npz files
-        with an array x
+        name if that had names), .txt files with one text per line for a model of texts, or .npz
+        files with an array x
     """
     if not inputs:
         raise DataError("no input given; name images, tables, .txt or .npz files")
     if not model.is_dir():
-        if named := client or client_column:
+        if choice := client or client_column:
             raise DataError(
-                f"{model} is the model of one client; give its run folder to choose by {named!r}"
+                f"{model} is the model of one client; give its run folder to choose by {choice!r}"
             )
-        answered = _by_one(model, inputs, id_, masks, own_code)
+        answered = _by_one_client(model, inputs, id_, masks, own_code)
     elif client is not None:
-        answered = _by_one(_model_file(model, client), inputs, id_, masks, own_code)
+        answered = _by_one_client(_model_file(model, client), inputs, id_, masks, own_code)
     elif masks:
         raise DataError("--masks is for one client's model; name the client by --client")
     else:
-        answered = _by_own(model, inputs, client_column, id_, own_code)
-    _written(answered, csv, json)
+        answered = _by_row_clients(model, inputs, client_column, id_, own_code)
+    _output(answered, csv, json)
 
 
-class Answered(NamedTuple):
-    """Answers to samples, and whose: one client, or each row's own, if empty."""
+class Predictions(NamedTuple):
+    """Answers to samples, and the client whose model gave them; empty if each row has its own."""
 
     rows: list[dict[str, Any]]
     client: str = ""
@@ -101,12 +101,12 @@ class Answered(NamedTuple):
         return f"the model of {self.client}" if self.client else "the model of each row's client"
 
 
-def _written(answered: Answered, csv: Path | None, json: bool) -> None:
+def _output(answered: Predictions, csv: Path | None, json: bool) -> None:
     rows, client = answered
     if csv:
         with writing(csv):
             publish(csv, [csv_text([_flat(row, True) for row in rows]).encode()])
-        talk(f"{len(rows)} answers of {shown(answered.title)}: {csv}")
+        echo_stderr(f"{len(rows)} answers of {printable(answered.title)}: {csv}")
     if json:
         emit([{"client": client, **row} if client else row for row in rows])
     elif not csv:
@@ -114,44 +114,44 @@ def _written(answered: Answered, csv: Path | None, json: bool) -> None:
 
 
 def _model_file(run: Path, client: str) -> Path:
-    """Return the file of a client's model in a run. Raises as ``client_place``."""
+    """Return the file of a client's model in a run. Raises as ``client_index``."""
     from pomona.record.run_folder import load, require_unchanged
 
-    name = f"models/client-{client_place(client, load(run).about['clients']):02d}.safetensors"
+    name = f"models/client-{client_index(client, load(run).about['clients']):02d}.safetensors"
     require_unchanged(run, name)
     return run / name
 
 
-def _by_own(
+def _by_row_clients(
     run: Path, inputs: Sequence[Path], column: str | None, id_column: str | None, own_code: bool
-) -> Answered:
+) -> Predictions:
     """Answer each row by its own client's model."""
     from pomona.data.formats import format_of
     from pomona.personal import by_client
     from pomona.record.run_folder import load
 
-    if apart := next((path for path in inputs if format_of(path) is None), None):
+    if unnamed := next((path for path in inputs if format_of(path) is None), None):
         raise DataError(
-            f"{apart} names no clients, {run} has a model for each; name one by --client"
+            f"{unnamed} does not name clients, {run} has a model for each; choose one by --client"
         )
     result, rows = load(run), list[dict[str, Any]]()
     for path in inputs:
         answered = by_client.predict(result, path, column, id_column, own_code)
         for note in (*answered.notes, *by_client.remarks(run, path)):
-            talk(f"note: {note}")
+            echo_stderr(f"note: {note}")
         for k, answer in enumerate(answered.rows):
             id_ = {"id": answered.ids[k]} if answered.ids else {}
             rows.append({"client": answer.pop("client"), "input": f"{path}[{k}]", **id_, **answer})
-    return Answered(rows)
+    return Predictions(rows)
 
 
-def _by_one(
+def _by_one_client(
     model: Path,
     inputs: Sequence[Path],
     id_column: str | None,
     masks: Path | None,
     own_code: bool,
-) -> Answered:
+) -> Predictions:
     """Answer each sample by one client's model; masks go to a file of their own."""
     from pomona.data.formats import format_of
     from pomona.personal import PersonalModel, by_client, mask_files
@@ -168,37 +168,41 @@ def _by_one(
     run = by_client.run_of(model)
     for path in inputs:
         samples = read(path, net.about, id_column)
-        known = by_client.remarks(run, path, net) if run and format_of(path) else []
-        for note in filter(None, (samples.note, *known)):
-            talk(f"note: {note}")
+        remarks = by_client.remarks(run, path, net) if run and format_of(path) else []
+        for note in filter(None, (samples.note, *remarks)):
+            echo_stderr(f"note: {note}")
         for k, answer in enumerate(net.predict(samples)):
             if "mask" in answer:
                 mask = answer.pop("mask")
                 maps.append(mask_files.PredictedMask(path, mask, samples.grid, samples.sides))
-            own = {"id": samples.ids[k]} if samples.ids else {}
+            identifier = {"id": samples.ids[k]} if samples.ids else {}
             rows.append(
-                {"input": f"{path}[{k}]" if len(samples.x) > 1 else str(path), **own, **answer}
+                {
+                    "input": f"{path}[{k}]" if len(samples.x) > 1 else str(path),
+                    **identifier,
+                    **answer,
+                }
             )
     if masks:
-        talk(mask_files.write(masks, maps))
-    return Answered(rows, net.about.client)
+        echo_stderr(mask_files.write(masks, maps))
+    return Predictions(rows, net.about.client)
 
 
 def answers(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
     """Return a table of answers; with very many outputs, their columns are only in
     ``--json``.
     """
-    each = max(
+    width = max(
         (len(value) for row in rows for value in row.values() if isinstance(value, dict)), default=0
     )
-    notes = [f"--json names each of the {each} outputs"] if each > MOST_COLUMNS else []
-    return of_records([_flat(row, each <= MOST_COLUMNS) for row in rows], title, notes)
+    notes = [f"--json names each of the {width} outputs"] if width > MAX_COLUMNS else []
+    return of_records([_flat(row, width <= MAX_COLUMNS) for row in rows], title, notes)
 
 
-def _flat(row: Mapping[str, Any], each: bool) -> dict[str, Any]:
+def _flat(row: Mapping[str, Any], expand: bool) -> dict[str, Any]:
     """Return an answer as a row of a table, with a column for each output if they are few."""
     flat = {k: v for k, v in row.items() if not isinstance(v, dict)}
-    if each:
+    if expand:
         flat |= {f"P({name})": value for name, value in row.get("probabilities", {}).items()}
         flat |= {f"pixels of {name}": value for name, value in row.get("pixels", {}).items()}
         flat |= {f"P(time > {edge})": value for edge, value in row.get("survival", {}).items()}
@@ -213,8 +217,8 @@ def export(
         str,
         Parameter(help="name of the client, or its place from 0; name:1 or place:1 if both fit"),
     ],
-    to: To,
-    out_: Annotated[
+    to: ExportFormat,
+    path: Annotated[
         Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")
     ] = None,
     own_code: OwnCode = False,
@@ -233,15 +237,17 @@ def export(
     from pomona.core.files import own
     from pomona.record.run_folder import load, require_unchanged
 
-    number = client_place(client, load(run).about["clients"])
+    number = client_index(client, load(run).about["clients"])
     name = f"models/client-{number:02d}.safetensors"
     require_unchanged(run, name)
-    exported(
-        run / name, out_ or own(run, "exports", f"client-{number:02d}.{to}"), to, own_code, json
+    export_model(
+        run / name, path or own(run, "exports", f"client-{number:02d}.{to}"), to, own_code, json
     )
 
 
-def exported(model: Path, path: Path, to: To, own_code: bool, json: bool) -> None:
+def export_model(
+    model: Path, path: Path, file_format: ExportFormat, own_code: bool, json: bool
+) -> None:
     """Write a file's model for other programs, with its card, and print where."""
     from pomona.personal import PersonalModel, model_card
     from pomona.personal.export import export as write
@@ -250,9 +256,9 @@ def exported(model: Path, path: Path, to: To, own_code: bool, json: bool) -> Non
     net = PersonalModel.load(model, own_code)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        write(net, path, to)
+        write(net, path, file_format)
         if model_card.write_of_export(model, path) is None:
-            talk(f"note: {path} has no card: {model} has none, or one of an earlier round")
+            echo_stderr(f"note: {path} has no card: {model} has none, or one of an earlier round")
     if json:
         emit(
             {
@@ -266,7 +272,7 @@ def exported(model: Path, path: Path, to: To, own_code: bool, json: bool) -> Non
         print(path)
 
 
-def client_place(word: str, names: Sequence[str]) -> int:
+def client_index(client: str, names: Sequence[str]) -> int:
     """Return the index of the client that a user means, by name or by place from 0.
 
     If clients are named by numbers, a number is accepted only if it means the same client both
@@ -275,29 +281,31 @@ def client_place(word: str, names: Sequence[str]) -> int:
     Raises:
         ConfigError: no such client, or an ambiguous number.
     """
-    named, placed, either = _meanings(word, names)
-    if named is not None and placed in (None, named):
-        return named
-    if placed is None:
+    by_name, by_position, ambiguous = _meanings(client, names)
+    if by_name is not None and by_position in (None, by_name):
+        return by_name
+    if by_position is None:
         raise ConfigError(
-            f"no client {word!r}; give a number from 0 to {len(names) - 1}, or a name: "
-            f"{near(word, names)}"
+            f"no client {client!r}; give a number from 0 to {len(names) - 1}, or a name: "
+            f"{near(client, names)}"
         )
-    if named is None and not either:
-        return placed
-    other = "no client has that name" if named is None else f"name:{word} is the one of that name"
+    if by_name is None and not ambiguous:
+        return by_position
+    alternative = (
+        "no client has that name" if by_name is None else f"name:{client} is the one of that name"
+    )
     raise ConfigError(
-        f"client {word}: place:{word} is the client {names[placed]!r}, {other}; write which is "
-        "meant"
+        f"client {client}: place:{client} is the client {names[by_position]!r}, {alternative}; "
+        "write one of these"
     )
 
 
-def _meanings(word: str, names: Sequence[str]) -> tuple[int | None, int | None, bool]:
+def _meanings(client: str, names: Sequence[str]) -> tuple[int | None, int | None, bool]:
     """Return the client of a name, the client at a place, and whether a number is ambiguous."""
-    kind, _, rest = word.partition(":")
-    kind, given = (kind, rest) if kind in ("name", "place") else ("", word)
-    named = names.index(given) if kind != "place" and given in names else None
-    placed = (
-        int(given) if kind != "name" and given.isdecimal() and int(given) < len(names) else None
+    prefix, _, value = client.partition(":")
+    prefix, text = (prefix, value) if prefix in ("name", "place") else ("", client)
+    by_name = names.index(text) if prefix != "place" and text in names else None
+    by_position = (
+        int(text) if prefix != "name" and text.isdecimal() and int(text) < len(names) else None
     )
-    return named, placed, not kind and any(name.isdecimal() for name in names)
+    return by_name, by_position, not prefix and any(name.isdecimal() for name in names)

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from pomona.cli.output import EVERY, console, shown, talk
+from pomona.cli.output import EVERY, console, echo_stderr, printable
 from pomona.config import Config
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.progress import Standing, clock, line
@@ -15,14 +15,14 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 
 
-class Drawn(NullCallback):
+class ProgressLine(NullCallback):
     """The line on a terminal, with notes printed above it."""
 
-    def __init__(self, standing: Standing, on: Console, *, stays: bool) -> None:
-        self._standing, self._console = standing, on
-        draw = lambda: Text(shown(line(standing, on.width)), no_wrap=True)  # noqa: E731 - what Live asks for
+    def __init__(self, progress: Standing, terminal: Console, *, stays: bool) -> None:
+        self._standing, self._console = progress, terminal
+        draw = lambda: Text(printable(line(progress, terminal.width)), no_wrap=True)  # noqa: E731 - what Live asks for
         self._live = Live(
-            get_renderable=draw, console=on, transient=not stays, refresh_per_second=4
+            get_renderable=draw, console=terminal, transient=not stays, refresh_per_second=4
         )
 
     def begin(self) -> None:
@@ -40,7 +40,7 @@ class Drawn(NullCallback):
 
     def note(self, text: str) -> None:
         """Print a line above."""
-        self._console.print(f"note: {shown(text)}", markup=False, highlight=False)
+        self._console.print(f"note: {printable(text)}", markup=False, highlight=False)
 
     def close(self) -> None:
         """Leave the terminal in its original state."""
@@ -53,62 +53,62 @@ class Lines(NullCallback):
     immediately.
     """
 
-    def __init__(self, standing: Standing) -> None:
-        self._standing, self._said = standing, -1.0
+    def __init__(self, progress: Standing) -> None:
+        self._standing, self._last_printed = progress, -1.0
 
     def begin(self) -> None:
         """Print the start."""
         self._standing.begin()
-        talk(f"{self._standing.method}: training, {self._standing.total} rounds")
-        self._said = 0.0
+        echo_stderr(f"{self._standing.method}: training, {self._standing.total} rounds")
+        self._last_printed = 0.0
 
     def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Print the progress, if it is due."""
         s = self._standing
         s.round(row, evaluations)
-        if s.elapsed - self._said >= EVERY and s.done < s.total:
-            self._said = s.elapsed
-            seen = f"; {s.seen}" if s.seen else ""
-            talk(
+        if s.elapsed - self._last_printed >= EVERY and s.done < s.total:
+            self._last_printed = s.elapsed
+            scores = f"; {s.seen}" if s.seen else ""
+            echo_stderr(
                 f"{s.method}: round {s.done} of {s.total} after {clock(s.elapsed)}, {s.left} "
-                f"left{seen}"
+                f"left{scores}"
             )
 
     def end(self, result: Result) -> None:
         """Print the final values."""
         s = self._standing
         s.end(result)
-        talk(
+        echo_stderr(
             f"{s.method}: {s.done} rounds done in {clock(s.elapsed)}"
             + (f"; {s.seen}" if s.seen else "")
         )
 
     def note(self, text: str) -> None:
         """Print a note."""
-        talk(f"note: {shown(text)}")
+        echo_stderr(f"note: {printable(text)}")
 
     def close(self) -> None:
         """Do nothing."""
 
 
 @contextmanager
-def watching(*, stays: bool = True) -> Iterator[Callable[[Config], Drawn | Lines]]:
+def progress_display(*, stays: bool = True) -> Iterator[Callable[[Config], ProgressLine | Lines]]:
     """Yield a function that creates a run's progress display; ``stays``: whether its line is left
     on the terminal.
     """
-    made: list[Drawn | Lines] = []
+    displays: list[ProgressLine | Lines] = []
 
-    def watcher(config: Config) -> Drawn | Lines:
-        for before in made:
-            before.close()
-        standing = Standing.of(config)
-        made.append(
-            Drawn(standing, console, stays=stays) if console.is_terminal else Lines(standing)
+    def watcher(config: Config) -> ProgressLine | Lines:
+        for display in displays:
+            display.close()
+        progress = Standing.of(config)
+        displays.append(
+            ProgressLine(progress, console, stays=stays) if console.is_terminal else Lines(progress)
         )
-        return made[-1]
+        return displays[-1]
 
     try:
         yield watcher
     finally:
-        for each in made:
-            each.close()
+        for display in displays:
+            display.close()

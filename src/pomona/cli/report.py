@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Json, emit, out, print_table, say
+from pomona.cli.output import Figures, Json, echo, emit, print_table, stdout
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import own
 from pomona.core.registry import own_code_barred
@@ -42,18 +42,18 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     results = _load(runs)
     rows, prepared = result_table(results), prepare(results)
     if json:
-        about = gain_columns(prepared, mixed_rounds(prepared))
-        emit([{**row, **about[row["run"]]} for row in rows])
+        columns = gain_columns(prepared, mixed_rounds(prepared))
+        emit([{**row, **columns[row["run"]]} for row in rows])
     elif latex or markdown:
         print(as_latex(run_table(rows)) if latex else as_markdown(run_table(rows)), end="")
     else:
         print_table(run_table(rows))
-        say(*rests_on(prepared), *mixed_rounds(prepared))
+        echo(*rests_on(prepared), *mixed_rounds(prepared))
 
 
 def report(
     *runs: Path,
-    to: Annotated[Path | None, Parameter(name="--out")] = None,
+    folder: Annotated[Path | None, Parameter(name="--out")] = None,
     figures: Figures = "",
     scenarios: Annotated[
         bool,
@@ -66,61 +66,63 @@ def report(
         Path | None,
         Parameter(
             help=(
-                "for a bench: TOML file of reference numbers to show beside ours; the suite's if "
+                "for a bench: TOML file of reference numbers to show next to ours; the suite's if "
                 "not given"
             )
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write the report page of recorded runs, or of a bench, beside the reference numbers that its
+    """Write the report page of recorded runs, or of a bench, next to the reference numbers that its
     suite names.
 
     Parameters
     ----------
     runs
         folders that `pomona run` or `pomona demo` wrote, or one that `pomona bench` wrote
-    to
+    folder
         folder for the page; the first run's, or the bench's, if not given
     """
-    wanted = parse_formats(figures)
-    if not _bench(runs):
+    formats = parse_formats(figures)
+    if not _is_bench(runs):
         if reference or scenarios:
             raise ConfigError(
                 f"--{'reference' if reference else 'scenarios'} is for the page of a bench; give a "
                 "folder that `pomona bench` wrote"
             )
-        page, others = _reported(runs, to, wanted), []
+        page, scenario_pages = _write_report(runs, folder, formats), []
     else:
-        page = _compared(runs[0], to, wanted, reference)
-        others = _by_scenario(runs[0], to, wanted) if scenarios else []
+        page = _write_bench_page(runs[0], folder, formats, reference)
+        scenario_pages = _scenario_pages(runs[0], folder, formats) if scenarios else []
     if json:
-        emit({"report": page, **({"scenarios": others} if others else {})})
+        emit({"report": page, **({"scenarios": scenario_pages} if scenario_pages else {})})
     else:
-        print(page, *others, sep="\n")
+        print(page, *scenario_pages, sep="\n")
 
 
-def _bench(runs: tuple[Path, ...]) -> bool:
+def _is_bench(runs: tuple[Path, ...]) -> bool:
     """Return whether the argument is a bench.
 
     Raises ConfigError for a bench among other folders.
     """
-    found = [run for run in runs if (run / "results.json").exists()]
-    if found and len(runs) > 1:
-        raise ConfigError(f"{found[0]} is a bench; give one bench, or run folders")
-    return bool(found)
+    benches = [run for run in runs if (run / "results.json").exists()]
+    if benches and len(runs) > 1:
+        raise ConfigError(f"{benches[0]} is a bench; give one bench, or run folders")
+    return bool(benches)
 
 
-def _compared(bench: Path, to: Path | None, wanted: Sequence[str], reference: Path | None) -> Path:
+def _write_bench_page(
+    bench: Path, folder: Path | None, formats: Sequence[str], reference: Path | None
+) -> Path:
     from pomona.experiments import load as load_bench
     from pomona.experiments.reference import read_reference
     from pomona.results.web.comparison_page import write
 
-    known = read_reference(reference) if reference else None
-    return write(load_bench(bench), to or bench, wanted, known)
+    numbers = read_reference(reference) if reference else None
+    return write(load_bench(bench), folder or bench, formats, numbers)
 
 
-def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Path]:
+def _scenario_pages(bench: Path, folder: Path | None, formats: Sequence[str]) -> list[Path]:
     """Write reports of the runs behind a bench's table: for each scenario, every method's first
     finished seed.
     """
@@ -129,27 +131,27 @@ def _by_scenario(bench: Path, to: Path | None, wanted: Sequence[str]) -> list[Pa
 
     first: dict[str, list[Path]] = {}
     for row in load_bench(bench).results["results"]:
-        done = [bench / cell["folder"] for cell in row["cells"] if cell["state"] == "finished"]
-        first.setdefault(row["scenario"], []).extend(done[:1])
-    to = to or bench
+        finished = [bench / cell["folder"] for cell in row["cells"] if cell["state"] == "finished"]
+        first.setdefault(row["scenario"], []).extend(finished[:1])
+    folder = folder or bench
     return [
-        write([load(run) for run in runs], own(to, "scenarios", name), wanted)
+        write([load(run) for run in runs], own(folder, "scenarios", name), formats)
         for name, runs in first.items()
         if runs
     ]
 
 
-def _reported(runs: tuple[Path, ...], to: Path | None, wanted: Sequence[str]) -> Path:
+def _write_report(runs: tuple[Path, ...], folder: Path | None, formats: Sequence[str]) -> Path:
     from pomona.results.web.report_page import write
 
-    return write(_load(runs), to or runs[0], wanted)
+    return write(_load(runs), folder or runs[0], formats)
 
 
 def trajectory(
     *runs: Path,
     client: Annotated[int, Parameter(help="number of the client")] = 0,
     since: Annotated[int, Parameter(help="first round that is drawn")] = 1,
-    to: Annotated[
+    folder: Annotated[
         Path | None, Parameter(name="--out", help="folder for the figure; default the first run's")
     ] = None,
     own_code: Annotated[
@@ -166,17 +168,17 @@ def trajectory(
         folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4
         fedavg and fedala
     """
-    from pomona.cli.progress import watching
+    from pomona.cli.progress import progress_display
     from pomona.config import resolve
     from pomona.results.figures import trajectory as surface
 
-    found = _load(runs)
-    folder = to or runs[0]
-    with watching(stays=False) as watcher, own_code_barred(not own_code):
-        configs = [resolve(result.config) for result in found]
+    results = _load(runs)
+    folder = folder or runs[0]
+    with progress_display(stays=False) as watcher, own_code_barred(not own_code):
+        configs = [resolve(result.config) for result in results]
         surface.trajectory(configs, client, since, folder, watch=watcher)
-    made = [folder / f"trajectory.{form}" for form in FORMATS]
-    emit({"written": made}) if json else print(*made, sep="\n")
+    paths = [folder / f"trajectory.{extension}" for extension in FORMATS]
+    emit({"written": paths}) if json else print(*paths, sep="\n")
 
 
 def methods(*, json: Json = False) -> None:
@@ -191,33 +193,33 @@ def methods(*, json: Json = False) -> None:
         emit({n: {**vars(card), "sums": built[n].server.sums} for n, card in cards.items()})
         return
     for name, card in cards.items():
-        sent = card.exchange
-        out.print(f"[bold]{name}[/]  {card.summary}", highlight=False)
-        out.print(f"  paper    {card.paper}", highlight=False, markup=False)
-        out.print(
-            f"  models   {sent.down} down, {sent.up} up, per client and round",
+        exchange = card.exchange
+        stdout.print(f"[bold]{name}[/]  {card.summary}", highlight=False)
+        stdout.print(f"  paper    {card.paper}", highlight=False, markup=False)
+        stdout.print(
+            f"  models   {exchange.down} down, {exchange.up} up, per client and round",
             highlight=False,
             markup=False,
         )
-        out.print(f"  private  {sent.private}", highlight=False, markup=False)
-        out.print(f"  headline {', '.join(card.headline)}", highlight=False, markup=False)
-        needs = ", ".join((*card.tasks, card.needs.cohort))
-        out.print(
-            f"  needs    {needs}; a client keeps {sent.keeps}",
+        stdout.print(f"  private  {exchange.private}", highlight=False, markup=False)
+        stdout.print(f"  headline {', '.join(card.headline)}", highlight=False, markup=False)
+        requirements = ", ".join((*card.tasks, card.needs.cohort))
+        stdout.print(
+            f"  needs    {requirements}; a client keeps {exchange.keeps}",
             highlight=False,
             markup=False,
         )
-        out.print(f"  joining  {card.joining}", highlight=False, markup=False)
+        stdout.print(f"  joining  {card.joining}", highlight=False, markup=False)
         if built[name].server.sums:
-            out.print("  sums     are enough for the server: secure_aggregation can hide models")
+            stdout.print("  sums     are enough for the server: secure_aggregation can hide models")
 
 
 def _load(runs: tuple[Path, ...]) -> list[Result]:
     """Load the runs; a folder that contains runs stands for all of them."""
     if not runs:
         raise StorageError("no run folder given; name folders that `pomona run` wrote")
-    found = []
+    folders = []
     for run in runs:
         nested = sorted(p.parent for p in run.glob("*/events.jsonl"))
-        found += [run] if (run / "events.jsonl").exists() or not nested else nested
-    return [load(folder) for folder in found]
+        folders += [run] if (run / "events.jsonl").exists() or not nested else nested
+    return [load(folder) for folder in folders]

@@ -13,14 +13,14 @@ from pomona.cli.output import (
     Json,
     config_of,
     console,
+    echo,
+    echo_stderr,
     emit,
     option,
     print_table,
-    say,
     size,
-    talk,
 )
-from pomona.cli.progress import watching
+from pomona.cli.progress import progress_display
 from pomona.config import Config, resolve
 from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError
@@ -93,7 +93,7 @@ def run(
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
-    wanted = _forms(figures, report)
+    formats = _figure_formats(figures, report)
     options = (
         option("data", "name", data),
         option("data", "dir", data_dir and str(data_dir)),
@@ -105,58 +105,62 @@ def run(
         return
     if resume and not out:
         raise ConfigError("--resume needs the folder of a run; name it with --out")
-    folder = out or _dated(config)
+    folder = out or _default_folder(config)
     if not out:
-        talk(f"record: {folder}")  # whoever stops it needs the folder to continue
+        echo_stderr(f"record: {folder}")  # whoever stops it needs the folder to continue
     try:
-        result = watched(config, folder, resume, live)
+        result = run_with_progress(config, folder, resume, live)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_how_it_continues(folder, config.rounds)) from None
-    page = write([result], folder, wanted) if report else None
+        raise KeyboardInterrupt(_resume_hint(folder, config.rounds)) from None
+    page = write([result], folder, formats) if report else None
     if json:
         lines = [note.text for note in result.notes]
         emit({**result.summary, "notes": lines, "folder": folder, "report": page})
     else:
-        closing(result, folder, page)
+        print_summary(result, folder, page)
 
 
-def _forms(figures: str, report: bool) -> tuple[str, ...]:
+def _figure_formats(figures: str, report: bool) -> tuple[str, ...]:
     """Return the formats of figures as files."""
-    wanted = parse_formats(figures)
-    if wanted and not report:
+    formats = parse_formats(figures)
+    if formats and not report:
         raise ConfigError("--figures go with the report page; leave --no-report out")
-    return wanted
+    return formats
 
 
-def _config(method: str, words: Sequence[str], options: Sequence[Mapping[str, Any]]) -> Config:
+def _config(method: str, arguments: Sequence[str], options: Sequence[Mapping[str, Any]]) -> Config:
     """Return the settings of a run; the command line or its first file names the method."""
     if Path(method).suffix == ".toml":
-        config = config_of((method, *words), *options)
+        config = config_of((method, *arguments), *options)
         if "method" not in config.model_fields_set:
             raise ConfigError(
                 f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME "
                 f"{method}"
             )
         return config
-    config = config_of(words, option("method", "name", method), *options)
+    config = config_of(arguments, option("method", "name", method), *options)
     if config.method.name != method:
         raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
     return config
 
 
-def _how_it_continues(folder: Path, rounds: int) -> str:
-    """Return what to do after Ctrl-C; empty if the run has not begun."""
+def _resume_hint(folder: Path, rounds: int) -> str:
+    """Return how to continue after Ctrl-C; empty if the run has not started."""
     if not folder.exists():
         return ""
-    again = f"the same command with --out {folder} --resume"
-    done = last_round(folder)
-    return f"{again} continues after round {done} of {rounds}" if done else f"{again} starts again"
+    command = f"the same command with --out {folder} --resume"
+    completed = last_round(folder)
+    return (
+        f"{command} continues after round {completed} of {rounds}"
+        if completed
+        else f"{command} starts again"
+    )
 
 
-def _dated(config: Config) -> Path:
-    """Return a folder for a run that was given none."""
-    what = f"{config.method.name}-{config.data.name}".replace(":", ".")
-    return Path("runs") / f"{what}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
+def _default_folder(config: Config) -> Path:
+    """Return the default folder of a run, named after method, data and time."""
+    name = f"{config.method.name}-{config.data.name}".replace(":", ".")
+    return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
 
 
 def demo(
@@ -175,14 +179,14 @@ def demo(
     """
     out = out or unused("pomona-demo")
     configs = [resolve(DEMO, {"method": method, "seed": seed}) for method in DEMO_METHODS]
-    results = [watched(config, out / config.method.name) for config in configs]
+    results = [run_with_progress(config, out / config.method.name) for config in configs]
     page = write(results, out)
     rows = result_table(results)
     if json:
         emit({"results": rows, "report": page, "runs": [r.folder for r in results]})
         return
     print_table(run_table(rows))
-    say(
+    echo(
         (
             f"12 clients in 4 hidden groups, scanners turned by a quarter each; {DEMO['rounds']} "
             f"rounds, seed {seed}"
@@ -202,7 +206,7 @@ def unused(name: str) -> Path:
     return next(path for path in map(Path, names) if not path.exists())
 
 
-def watched(
+def run_with_progress(
     config: Config,
     folder: Path,
     resume: bool = False,
@@ -212,39 +216,39 @@ def watched(
     """Run with a progress line, and optionally a live page."""
     with console.status(f"reading {config.data.name}"):
         scenario = prepare(config)
-    with watching() as watcher, following(folder if live else None) as pages:
+    with progress_display() as watcher, following(folder if live else None) as pages:
         progress = watcher(scenario.config)
         result = simulate(scenario, folder, CallbackList(progress, *pages), resume)
         progress.end(result)
         return result
 
 
-def closing(result: Result, folder: Path, page: Path | None) -> None:
-    """Print the closing summary: six lines, with every number named."""
+def print_summary(result: Result, folder: Path, page: Path | None) -> None:
+    """Print the summary of a run: six lines, with every number named."""
     s, c = result.summary, result.config
     figures = s["models"].get(s["headline"])
-    say(
+    echo(
         f"{result.name} on {c['data']['name']}, {c['partition']['name']}, "
         f"{len(result.about['clients'])} clients"
     )
     if figures and figures["last"]:
-        say(_means(result, figures), _tails(result, figures["clients"]))
+        echo(_means(result, figures), _tails(result, figures["clients"]))
     elif figures:
-        say(
+        echo(
             f"test {result.metric.heading}: undefined for every client; test loss, model "
             f"{s['headline']}, mean over clients: {figures['loss']:.4g} in the last round"
         )
     if attack := attack_of(result):
-        say(*_lied(result, attack, figures))
+        echo(*_attack_lines(result, attack, figures))
     if s.get("stopped"):
-        say(s["stopped"])
+        echo(s["stopped"])
     if s.get("diverging"):
-        say(f"diverging: {s['diverging']}")
+        echo(f"diverging: {s['diverging']}")
     if unseen := s["unseen"].get(s["headline"]):
-        say(_never_trained(result, unseen))
+        echo(_never_trained(result, unseen))
     if "privacy" in s:
-        say(_spent(s["privacy"]))
-    say(
+        echo(_privacy_line(s["privacy"]))
+    echo(
         _effort(result),
         f"written  {folder}" + (f", report {page}" if page else ""),
         f"next     pomona compare {folder} OTHER..., or {_prediction(result, folder)}",
@@ -263,9 +267,9 @@ def _means(result: Result, figures: Mapping[str, Any]) -> str:
     """The metric, mean over clients: in the last round and in the best ones."""
     metric, best = result.metric, figures["best_validation"]
     chosen_by = metric_named(figures.get("chosen_by") or metric.name)
-    by = "" if chosen_by == metric else f" by {chosen_by.title}"
+    suffix = "" if chosen_by == metric else f" by {chosen_by.title}"
     chosen = (
-        f", {metric.number(best['test'])} at the round best on validation{by} ({best['round']})"
+        f", {metric.number(best['test'])} at the round best on validation{suffix} ({best['round']})"
         if best
         else ""
     )
@@ -289,16 +293,18 @@ def _tails(result: Result, clients: Mapping[str, Any]) -> str:
     )
 
 
-def _lied(result: Result, attack: Attack, figures: Mapping[str, Any] | None) -> Iterator[str]:
-    """Who lied, and what the honest clients have of it."""
-    told = [(row.round, (*row.refused, *row.limited)) for row in result.rounds]
+def _attack_lines(
+    result: Result, attack: Attack, figures: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Return lines on an attack: who lied, when it was noticed, and the honest clients' results."""
+    detected = [(row.round, (*row.refused, *row.limited)) for row in result.rounds]
     names = [result.about["clients"][i] for i in attack.clients]
-    when = {name: named_in(name, told) for name in names}
-    each = [
+    detected_rounds = {name: named_in(name, detected) for name in names}
+    attackers = [
         f"{name.removeprefix('client ')} ({f'noticed in rounds {spans(r)}' if r else 'unnoticed'})"
-        for name, r in when.items()
+        for name, r in detected_rounds.items()
     ]
-    yield f"lied: {attack.told}; clients {', '.join(each)}"
+    yield f"lied: {attack.told}; clients {', '.join(attackers)}"
     if figures and figures.get("honest"):
         n, mean = len(attack.honest(result.clients)), figures["honest"]["mean"]
         yield (
@@ -317,14 +323,14 @@ def _never_trained(result: Result, unseen: Mapping[str, Any]) -> str:
     )
 
 
-def _spent(privacy: Mapping[str, Any]) -> str:
+def _privacy_line(privacy: Mapping[str, Any]) -> str:
     epsilon, void = privacy["epsilon"], privacy["void"]
     bound = (
         "no bound" if epsilon is None else f"epsilon {epsilon:.3g} at delta {privacy['delta']:g}"
     )
-    if alone := privacy.get("alone"):
-        most = "no bound" if None in alone else f"{max(alone):.3g}"
-        bound += f" with others' noise in the sums, {most} by its own alone"
+    if own_noise := privacy.get("alone"):
+        largest = "no bound" if None in own_noise else f"{max(own_noise):.3g}"
+        bound += f" with others' noise in the sums, {largest} by its own alone"
     line = f"privacy: the client that spent most has {bound}, for one {privacy['unit']}"
     if (groups := privacy.get("groups")) and not void:
         line += f"; {groups_note(groups['rows'], groups['clients'])}"
@@ -346,9 +352,9 @@ def _effort(result: Result) -> str:
 def _constant(result: Result, metric: Metric) -> str:
     """Metric values of a constant prediction, for comparison."""
     mean = ((result.about.get("constant") or {}).get("own", {}).get(metric.name) or {}).get("mean")
-    what = TASKS[result.about["targets"]].constantly
+    answer = TASKS[result.about["targets"]].constantly
     return (
         ""
         if mean is None
-        else f"; a client that always answers {what} has {metric.number(mean)} on average"
+        else f"; a client that always answers {answer} has {metric.number(mean)} on average"
     )

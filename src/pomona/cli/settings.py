@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, out
+from pomona.cli.output import Json, emit, stdout
 from pomona.config import Config
 from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError, near
@@ -24,22 +24,23 @@ from pomona.privacy.settings import Privacy
 
 
 @dataclass(frozen=True)
-class Part:
-    """Settings that are listed below one heading.
+class SettingsTable:
+    """Settings that are listed under one heading.
 
     Attributes:
         section: of the file; empty for the top level.
         record: has the settings.
-        owner: who has them, such as a method or some kinds of data; empty if every run has them.
+        owner: who has them, such as a method or some kinds of data; empty if every run has
+            them.
         heading: of the page.
-        left_out: keys of the record that are listed elsewhere.
+        excluded: keys of the record that are listed elsewhere.
     """
 
     section: str
     record: type[Settings]
     owner: str = ""
     heading: str = ""
-    left_out: Collection[str] = ()
+    excluded: Collection[str] = ()
 
     @property
     def title(self) -> str:
@@ -49,46 +50,51 @@ class Part:
         )
 
 
-def _data() -> Iterator[Part]:
-    yield Part(
+def _data() -> Iterator[SettingsTable]:
+    yield SettingsTable(
         "data",
         BundledImages,
-        left_out=Images.model_fields.keys() - DataSettings.model_fields.keys(),
+        excluded=Images.model_fields.keys() - DataSettings.model_fields.keys(),
     )
     for group in groups():
-        left_out = DataSettings.model_fields.keys() | group.model_fields.keys() - added_keys(group)
+        excluded = DataSettings.model_fields.keys() | group.model_fields.keys() - added_keys(group)
         names = ", ".join(names_with(group))
         title = str(group.__doc__).partition(".\n")[0].rstrip(".")
         title = title if title[1:2].isupper() else title[0].lower() + title[1:]
-        yield Part("data", group, f"data {names}", f"Section `data`, {title}: {names}", left_out)
+        yield SettingsTable(
+            "data", group, f"data {names}", f"Section `data`, {title}: {names}", excluded
+        )
 
 
-PARTS = (
-    Part("", Config, heading="Every run"),
+TABLES = (
+    SettingsTable("", Config, heading="Every run"),
     *_data(),
-    Part("data.clients", ClientFiles),
-    Part("model", ModelSettings),
-    Part("model.patch", PatchSettings),
-    Part("optimizer", Optimizer),
-    Part(
+    SettingsTable("data.clients", ClientFiles),
+    SettingsTable("model", ModelSettings),
+    SettingsTable("model.patch", PatchSettings),
+    SettingsTable("optimizer", Optimizer),
+    SettingsTable(
         "optimizer",
         Adam,
         "optimizer adam, adamw",
         "Section `optimizer`: adam, adamw",
         Optimizer.model_fields.keys(),
     ),
-    Part("stop", Stop),
-    Part("privacy", Privacy),
-    Part("membership", Membership),
-    Part("attack", Attack),
-    Part("secure_aggregation", SecureAggregation),
+    SettingsTable("stop", Stop),
+    SettingsTable("privacy", Privacy),
+    SettingsTable("membership", Membership),
+    SettingsTable("attack", Attack),
+    SettingsTable("secure_aggregation", SecureAggregation),
     *(
-        Part("partition", kind, f"partition {name}", left_out={"name"})
-        for name, kind in RECIPES.items()
+        SettingsTable("partition", record, f"partition {name}", excluded={"name"})
+        for name, record in RECIPES.items()
     ),
-    *(Part("method", kind, f"method {name}", left_out={"name"}) for name, kind in METHODS.items()),
+    *(
+        SettingsTable("method", record, f"method {name}", excluded={"name"})
+        for name, record in METHODS.items()
+    ),
 )
-SECTIONS = {part.section for part in PARTS}
+SECTIONS = {table.section for table in TABLES}
 
 BEYOND = 1e6  # bounds from here on only guard the arithmetic, and are not shown
 
@@ -112,50 +118,53 @@ class Setting:
     meaning: str
 
 
-def every() -> list[Setting]:
+def all_settings() -> list[Setting]:
     """Return every setting of a run, by section."""
-    return [setting for part in PARTS for setting in of_part(part)]
+    return [setting for table in TABLES for setting in table_settings(table)]
 
 
-def find(word: str, among: Sequence[Setting]) -> list[Setting]:
+def find(query: str, candidates: Sequence[Setting]) -> list[Setting]:
     """Return the settings of a key, section, method, partition or file.
 
     Raises ConfigError for other words.
     """
-    wanted = word.replace("-", "_")
-    found = [
+    key = query.replace("-", "_")
+    matches = [
         s
-        for s in among
-        if wanted in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
-        or word in (s.owner, *owners(s))
+        for s in candidates
+        if key in (s.key, s.key.rpartition(".")[2], s.key.partition(".")[0])
+        or query in (s.owner, *owners(s))
     ]
-    if not found:
+    if not matches:
         names = {
-            name for s in among for name in (s.key, s.key.rpartition(".")[2], *owners(s)) if name
+            name
+            for s in candidates
+            for name in (s.key, s.key.rpartition(".")[2], *owners(s))
+            if name
         }
-        raise ConfigError(f"no setting {word!r}; {near(word, names)}")
-    return found
+        raise ConfigError(f"no setting {query!r}; {near(query, names)}")
+    return matches
 
 
-def owners(of: Setting | Part) -> list[str]:
-    """Return the names of those that have a setting or a part."""
-    return of.owner.partition(" ")[2].split(", ")
+def owners(entry: Setting | SettingsTable) -> list[str]:
+    """Return the names of the owners of a setting or a table."""
+    return entry.owner.partition(" ")[2].split(", ")
 
 
-def of_part(part: Part) -> Iterator[Setting]:
-    """Yield the settings of a part, except sections."""
-    schema = part.record.model_json_schema()
-    for key, what in schema["properties"].items():
-        if key in part.left_out or key in SECTIONS or key in ("method", "partition"):
+def table_settings(table: SettingsTable) -> Iterator[Setting]:
+    """Yield the settings of a table, except sections."""
+    schema = table.record.model_json_schema()
+    for key, values in schema["properties"].items():
+        if key in table.excluded or key in SECTIONS or key in ("method", "partition"):
             continue
         yield Setting(
-            key=f"{part.section}.{key}" if part.section else key,
-            owner=part.owner,
-            kind=_kind(what, schema.get("$defs", {})),
+            key=f"{table.section}.{key}" if table.section else key,
+            owner=table.owner,
+            kind=_allowed_values(values, schema.get("$defs", {})),
             default="must be set"
             if key in schema.get("required", ())
-            else _shown(what.get("default")),
-            meaning=_sentence(what.get("description", "")),
+            else _default_text(values.get("default")),
+            meaning=_sentence(values.get("description", "")),
         )
 
 
@@ -168,48 +177,56 @@ BOUNDS = {
 PLAIN = {"boolean": "true, false", "integer": "whole number", "number": "number"}
 
 
-def _kind(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
+def _allowed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """Describe the values that a JSON schema allows."""
-    if "$ref" in what:
-        return _kind(known[what["$ref"].rpartition("/")[2]], known)
-    if "anyOf" in what:
-        kinds = [_kind(part, known) for part in what["anyOf"] if part.get("type") != "null"]
-        return " or ".join(dict.fromkeys(kinds))
-    if allowed := what.get("enum", [what["const"]] if "const" in what else None):
+    if "$ref" in schema:
+        return _allowed_values(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    if "anyOf" in schema:
+        descriptions = [
+            _allowed_values(option, definitions)
+            for option in schema["anyOf"]
+            if option.get("type") != "null"
+        ]
+        return " or ".join(dict.fromkeys(descriptions))
+    if allowed := schema.get("enum", [schema["const"]] if "const" in schema else None):
         return ", ".join(map(str, allowed))
-    return _of_type(what, known)
+    return _values_by_type(schema, definitions)
 
 
-def _of_type(what: Mapping[str, Any], known: Mapping[str, Any]) -> str:
-    match what.get("type"):
+def _values_by_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    match schema.get("type"):
         case "array":
-            return f"list: {_kind(what.get('items') or _first(what), known)}"
+            return (
+                f"list: {_allowed_values(schema.get('items') or _item_schema(schema), definitions)}"
+            )
         case "object":
-            return _table(what.get("additionalProperties"), known)
+            return _table(schema.get("additionalProperties"), definitions)
         case "string":
-            return "path" if what.get("format") == "path" else "text"
+            return "path" if schema.get("format") == "path" else "text"
         case plain:
-            return PLAIN.get(str(plain), "any") + _range(what)
+            return PLAIN.get(str(plain), "any") + _range(schema)
 
 
-def _table(values: Any, known: Mapping[str, Any]) -> str:
-    return f"table of {_kind(values, known)}" if isinstance(values, dict) else "table"
+def _table(values: Any, definitions: Mapping[str, Any]) -> str:
+    return (
+        f"table of {_allowed_values(values, definitions)}" if isinstance(values, dict) else "table"
+    )
 
 
-def _first(what: Mapping[str, Any]) -> Mapping[str, Any]:
+def _item_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the items of a tuple."""
-    items: list[Mapping[str, Any]] = what.get("prefixItems", [])
+    items: list[Mapping[str, Any]] = schema.get("prefixItems", [])
     return items[0] if items else {}
 
 
-def _range(what: Mapping[str, Any]) -> str:
-    bounds = {key: f"{what[key]:g}" for key in BOUNDS if abs(what.get(key, BEYOND)) < BEYOND}
+def _range(schema: Mapping[str, Any]) -> str:
+    bounds = {key: f"{schema[key]:g}" for key in BOUNDS if abs(schema.get(key, BEYOND)) < BEYOND}
     if bounds.keys() == {"minimum", "maximum"}:
         return f", {bounds['minimum']} to {bounds['maximum']}"
     return "".join(f", {BOUNDS[key]} {value}" for key, value in bounds.items())
 
 
-def _shown(default: Any) -> str:
+def _default_text(default: Any) -> str:
     if default is None:
         return "not set"
     return str(default).lower() if isinstance(default, bool) else str(default)
@@ -235,27 +252,29 @@ def settings(
         a key, a section, a method or a partition; all settings if not given
     """
     if schema:
-        from pomona.cli.settings_schema import schema as made  # late: only this needs it
+        from pomona.cli.settings_schema import schema as build_schema  # late: only this needs it
 
-        emit(made())
+        emit(build_schema())
         return
-    show(find(key, every()) if key else every(), json)
+    show(find(key, all_settings()) if key else all_settings(), json)
 
 
-def show(found: Sequence[Setting], json: bool) -> None:
+def show(entries: Sequence[Setting], json: bool) -> None:
     """Print settings, each with its values, its default and its meaning."""
     if json:
-        emit([asdict(setting) for setting in found])
+        emit([asdict(setting) for setting in entries])
         return
-    for s in found:
+    for s in entries:
         owner = f", {s.owner}" if s.owner else ""
-        out.print(f"{s.key}  ({s.kind}; default {s.default}{owner})", markup=False, highlight=False)
-        out.print(f"    {s.meaning}", markup=False, highlight=False)
+        stdout.print(
+            f"{s.key}  ({s.kind}; default {s.default}{owner})", markup=False, highlight=False
+        )
+        stdout.print(f"    {s.meaning}", markup=False, highlight=False)
 
 
-def of_a_run() -> str:
+def run_help() -> str:
     """Settings shown by ``pomona run --help``: those of every run."""
-    common = [s for s in every() if "." not in s.key and not s.owner]
+    common = [s for s in all_settings() if "." not in s.key and not s.owner]
     rows = [
         f"- `{s.key}={s.default}`: {s.meaning}"
         if s.default != "not set"

@@ -20,59 +20,69 @@ from pomona.models import ModelSettings
 from pomona.partition import RECIPES
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
-OWN = {"type": "string", "pattern": ":"}  # module:function or module:Class
+CUSTOM = {"type": "string", "pattern": ":"}  # module:function or module:Class
 Schema = dict[str, Any]
-Kinds = tuple[type[BaseModel], ...]
-Refs = Mapping[Any, Schema]  # a kind's definition
+Records = tuple[type[BaseModel], ...]
+Refs = Mapping[Any, Schema]  # a record's definition
 
 
 def schema() -> Schema:
     """Return the JSON Schema (draft 2020-12) of a settings file; sections may be names only."""
-    own = {name: _own(name) for name in CONTENTS}
-    data = {**{name: (entry.settings,) for name, entry in CATALOGUE.items()}, **own}
-    methods = {name: (kind,) for name, kind in METHODS.items()}
-    partitions = {name: (kind,) for name, kind in RECIPES.items()}
-    optimizers: Mapping[str, Kinds] = {name: (kind,) for name, kind in OPTIMIZERS.items()}
-    tables: tuple[Mapping[str, Kinds], ...] = (data, methods, partitions, optimizers)
-    every: set[type[BaseModel]] = {Config, ModelSettings, CustomReader}
-    every |= {kind for table in tables for kinds in table.values() for kind in kinds}
-    ordered = sorted(every, key=lambda kind: kind.__name__)
-    refs, found = models_json_schema([(kind, "validation") for kind in ordered])
-    ref: Refs = {kind: made for (kind, _), made in refs.items()}
-    top = found["$defs"].pop(Config.__name__)
+    custom = {name: _file_settings(name) for name in CONTENTS}
+    data = {**{name: (entry.settings,) for name, entry in CATALOGUE.items()}, **custom}
+    methods = {name: (record,) for name, record in METHODS.items()}
+    partitions = {name: (record,) for name, record in RECIPES.items()}
+    optimizers: Mapping[str, Records] = {name: (record,) for name, record in OPTIMIZERS.items()}
+    tables: tuple[Mapping[str, Records], ...] = (data, methods, partitions, optimizers)
+    record_set: set[type[BaseModel]] = {Config, ModelSettings, CustomReader}
+    record_set |= {record for table in tables for records in table.values() for record in records}
+    ordered = sorted(record_set, key=lambda record: record.__name__)
+    refs, definitions = models_json_schema([(record, "validation") for record in ordered])
+    ref: Refs = {record: definition for (record, _), definition in refs.items()}
+    top = definitions["$defs"].pop(Config.__name__)
     stepped = {"pattern": rf"\+({'|'.join(SUFFIXES)})$"}
     sections = {
-        "method": _named(methods, ref, "", [OWN, stepped]),
-        "data": _named(
+        "method": _section(methods, ref, "", [CUSTOM, stepped]),
+        "data": _section(
             data,
             ref,
             DEFAULT,
-            [OWN],
-            {"if": _name(OWN), "then": ref[CustomReader]},
+            [CUSTOM],
+            {"if": _name(CUSTOM), "then": ref[CustomReader]},
             {
-                "if": {"not": _any_of("name"), **_any_of(*LOCATIONS)},
-                "then": {"anyOf": [ref[kind] for kinds in own.values() for kind in kinds]},
+                "if": {"not": _require_any("name"), **_require_any(*LOCATIONS)},
+                "then": {
+                    "anyOf": [ref[record] for records in custom.values() for record in records]
+                },
             },
         ),
-        "partition": _named(partitions, ref),
+        "partition": _section(partitions, ref),
         "model": {"if": {"type": "string"}, "else": ref[ModelSettings]},
-        "optimizer": {"type": "object", **_named(optimizers, ref, "sgd")["else"]},
+        "optimizer": {"type": "object", **_section(optimizers, ref, "sgd")["else"]},
     }
     for key, section in sections.items():
-        given = top["properties"][key]
-        told = {k: given[k] for k in ("default", "description") if given.get(k) is not None}
-        top["properties"][key] = {**told, **section}
+        property_schema = top["properties"][key]
+        texts = {
+            k: property_schema[k]
+            for k in ("default", "description")
+            if property_schema.get(k) is not None
+        }
+        top["properties"][key] = {**texts, **section}
     top["description"] = "Settings of `pomona run`; a section may be given by its name only."
-    return {"$schema": DRAFT, "title": "Pomona run", **_untitled({**top, "$defs": found["$defs"]})}
+    return {
+        "$schema": DRAFT,
+        "title": "Pomona run",
+        **_untitled({**top, "$defs": definitions["$defs"]}),
+    }
 
 
-def _own(content: str) -> Kinds:
-    """Return the settings that own data of this content may have; not of data in memory."""
+def _file_settings(content: str) -> Records:
+    """Return the settings of a user's data files of this content."""
     files = [s for s in sources() if s.content == content and s.location != "memory"]
     return tuple(dict.fromkeys(map(settings_class, files)))
 
 
-def _any_of(*keys: str) -> Schema:
+def _require_any(*keys: str) -> Schema:
     return {"anyOf": [{"required": [key]} for key in keys]}
 
 
@@ -80,42 +90,49 @@ def _name(values: Schema) -> Schema:
     return {"properties": {"name": values}, "required": ["name"]}
 
 
-def _named(
-    table: Mapping[str, Kinds],
+def _section(
+    table: Mapping[str, Records],
     ref: Refs,
     default: str = "",
-    others: Sequence[Schema] = (),
-    *more: Schema,
+    alternatives: Sequence[Schema] = (),
+    *extra_cases: Schema,
 ) -> Schema:
     """Return the schema of a section whose name selects its keys.
 
     Args:
-        table: the kinds of settings of each name.
-        ref: the definition of each kind.
+        table: the settings records of each name.
+        ref: the definition of each record.
         default: the name if none is given; empty if it must be.
-        others: what else a name may be.
-        more: further cases.
+        alternatives: schemas of other allowed names.
+        extra_cases: further cases.
     """
-    names = {"anyOf": [{"enum": [*table]}, *others]}
-    by_kinds: dict[Kinds, list[str]] = {}
-    for name, kinds in table.items():
-        by_kinds.setdefault(kinds, []).append(name)
+    names = {"anyOf": [{"enum": [*table]}, *alternatives]}
+    by_records: dict[Records, list[str]] = {}
+    for name, records in table.items():
+        by_records.setdefault(records, []).append(name)
     cases = []
-    for kinds, own in by_kinds.items():
-        fits = ref[kinds[0]] if len(kinds) == 1 else {"anyOf": [ref[kind] for kind in kinds]}
-        chosen = _name({"enum": own})
-        if default in own:
-            chosen = {"anyOf": [chosen, {"not": _any_of("name", *LOCATIONS)}]}
+    for records, record_names in by_records.items():
+        fits = (
+            ref[records[0]] if len(records) == 1 else {"anyOf": [ref[record] for record in records]}
+        )
+        chosen = _name({"enum": record_names})
+        if default in record_names:
+            chosen = {"anyOf": [chosen, {"not": _require_any("name", *LOCATIONS)}]}
         cases.append({"if": chosen, "then": fits})
-    must = {} if default else {"required": ["name"]}
-    section = {"type": "object", "properties": {"name": names}, **must, "allOf": [*cases, *more]}
+    required = {} if default else {"required": ["name"]}
+    section = {
+        "type": "object",
+        "properties": {"name": names},
+        **required,
+        "allOf": [*cases, *extra_cases],
+    }
     return {"if": {"type": "string"}, "then": names, "else": section}
 
 
-def _untitled(part: Any) -> Any:
-    """Return a schema without the titles that Pydantic makes of names."""
-    if isinstance(part, dict):
+def _untitled(node: Any) -> Any:
+    """Return a schema without the titles that Pydantic derives from names."""
+    if isinstance(node, dict):
         return {
-            k: _untitled(v) for k, v in part.items() if not (k == "title" and isinstance(v, str))
+            k: _untitled(v) for k, v in node.items() if not (k == "title" and isinstance(v, str))
         }
-    return [_untitled(each) for each in part] if isinstance(part, list) else part
+    return [_untitled(item) for item in node] if isinstance(node, list) else node

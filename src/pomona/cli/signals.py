@@ -12,7 +12,7 @@ CODE = 143
 
 
 @contextmanager
-def heeded() -> Iterator[None]:
+def handle_signals() -> Iterator[None]:
     """SIGTERM ends the block with SystemExit(143); neither it nor Ctrl-C is swallowed by a
     callback.
 
@@ -31,19 +31,19 @@ def heeded() -> Iterator[None]:
     def hook(unraisable: "sys.UnraisableHookArgs") -> None:
         number = _signal(unraisable.exc_value)
         if number is None:
-            before(unraisable)
+            previous_hook(unraisable)
             return
         lost[:] = [number]
         signal.setitimer(signal.ITIMER_REAL, SOON)
 
     signal.signal(signal.SIGTERM, _terminate)
-    alarm, before = signal.signal(signal.SIGALRM, again), sys.unraisablehook
+    alarm, previous_hook = signal.signal(signal.SIGALRM, again), sys.unraisablehook
     sys.unraisablehook = hook
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
-        sys.unraisablehook = before
+        sys.unraisablehook = previous_hook
         signal.signal(signal.SIGALRM, alarm)
 
 

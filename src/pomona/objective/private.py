@@ -326,8 +326,8 @@ def refuse_statistics(module: nn.Module) -> None:
         if stores or isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise ConfigError(
                 f"layer {name} ({type(layer).__name__}) stores or uses statistics of a batch, "
-                "which privacy cannot cover; choose a model without it (lenet, cnn, vgg11, mlp), or "
-                "put GroupNorm or LayerNorm in its place"
+                "which privacy cannot cover; choose a model without it (lenet, cnn, vgg11, mlp), "
+                "or put GroupNorm or LayerNorm in its place"
             )
 
 

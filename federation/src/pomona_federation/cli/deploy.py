@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit
-from pomona.cli.settings import Part, Setting, find, of_part, show
+from pomona.cli.settings import Setting, SettingsTable, find, show, table_settings
 from pomona.core.errors import ConfigError
 from pomona.core.files import content
 from pomona.core.settings import Settings
@@ -263,4 +263,6 @@ def settings_of(record: type[Settings]) -> list[Setting]:
     study's too.
     """
     known = {"study"} | (set(StudyTerms.model_fields) if record in KINDS.values() else set())
-    return [setting for setting in of_part(Part("", record)) if setting.key not in known]
+    return [
+        setting for setting in table_settings(SettingsTable("", record)) if setting.key not in known
+    ]

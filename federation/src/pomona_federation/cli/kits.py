@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pomona.cli.output import Json, emit, print_table, say, size
+from pomona.cli.output import Json, echo, emit, print_table, size
 from pomona.core.bounds import ROUNDS
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
@@ -116,8 +116,8 @@ def _save(folder: Path, whose: Role, file: Path, without_key: bool, json: bool) 
         emit(made.model_dump(mode="json"))
         return
     total = sum(one.size for one in made.files.values())
-    say(f"{file}: {len(made.files)} files, {size(total)}, of {made.federation}; {SECRET}")
-    say("not in it: data, own files but code, a proxy's password, other silos' models, logs")
+    echo(f"{file}: {len(made.files)} files, {size(total)}, of {made.federation}; {SECRET}")
+    echo("not in it: data, own files but code, a proxy's password, other silos' models, logs")
 
 
 def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: bool) -> None:
@@ -127,25 +127,25 @@ def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: boo
     if json:
         emit({**told.model_dump(mode="json", exclude={"files"}), "files": len(told.files)})
         return
-    say(f"{folder}: the {whose} of {told.federation} as of {told.made}, {len(told.files)} files")
-    say(
+    echo(f"{folder}: the {whose} of {told.federation} as of {told.made}, {len(told.files)} files")
+    echo(
         "next: never run the other copy again; put the data where silo.toml says"
         if whose == "silo"
         else ""
     )
     if needs_key(folder, told):
-        say("      put the private key to keys/silo.key (mode 0600)")
+        echo("      put the private key to keys/silo.key (mode 0600)")
     if any(name.endswith("ledger.jsonl") for name in told.files):
         until = said.trained_until
         known = "all that is left of the run" if until is None else f"rounds until {until}"
-        say(
+        echo(
             f"      privacy: {known} counts as spent once more, since this backup cannot know "
             "what was"
         )
     for line in privacy_known(folder) if whose == "silo" else ():
-        say(f"      privacy: {line}")
+        echo(f"      privacy: {line}")
     for line in deciding(folder, whose):
-        say(f"      it brings {line}")
+        echo(f"      it brings {line}")
 
 
 KINDS: tuple[Kind, ...] = ("keep", "secret", "kit", "own")
@@ -183,7 +183,7 @@ def _show(folder: Path, whose: Role, paths: Kind | None, json: bool) -> None:
     found = contents(folder, whose)
     if paths:
         found = [item for item in found if item.rule.kind == paths and item.plain]
-        emit([str(item.path) for item in found]) if json else say(
+        emit([str(item.path) for item in found]) if json else echo(
             *(str(item.path) for item in found)
         )
         return
@@ -192,7 +192,7 @@ def _show(folder: Path, whose: Role, paths: Kind | None, json: bool) -> None:
         emit({"contents": rows, "notes": _notes(found)})
         return
     print_table(of_records([{**row, "bytes": size(row["bytes"])} for row in rows]))
-    say("", *_notes(found), ELSEWHERE)
+    echo("", *_notes(found), ELSEWHERE)
 
 
 def _notes(found: list[Item]) -> list[str]:
@@ -240,12 +240,12 @@ def next_key(*, folder: SiloKit = HERE, json: Json = False) -> None:
     if json:
         emit({"key": public, "fingerprint": fingerprint})
         return
-    say(f"{public}  {fingerprint}", f"compare    {TELEPHONE}")
-    say(
+    echo(f"{public}  {fingerprint}", f"compare    {TELEPHONE}")
+    echo(
         "next       send that file to the lead (no secret), who runs there: pomona deploy "
         "renew-key NAME --key FILE"
     )
-    say(
+    echo(
         "           with the folder that comes back: pomona silo stop, pomona silo use-key "
         "FOLDER, pomona silo start"
     )
@@ -265,7 +265,7 @@ def use_key(came: Path, *, folder: SiloKit = HERE, json: Json = False) -> None:
     if json:
         emit({"fingerprint": fingerprint})
     else:
-        say(
+        echo(
             f"keys/silo.key is now {fingerprint}; `pomona silo start` continues with it; the "
             "previous key is deleted"
         )
@@ -293,12 +293,12 @@ def certify_key(
     if json:
         emit(vars(made))
         return
-    say(f"{made.folder}  {made.fingerprint}; no secrets inside", f"compare    {TELEPHONE}")
-    say(
+    echo(f"{made.folder}  {made.fingerprint}; no secrets inside", f"compare    {TELEPHONE}")
+    echo(
         f"next       {name}.pub and {name}.cert to the server, whose administrator runs there, "
         "between two rounds:"
     )
-    say(
+    echo(
         f"           pomona server renew-key {name} --key {name}.pub",
         f"           then the folder to {name}",
     )
@@ -324,7 +324,7 @@ def replace_key(
     if json:
         emit({"silo": name, "fingerprint": fingerprint})
     else:
-        say(
+        echo(
             f"{name} connects with {fingerprint} from now on, and is absent until it does; its "
             "place and state stay"
         )

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, print_table, say
+from pomona.cli.output import Json, echo, emit, print_table
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
@@ -31,7 +31,7 @@ def page(
     require_kit(folder, "server")
     if name is None:
         names = sorted(page_readers.readers(folder).tokens)
-        emit(names) if json else say(*(names or ["no one may read the status page"]))
+        emit(names) if json else echo(*(names or ["no one may read the status page"]))
         return
     if revoke:
         page_readers.revoke(folder, name)
@@ -45,7 +45,7 @@ def page(
         "password": page_readers.add(folder, name),
         "certificate_sha256": fingerprint(folder / "certs" / "server.crt"),
     }
-    emit(row) if json else say(*(f"{key.replace('_', ' ')}: {row[key]}" for key in row))
+    emit(row) if json else echo(*(f"{key.replace('_', ' ')}: {row[key]}" for key in row))
 
 
 def notify(

@@ -129,20 +129,20 @@ def simulate(
     words the data, which must fit the task, and other settings: data=table data.path=rows.csv
         data.client_column=silo
     """
-    from pomona.cli.run import closing, watched
+    from pomona.cli.run import print_summary, run_with_progress
     from pomona.results.web.report_page import write
     from pomona_federation.rehearsal.inputs import of_study
 
     below, prepare = of_study(study, members)
-    config = config_of(words, under=below)
+    config = config_of(words, base=below)
     if dry_run:
         emit(config.tree()) if json else print(config.toml(), end="")
         return
     name = f"{config.method.name}-{study.stem}".replace(":", ".")
     folder = out or Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-    result = watched(config, folder, prepare=prepare)
+    result = run_with_progress(config, folder, prepare=prepare)
     page = write([result], folder)
     if json:
         emit({**result.summary, "folder": folder, "report": page})
     else:
-        closing(result, folder, page)
+        print_summary(result, folder, page)

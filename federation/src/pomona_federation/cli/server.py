@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, out, print_table, say, shown, size, talk
+from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printable, size, stdout
 from pomona.core.errors import StorageError
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import SERVER, ServerKit
@@ -38,7 +38,7 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
     from pomona_federation.server.launcher import serve
 
     try:
-        status = serve(folder, talk, resume, standing)
+        status = serve(folder, echo_stderr, resume, standing)
     except KeyboardInterrupt:
         print(
             "error[INTERRUPTED]: stopped before the end; `pomona server resume` continues",
@@ -49,7 +49,7 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
         emit(status.model_dump())
     if status.state != "finished":
         said = f"error[RUN]: {status.state} after round {status.round}: {status.reason}"
-        print(shown(said), file=sys.stderr)
+        print(printable(said), file=sys.stderr)
     elif not json:
         print(f"finished after round {status.round}")
     sys.exit(status.code or 0)
@@ -72,7 +72,7 @@ def status(
     while True:
         standing = server(folder, study)
         if watch and not json:
-            out.clear()
+            stdout.clear()
         emit(standing) if json else _show(standing)
         if not watch:
             return
@@ -91,7 +91,7 @@ def _progress(s: dict[str, Any]) -> str:
 
 
 def _show(s: dict[str, Any]) -> None:
-    say(
+    echo(
         f"{s['federation']}: "
         + (f"process {s['pid']} since {s['since']}" if s["pid"] else "no server runs"),
         f"study {s['study']}, {s['method']}: {s['state']}{_progress(s)}"
@@ -175,10 +175,10 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     if not history["unused"]:
         print(f"nothing: {used}")
         return
-    say(f"{silo}: {used}")
+    echo(f"{silo}: {used}")
     print_table(of_records(list(_spans(history["unused"]))))
     for reason, remedy in {row["reason"]: row["remedy"] for row in history["unused"]}.items():
-        say(f"{reason}: {remedy}")
+        echo(f"{reason}: {remedy}")
 
 
 def _spans(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:

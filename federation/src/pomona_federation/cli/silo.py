@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, out, print_table, say, size, talk
-from pomona.cli.predict import To, exported
+from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, size, stdout
+from pomona.cli.predict import ExportFormat, export_model
 from pomona.core.errors import ConfigError
 from pomona.core.files import own
 from pomona.core.table import of_records
@@ -26,7 +26,7 @@ def start(*, folder: SiloKit = HERE, json: Json = False) -> None:
     from pomona_federation.silo.node_supervisor import run_node
 
     try:
-        run_node(folder, (lambda text: emit({"said": text})) if json else talk)
+        run_node(folder, (lambda text: emit({"said": text})) if json else echo_stderr)
     except KeyboardInterrupt:
         print("error[INTERRUPTED]: stopped; `pomona silo start` joins again", file=sys.stderr)
         sys.exit(130)
@@ -43,7 +43,7 @@ def status(*, folder: SiloKit = HERE, json: Json = False) -> None:
         emit(s)
         return
     torn, visits = s["torn_visits"], f"last visit {s['last_visit'] or 'none yet'}"
-    say(
+    echo(
         f"{s['federation']} at {s['server']}",
         (
             f"node      {s['state']}{_in_brackets(s['reason'])}, since {s['since'] or '-'}, "
@@ -118,47 +118,47 @@ def check(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) ->
         emit({"checks": [vars(line) for line in lines], "leaves": leaves, "code": code})
     else:
         for line in lines:
-            say(f"{line.result:<8} {line.check:<12} {line.text}")
+            echo(f"{line.result:<8} {line.check:<12} {line.text}")
         if leaves:
             print("\nWhat would leave this silo")
             for text in texts(leaves):
-                say(f"  {text}")
+                echo(f"  {text}")
     sys.exit(code)
 
 
 def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -> None:
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
-    from pomona.cli.progress import watching
+    from pomona.cli.progress import progress_display
     from pomona_federation.silo.silo_report import NO_GAIN, WITHOUT_NOISE
     from pomona_federation.silo.silo_report import report as made
 
-    with watching(stays=False) as watcher:
+    with progress_display(stays=False) as watcher:
         r, page = made(folder, watcher, study)
     if json:
         emit(vars(r))
         return
     own, alone = r.own, r.alone
-    say(
+    echo(
         f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round "
         f"{own['round']}"
     )
-    say(
+    echo(
         f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; "
         f"training alone{WITHOUT_NOISE if r.privacy else ''} for as many rounds "
         f"{r.judged.text(alone['value'])}"
     )
-    say(NO_GAIN)
+    echo(NO_GAIN)
     if r.privacy:
-        say(f"privacy of what was sent: {r.privacy}")
+        echo(f"privacy of what was sent: {r.privacy}")
     for title, rows in r.peers:
-        out.print()
+        stdout.print()
         print_table(of_records(rows, title))
     print(f"\nwritten  {page}")
 
 
 def export(
     *,
-    to: To,
+    to: ExportFormat,
     study: Study = None,
     out_: Annotated[
         Path | None, Parameter(name="--out", help="the file; default state/.../exports/personal.TO")
@@ -181,4 +181,4 @@ def export(
         )
     importable(folder)
     path = out_ or own(models, "exports", f"personal.{to}")
-    exported(model, path, to, bool(silo.file.code), json)
+    export_model(model, path, to, bool(silo.file.code), json)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, emit, print_table, say
+from pomona.cli.output import Json, echo, emit, print_table
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.registry import importable
 from pomona.core.table import of_records
@@ -87,7 +87,7 @@ def begin(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     if json:
         emit({"study": name, "begun": True, "undecided": without})
         return
-    say(
+    echo(
         f"study {name} starts when its turn comes"
         + (f", without {', '.join(without)}" if without else "")
     )
@@ -138,7 +138,7 @@ def studies(
     if ask:
         from pomona_federation.silo.study_proposals import consider, over_the_network
 
-        consider(folder, over_the_network(folder), say)
+        consider(folder, over_the_network(folder), echo)
     rows = [_known(k) for k in KnownStudies(folder).all]
     if json:
         emit(rows)
@@ -148,12 +148,12 @@ def studies(
         print_table(of_records(rows))
         waiting = [r for r in rows if r["decision"] == "pending"]
         if waiting:
-            say(
+            echo(
                 f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what "
                 "to know first,"
             )
-            say("and what would leave")
-            say(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
+            echo("and what would leave")
+            echo(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
     if not json and (costs := overview(folder)):
         whom = {c["study"]: against for c in costs if (against := c.pop("against"))}
         notes = [f"study {name}: an epsilon holds {against}" for name, against in whom.items()]
@@ -218,7 +218,7 @@ def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> No
     if json:
         emit(_known(done))
     else:
-        say(
+        echo(
             f"study {done.study.name} ({done.agreement[:16]}) is {done.status} by {done.by}; {news}"
         )
 
@@ -228,9 +228,9 @@ def _hear(folder: Path) -> None:
     from pomona_federation.silo.study_proposals import consider, over_the_network
 
     try:
-        consider(folder, over_the_network(folder), say)
+        consider(folder, over_the_network(folder), echo)
     except (PomonaError, OSError, ValueError) as fault:
-        say(f"the server cannot be asked for new studies now: {fault}")
+        echo(f"the server cannot be asked for new studies now: {fault}")
 
 
 def _account() -> str:

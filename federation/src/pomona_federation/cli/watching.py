@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pomona.cli.output import Json, emit, say, talk
+from pomona.cli.output import Json, echo, echo_stderr, emit
 from pomona.core.errors import ConfigError, StorageError
 from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
 from pomona_federation.installation.contents import STATE, Role
@@ -56,7 +56,7 @@ def _show_audit(path: Path, json: bool) -> None:
         emit(list(rows))
     for row in rows:
         rest = "  ".join(f"{k}={v}" for k, v in row.items() if k not in {"time", "event", "chain"})
-        say(f"{row.get('time')}  {row.get('event')!s:<14} {rest}")
+        echo(f"{row.get('time')}  {row.get('event')!s:<14} {rest}")
 
 
 def _verify(path: Path, json: bool) -> None:
@@ -127,7 +127,7 @@ def _print(lines: list[LogLine], as_json: bool) -> None:
     for line in lines:
         number = "" if line.round is None else f"[round {line.round}] "
         text = f"{line.time or '-':<24} {line.process:<10} {line.level:<8} {number}{line.text}"
-        say(dumps(vars(line)) if as_json else text)
+        echo(dumps(vars(line)) if as_json else text)
 
 
 Port = Annotated[
@@ -160,6 +160,8 @@ def _serve(make: Callable[[], Any], port: int) -> None:
     from pomona_federation.monitoring.metrics_app import serve
 
     try:
-        serve(make, port, lambda taken: talk(f"http://127.0.0.1:{taken}/metrics and /health"))
+        serve(
+            make, port, lambda taken: echo_stderr(f"http://127.0.0.1:{taken}/metrics and /health")
+        )
     except KeyboardInterrupt:
         sys.exit(130)
