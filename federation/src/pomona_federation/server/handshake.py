@@ -30,10 +30,9 @@ from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, Unus
 from pomona_federation.versions import Versions, note, own, require_begun
 
 NODES = "nodes.json"
-TIMEOUT = (
-    120.0  # seconds a silo may take to identify itself: a process starts, and its data is read
-)
-
+TIMEOUT = 120.0  # seconds until a silent node is asked again, as it may have been restarted
+LIFETIME = 600.0  # seconds in which an answer counts: a process starts, and its data is read
+AT_ONCE = 2  # hellos in transit to a node: it answers one after the other
 
 # Flower's: up to 2^64, so not as a number
 NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]
@@ -43,6 +42,15 @@ class KnownNodes(Settings):
     """The nodes of silos by place, in ``nodes.json``: Flower gives a key the same node again."""
 
     nodes: dict[Place, NodeId] = Field({}, max_length=PLACES)
+
+
+@dataclass(frozen=True)
+class OpenHello:
+    """A hello to a node, whose answer counts ``until`` then."""
+
+    node: int
+    hello: Hello
+    until: float
 
 
 @dataclass
@@ -68,7 +76,7 @@ class Handshake:
     round: int = 0
     turned_away: dict[str, UnusedUplink] = field(default_factory=dict)
     _again: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
-    _asked: dict[str, tuple[int, Hello]] = field(default_factory=dict)  # ticket -> whom, what
+    _open: dict[str, OpenHello] = field(default_factory=dict)  # by ticket
     _before: Mapping[Place, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,25 +93,29 @@ class Handshake:
     @property
     def tickets(self) -> Sequence[str]:
         """Tickets of the hellos in transit."""
-        return tuple(self._asked)
+        return tuple(self._open)
 
     @property
     def asked(self) -> Sequence[int]:
         """The nodes that they are for."""
-        return tuple(node for node, _ in self._asked.values())
+        return tuple(sent.node for sent in self._open.values())
 
     def ask(self) -> None:
-        """Send a hello to each unknown node; one that did not answer in time is asked once more."""
+        """Send a hello to each unknown node; one that does not answer in time is asked once more,
+        and either answer counts.
+        """
         now, online = monotonic(), self.bus.online()
         self._recall(online)
-        self._asked = {ticket: to for ticket, to in self._asked.items() if self._again[to[0]] > now}
-        unknown = sorted(online - set(self.nodes.values()))
-        asked = {node: self._hello() for node in unknown if self._again.get(node, 0.0) <= now}
-        self._again |= dict.fromkeys(asked, now + TIMEOUT)
-        tickets = self.bus.send(
-            [Outgoing(node, Message.of(hello), TIMEOUT) for node, hello in asked.items()]
-        )
-        self._asked |= dict(zip(tickets, asked.items(), strict=True))
+        met = set(self.nodes.values())
+        self._open = {t: o for t, o in self._open.items() if o.until > now and o.node not in met}
+        due = [
+            OpenHello(node, self._hello(), now + LIFETIME)
+            for node in sorted(online - met)
+            if self._again.get(node, 0.0) <= now and self.asked.count(node) < AT_ONCE
+        ]
+        self._again |= {sent.node: now + TIMEOUT for sent in due}
+        tickets = self.bus.send([Outgoing(o.node, Message.of(o.hello), LIFETIME) for o in due])
+        self._open |= dict(zip(tickets, due, strict=True))
 
     def _recall(self, online: frozenset[int]) -> None:
         """Reassign their silos' places to nodes that are back after a restart of the server."""
@@ -132,14 +144,14 @@ class Handshake:
 
     def meet(self, ticket: str, got: Message | Undelivered) -> None:
         """Assign a node its silo's place, by the key that signed."""
-        node, hello = self._asked.pop(ticket)
-        if isinstance(got, Undelivered):
+        sent = self._open.pop(ticket)
+        if isinstance(got, Undelivered) or sent.node in self.nodes.values():
             return
         try:
             with untrusted(Reason.NOT_A_MEMBER):
-                self._met(node, hello, got)
+                self._met(sent.node, sent.hello, got)
         except UnusableError as fault:
-            self._turn_away(f"node {node}", fault)
+            self._turn_away(f"node {sent.node}", fault)
 
     def _met(self, node: int, hello: Hello, got: Message) -> None:
         """Raise ProtocolError, or another error, unless a silo with a place in the registry has

@@ -1,0 +1,71 @@
+"""A silo on a busy machine says who it is after the server has asked again: its answer counts."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pomona_federation.messages.message_bus import Undelivered
+from pomona_federation.server import handshake
+from pomona_federation.server.handshake import LIFETIME, TIMEOUT, Handshake
+from pomona_federation.unused_uplinks import Reason
+
+NODE = 7
+
+
+class Hellos(Handshake):
+    """A handshake that takes every answer for that of the silo with place 0."""
+
+    def _met(self, node, hello, got):
+        self.nodes[0] = node
+
+
+@pytest.fixture
+def asking(tmp_path, monkeypatch):
+    """``at(second, answers)`` greets the node at that time, with the answers that come then, by
+    ticket; ``sent`` are the messages.
+    """
+    now, sent = SimpleNamespace(at=0.0, answers={}), []
+
+    def send(messages):
+        sent.extend(messages)
+        return [f"hello {len(sent)}" for _ in messages]
+
+    def fetch(tickets):
+        return {ticket: now.answers[ticket] for ticket in tickets if ticket in now.answers}
+
+    def at(second, **answers):
+        now.at, now.answers = second, {f"hello {k[1:]}": got for k, got in answers.items()}
+        hellos.greet()
+        return hellos
+
+    monkeypatch.setattr(handshake, "monotonic", lambda: now.at)
+    bus = SimpleNamespace(online=lambda: frozenset({NODE}), send=send, fetch=fetch)
+    agreed = SimpleNamespace(agreement="ab" * 32, federation=SimpleNamespace(silo=()))
+    registry = SimpleNamespace(path=tmp_path / "roster.json", entries=[])
+    hellos = Hellos(agreed, "ab", registry, bus, audit=None)
+    return SimpleNamespace(at=at, sent=sent)
+
+
+@pytest.mark.parametrize("second", [TIMEOUT - 1, TIMEOUT + 1, LIFETIME - 1])
+def test_an_answer_counts_as_long_as_the_message_lives(second, asking):
+    asking.at(0.0)
+    asking.at(TIMEOUT)
+    assert asking.at(second, _1="north").nodes == {0: NODE}
+    assert {message.seconds for message in asking.sent} == {LIFETIME}
+    assert asking.at(second + 1).tickets == ()  # nobody is waited for, or asked, any more
+
+
+def test_a_node_that_was_restarted_answers_the_second_hello(asking):
+    asking.at(0.0)
+    asking.at(1.0, _1=Undelivered(Reason.NODE_RESTARTED, "", again=True))
+    assert len(asking.sent) == 1
+    asking.at(TIMEOUT)
+    assert asking.at(TIMEOUT + 1, _2="north").nodes == {0: NODE}
+
+
+def test_a_silent_node_has_two_hellos_at_most(asking):
+    for second in range(0, int(LIFETIME), 10):
+        asking.at(second)
+    assert len(asking.sent) == 2
+    asking.at(LIFETIME)
+    assert len(asking.sent) == 3
