@@ -2,8 +2,10 @@
 network.
 """
 
+import os
 import tomllib
 from itertools import count
+from unittest import mock
 
 import pytest
 import tomli_w
@@ -22,6 +24,7 @@ from pomona_federation.rehearsal.inputs import data_section, federation_file, wr
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo.settings import use_kit
 from pomona_federation.study import KIT
+from pomona_federation.supervision.processes import SERVER_KIT
 
 APPLE = {"name": "apple", "budget": 1}
 PRIVATE = {
@@ -91,8 +94,13 @@ class Federation:
 
     def run(self, study=KIT):
         """Run the ServerApp to the end of a study."""
-        context = Context(1, 0, {}, RecordDict(), {"folder": str(self.server), "study": study})
-        server_app(self.grid, context)
+        run_study(self.grid, self.server, study)
+
+
+def run_study(grid, kit, study=KIT):
+    """Run the ServerApp of a server's kit to the end of a study."""
+    with mock.patch.dict(os.environ, {SERVER_KIT: str(kit)}):
+        server_app(grid, Context(1, 0, {}, RecordDict(), {"study": study}))
 
 
 class LocalGrid(Grid):

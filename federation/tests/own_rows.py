@@ -10,14 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import tomli_w
-from flwr.app import Context, RecordDict
 from PIL import Image
 
-from federation_in_process import APPLE, LocalGrid, loaded
+from federation_in_process import APPLE, LocalGrid, loaded, run_study
 from pomona.config import resolve
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
-from pomona_federation.flower_apps import server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import of_study
 from pomona_federation.task_settings import of_files
@@ -232,8 +230,7 @@ class OwnRows:
 
     def run(self):
         """Run the federation in this process, and return the silos' models."""
-        context = Context(1, 0, {}, RecordDict(), {"folder": str(self.server), "study": "kit"})
-        server_app(self.grid, context)
+        run_study(self.grid, self.server)
         return self.models()
 
     def models(self):

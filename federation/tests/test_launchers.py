@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 import tomli_w
@@ -19,7 +20,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.provision.provision import provision
 from pomona_federation.server import auth_proxy, launcher, superlink, superlink_client
 from pomona_federation.server.superlink import anonymous
-from pomona_federation.supervision.processes import QUIET, environment
+from pomona_federation.supervision.processes import QUIET, SERVER_KIT, environment
 
 pytestmark = pytest.mark.long
 
@@ -297,3 +298,10 @@ def test_supervisors_status_add_and_renew_load_no_pytorch(module):
         "sys.modules.keys()))"
     )
     assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
+
+
+def test_the_kit_is_in_the_environment_of_its_app_and_in_no_setting_of_a_run(tmp_path):
+    """A run's settings are open to all members."""
+    with mock.patch.dict(os.environ):
+        env = launcher._flower(tmp_path, tmp_path, federation())
+    assert env[SERVER_KIT] == str(tmp_path)

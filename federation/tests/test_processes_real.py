@@ -30,6 +30,7 @@ from pomona_federation.supervision.processes import process_tree
 pytestmark = pytest.mark.slow
 
 SERVER_APP = """
+import os
 import time
 from pathlib import Path
 from flwr.app import Message
@@ -41,7 +42,7 @@ from pomona_federation.messages.message_pieces import packed
 app = ServerApp()
 @app.main()
 def main(grid, context):
-    run = Path(context.run_config["folder"]) / "run"
+    run = Path(os.environ["POMONA_SERVER_KIT"]) / "run"
     for number in range(read_status(run).round + 1, {rounds} + 1):
         answered = []
         while not any(not reply.has_error() for reply in answered):

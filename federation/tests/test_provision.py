@@ -273,7 +273,7 @@ def test_the_app_is_pinned_as_flower_bundles_it(kit, tmp_path):
         names = set(archive.namelist()) - {".info/CONTENT"}
         assert names == {name.removeprefix("app/") for name in APP}
         about = tomllib.loads(archive.read("pyproject.toml").decode())["tool"]["flwr"]["app"]
-        assert about["config"] == {"folder": "", "study": ""}
+        assert about["config"] == {"study": ""}
         for half in ("serverapp", "clientapp"):
             module, name = about["components"][half].split(":")
             code = archive.read(f"{module.replace('.', '/')}.py").decode()

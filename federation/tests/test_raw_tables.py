@@ -7,17 +7,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tomli_w
-from flwr.app import Context, RecordDict
 
 import pomona
-from federation_in_process import APPLE, LocalGrid, deployed, loaded, same
+from federation_in_process import APPLE, LocalGrid, deployed, loaded, run_study, same
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, read
 from pomona.data.tables import tabular
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
-from pomona_federation.flower_apps import server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import federation_file
 from pomona_federation.silo.kept_data import agreed_data, conformed
@@ -114,9 +112,7 @@ def test_raw_tables_in_silos_give_the_models_of_the_simulation(tmp_path):
         data = {"clients": [{"name": name, **own}], **OWN}
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / n for i, n in enumerate(names)})
-    server_app(
-        grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"})
-    )
+    run_study(grid, kits / "server")
 
     pomona.run(config, tmp_path / "run")
     theirs = {

@@ -365,8 +365,9 @@ def test_a_search_with_privacy_is_refused(federation):
     run = {
         **study_terms(federation)["run"],
         "privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5},
+        "keep": "best",
     }
-    with pytest.raises(ConfigError, match="would cost more epsilon"):
+    with pytest.raises(ConfigError, match="2 problems.*would cost more epsilon.*own_best"):
         StudyQueue(federation.server).submit(search_file(federation, run=run))
 
 
@@ -377,7 +378,10 @@ PRIVACY = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5, "epsilo
     ("run", "reason"),
     [
         ({"privacy": PRIVACY}, r"not covered by privacy: sample-counts .*; metrics"),
-        ({"method": "pfedfda", "privacy": PRIVACY}, "without noise; take fedrep"),
+        (
+            {"method": "pfedfda", "privacy": {**PRIVACY, "acknowledge": ["metric"]}},
+            "3 problems.*without noise; take fedrep.*mean metrics.*not covered by privacy: sample",
+        ),
     ],
 )
 def test_what_every_silo_would_refuse_is_refused_when_it_is_submitted(federation, run, reason):

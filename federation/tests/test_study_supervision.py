@@ -53,16 +53,14 @@ class Link:
         """Accept every key."""
 
     def submit(self, _, settings):
-        study = settings["study"]
+        (study,) = settings.values()  # no path: every member can read them
         folder = "run" if not study else f"run/studies/{study}"
         text = (
             "from pathlib import Path\nimport os, sys, time\nout = Path(sys.argv[2]) / "
             f"'{folder}'\n{self.programs[study]}"
         )
         self.submitted.append(study)
-        self.processes.append(
-            subprocess.Popen([sys.executable, "-c", text, APP, settings["folder"]])
-        )
+        self.processes.append(subprocess.Popen([sys.executable, "-c", text, APP, str(self.kit)]))
         return len(self.submitted)
 
     def unfinished(self):
@@ -125,7 +123,7 @@ class Clock:
 
 def supervised(kit, link, standing=False, until=bool):
     """Run the policy to its end, or until a condition holds."""
-    said = []
+    said, link.kit = [], kit
     with Audit(kit / "run/audit.jsonl") as audit:
         policy = ServerPolicy(kit, lambda: link, lambda: b"app", dict, said.append, audit, standing)
         made = Supervisor(

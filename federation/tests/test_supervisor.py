@@ -105,9 +105,7 @@ class Fake:
         )
         self.submitted.append(
             (
-                subprocess.Popen(
-                    [sys.executable, "-c", text, "flwr-serverapp", settings["folder"]]
-                ),
+                subprocess.Popen([sys.executable, "-c", text, "flwr-serverapp", str(self.kit)]),
                 fab,
             )
         )
@@ -145,7 +143,7 @@ def quick(monkeypatch):
 
 def server(folder, link, command=SLEEP, members=None):
     """The two parts of a server's supervision, and its output lines."""
-    said = []
+    said, link.kit = [], folder
     (folder / "run").mkdir(exist_ok=True)
     (folder / "federation.toml").write_text(agreement(28443))
     policy = ServerPolicy(

@@ -9,16 +9,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import tomli_w
-from flwr.app import Context, RecordDict
 from flwr.app import Message as FlowerMessage
 
-from federation_in_process import LocalGrid, lost
+from federation_in_process import LocalGrid, lost, run_study
 from pomona.cli import main
 from pomona.core.errors import ConfigError, PrivacyError, QuorumError
 from pomona.storage.run_status import read_status
 from pomona_federation import audit_log, status
 from pomona_federation.agreement import Federation
-from pomona_federation.flower_apps import handled, server_app
+from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
@@ -102,10 +101,7 @@ class Standing:
 
     def run(self, name):
         """Run a study's ServerApp to its end."""
-        server_app(
-            self.grid,
-            Context(1, 0, {}, RecordDict(), {"folder": str(self.kits / "server"), "study": name}),
-        )
+        run_study(self.grid, self.kits / "server", name)
         return self.result(name)
 
     def result(self, name):
@@ -142,12 +138,7 @@ def test_a_survey_gives_a_task_and_models_are_trained_by_it(standing):
     assert TaskSettings.model_validate(task).preprocessing.names == ("age", "ward")
     run = {"method": "fedavg", "rounds": 2, "lr": 0.1, "model": {"name": "logistic"}}
     standing.submitted("learn", kind="train", run=run, task=task)
-    server_app(
-        standing.grid,
-        Context(
-            1, 0, {}, RecordDict(), {"folder": str(standing.kits / "server"), "study": "learn"}
-        ),
-    )
+    run_study(standing.grid, standing.kits / "server", "learn")
     assert read_status(standing.out("learn")).state == "finished"
     lines = list(audit_log.whole(standing.kits / "north/state/audit.jsonl"))
     assert [line["step"] for line in lines if line["event"] == "answered" and "step" in line] == [

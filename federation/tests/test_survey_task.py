@@ -7,10 +7,8 @@ import tomllib
 import numpy as np
 import pytest
 import tomli_w
-from flwr.app import Context, RecordDict
 
-from federation_in_process import LocalGrid
-from pomona_federation.flower_apps import server_app
+from federation_in_process import LocalGrid, run_study
 from pomona_federation.provision.provision import provision
 from pomona_federation.silo import history
 from pomona_federation.survey import page
@@ -49,9 +47,7 @@ def test_from_raw_files_by_a_survey_to_trained_models(tmp_path):
         data = heart_disease(hospital).model_dump(mode="json", exclude_unset=True)
         path.write_text(tomli_w.dumps(tomllib.loads(path.read_text()) | {"data": data}))
     grid = LocalGrid({10 + i: kits / hospital for i, hospital in enumerate(HOSPITALS)})
-    server_app(
-        grid, Context(1, 0, {}, RecordDict(), {"folder": str(kits / "server"), "study": "kit"})
-    )
+    run_study(grid, kits / "server")
     scores = {}
     for hospital in HOSPITALS:
         visits, _ = history.read(kits / hospital / "state")

@@ -45,7 +45,7 @@ from pomona.objective.dataset import (
 from pomona.objective.native import NativeObjective
 from pomona.objective.native_network import NativeNetwork
 from pomona.objective.objective import Criterion, Objective
-from pomona.objective.private import PrivateObjective, refuse_statistics
+from pomona.objective.private import PrivateObjective
 from pomona.objective.pytorch import TorchObjective
 from pomona.objective.stacked import StackedObjective
 from pomona.partition import divide, usual
@@ -62,7 +62,6 @@ from pomona.scenario_checks import (
     require_patches,
     require_samples,
     require_task,
-    require_unit,
 )
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import constants, criterion, require_per_sample
@@ -199,9 +198,7 @@ class Scenario:
                 "natural"
             )
         if self.config.privacy:
-            require_covered(self.config, self.dataset, self.partition, agreed)
-            require_unit(self.config.privacy, self.dataset)
-            refuse_statistics(module)
+            require_covered(self.config, self.dataset, self.partition, agreed, module)
         require_samples(self.config, self.partition, self.names, module)
         if self.config.engine == "native" and (why := self.not_native()):
             raise _not_possible(why)

@@ -1,32 +1,55 @@
 """Checks before round 1 that the data and settings meet the needs of the method and the network."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from torch import nn
 
 from pomona.config import Config
 from pomona.core.bounds import Targets
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset, network_shape
 from pomona.data.settings import ClassNames, EventTimes
 from pomona.models import segmentation
 from pomona.models.layers import active
+from pomona.objective.private import statistics_problems
 from pomona.partition.partition import Partition
-from pomona.privacy.settings import WITHOUT_GROUPS, Privacy, require_releases
+from pomona.privacy.settings import WITHOUT_GROUPS, release_problems
 
 
-def require_covered(config: Config, dataset: Dataset, partition: Partition, agreed: bool) -> None:
-    """Raise ConfigError for a method that cannot train privately, or releases that are not
-    acknowledged.
+def require_covered(
+    config: Config,
+    dataset: Dataset,
+    partition: Partition,
+    agreed: bool,
+    module: nn.Module | None,
+) -> None:
+    """Raise one ConfigError with all that keeps a run from training privately: its method, network
+    and unit of privacy, and releases that are not acknowledged.
 
-    ``agreed``: whether the clients have agreed on class names before.
+    Args:
+        config: of the run.
+        dataset: its data; without samples where they are not known.
+        partition: of the samples.
+        agreed: whether the clients have agreed on class names before.
+        module: the network; None for one that is not known.
     """
+    problems = [*_privacy_problems(config, dataset, partition, agreed)]
+    # one layer stands for its like
+    problems += islice(statistics_problems(module) if module else (), 1)
+    refuse("section privacy", problems, error=ConfigError)
+
+
+def _privacy_problems(
+    config: Config, dataset: Dataset, partition: Partition, agreed: bool
+) -> Iterator[str]:
     assert config.privacy
     card = config.method.method().card
     if card.privacy.not_private:
-        raise ConfigError(card.privacy.not_private)
-    _refuse_learnt_edges(config, dataset, agreed)
+        yield card.privacy.not_private
+    if config.privacy.unit == "group" and len(dataset.x) and dataset.groups is None:
+        yield WITHOUT_GROUPS
     data, entry = config.data, CATALOGUE.get(config.data.name)
     named = agreed or (isinstance(data, ClassNames) and data.classes) or entry
     sizes = [len(c.train) for c in partition.clients]
@@ -35,19 +58,9 @@ def require_covered(config: Config, dataset: Dataset, partition: Partition, agre
     # the numbers of a public tokenizer, or of an agreement, say nothing about texts
     public = dataset.tokenizer or (agreed and dataset.kind == "text" and not dataset.words)
     kind = "tokens" if public else dataset.kind
-    require_releases(config.privacy, sizes, card.privacy.releases, kind, found, learnt)
-
-
-def require_unit(privacy: Privacy, dataset: Dataset) -> None:
-    """Raise ConfigError for groups as the unit of privacy where the data have none."""
-    if privacy.unit == "group" and dataset.groups is None:
-        raise ConfigError(WITHOUT_GROUPS)
-
-
-def _refuse_learnt_edges(config: Config, dataset: Dataset, agreed: bool) -> None:
-    data = config.data
+    yield from release_problems(config.privacy, sizes, card.privacy.releases, kind, found, learnt)
     if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
-        raise ConfigError(
+        yield (
             "data.time_edges must be given: learnt intervals end at event times of training rows, "
             "a release that privacy does not cover"
         )

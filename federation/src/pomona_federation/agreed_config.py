@@ -3,7 +3,7 @@
 from typing import Any
 
 from pomona.config import Config, fitted, resolve
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, refuse
 from pomona.core.toml import named
 from pomona.core.training_settings import require_steps
 from pomona.federation.secure_sum import require_sums
@@ -123,6 +123,4 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
             ),
         ),
     )
-    for wrong, why in faults:
-        if wrong:
-            raise ConfigError(why)
+    refuse("section run", [problem for applies, problem in faults if applies], error=ConfigError)

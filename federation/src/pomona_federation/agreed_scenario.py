@@ -25,10 +25,10 @@ def require_possible(agreed: StudyAgreement) -> None:
     """
     agreed.require_computable()
     for run in () if agreed.survey else agreed.runs:
-        network_outline(run)
-    if isinstance(agreed.study, TrainingStudy) and agreed.config.privacy:
-        scenario = without_data(agreed)
-        require_covered(scenario.config, scenario.dataset, scenario.partition, agreed=True)
+        module = network_outline(run)
+        if isinstance(run.study, TrainingStudy) and run.config.privacy:
+            scenario = without_data(run)
+            require_covered(run.config, scenario.dataset, scenario.partition, True, module)
 
 
 def network_outline(agreed: StudyAgreement) -> nn.Module | None:

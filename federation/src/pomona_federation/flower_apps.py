@@ -5,6 +5,7 @@ Flower starts a silo's process anew for each message, so all lasting state is in
 
 import faulthandler
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
@@ -28,6 +29,7 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.silo.settings import own_kit
 from pomona_federation.supervision.process_logs import APP, at_round, logging_to
+from pomona_federation.supervision.processes import SERVER_KIT
 from pomona_federation.versions import note
 
 LONGEST = 30 * 86_400.0  # largest message lifetime in seconds that is taken at its value
@@ -41,12 +43,12 @@ client_app = ClientApp()
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the study named by the run's configuration, from the server's kit that it names."""
+    """Run the study named by the run's configuration, from the kit named by the environment."""
     from pomona_federation.server.flower_bus import FlowerBus
     from pomona_federation.server.server_app import coordinate
 
-    kit, study = Path(str(context.run_config["folder"])), str(context.run_config["study"])
-    coordinate(kit, FlowerBus.listening(grid, kit / "run"), study)
+    kit = Path(os.environ[SERVER_KIT])
+    coordinate(kit, FlowerBus.listening(grid, kit / "run"), str(context.run_config["study"]))
 
 
 @client_app.query()
@@ -112,8 +114,6 @@ def handled(folder: Path, message: Message) -> Message:
 
 
 def _handled(folder: Path, message: Message) -> Message:
-    import os
-
     import torch
 
     from pomona_federation.silo import history

@@ -205,8 +205,13 @@ SHORT = 16  # names that a message lists at most
 MOST_PROBLEMS = 20  # maximum lines of problems; a file can have one for each row
 
 
-def refuse(where: object, problems: Sequence[str], remedies: Sequence[str] = ()) -> None:
-    """Raise one DataError with all problems and remedies; return if there are none.
+def refuse(
+    where: object,
+    problems: Sequence[str],
+    remedies: Sequence[str] = (),
+    error: type[PomonaError] = DataError,
+) -> None:
+    """Raise one ``error`` with all problems and remedies; return if there are none.
 
     File paths below the folder ``where`` are shown relative to it.
     """
@@ -214,9 +219,9 @@ def refuse(where: object, problems: Sequence[str], remedies: Sequence[str] = ())
         return
     lines = [problem.replace(f"{where}/", "") for problem in problems[:MOST_PROBLEMS]]
     if len(problems) == 1:
-        raise DataError(f"{where}: {'; '.join([*lines, *remedies])}")
+        raise error(f"{where}: {'; '.join([*lines, *remedies])}")
     more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
-    raise DataError(f"{where} has {len(problems)} problems", *lines, *more, *remedies)
+    raise error(f"{where} has {len(problems)} problems", *lines, *more, *remedies)
 
 
 def titled(client: str) -> str:

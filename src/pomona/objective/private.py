@@ -318,13 +318,17 @@ class PrivateObjective(Objective):
 
 
 def refuse_statistics(module: nn.Module) -> None:
-    """Raise ConfigError for the first layer that normalises over a batch or stores statistics of
-    samples.
-    """
+    """Raise ConfigError for a layer that normalises over a batch or keeps statistics of samples."""
+    for problem in statistics_problems(module):
+        raise ConfigError(problem)
+
+
+def statistics_problems(module: nn.Module) -> Iterator[str]:
+    """Yield a line for each layer that normalises over a batch or stores statistics of samples."""
     for name, layer in active(module):
         stores = any(b.is_floating_point() for b in layer.buffers(recurse=False))
         if stores or isinstance(layer, nn.modules.batchnorm._BatchNorm):
-            raise ConfigError(
+            yield (
                 f"layer {name} ({type(layer).__name__}) stores or uses statistics of a batch, "
                 "which privacy cannot cover; choose a model without it (lenet, cnn, vgg11, mlp), "
                 "or put GroupNorm or LayerNorm in its place"

@@ -2,7 +2,7 @@
 acknowledged by its name.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
@@ -218,15 +218,16 @@ def uncovered(
     return (*found[:2], *own, *found[2:])
 
 
-def require_releases(
+def release_problems(
     settings: Privacy,
     sizes: Sequence[int],
     own: Sequence[Release] = (),
     kind: str = "image",
     classes_found: bool = False,
     moments_found: bool = False,
-) -> None:
-    """Refuse releases that are neither covered nor acknowledged.
+) -> Iterator[str]:
+    """Yield what keeps a run from training privately: unknown names, a delta that is too large for
+    a client, and the releases that are neither covered nor acknowledged, with remedies.
 
     Args:
         settings: the run's privacy.
@@ -235,18 +236,14 @@ def require_releases(
         kind: of the data, as in ``uncovered``.
         classes_found: as in ``uncovered``.
         moments_found: as in ``uncovered``.
-
-    Raises:
-        ConfigError: names every release and its remedy; or delta is too large for a client, or a
-            name is unknown.
     """
     known = {*RELEASES, *(release.name for release in own)}
     for name in settings.acknowledge:
         if name not in known:
-            raise ConfigError(f"privacy.acknowledge: unknown name {name!r}; {near(name, known)}")
+            yield f"privacy.acknowledge: unknown name {name!r}; {near(name, known)}"
     largest = max(sizes, default=0)
     if largest and settings.delta >= 1 / largest:
-        raise ConfigError(
+        yield (
             f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of "
             f"the largest client; set at most {0.1 / largest:.1g}"
         )
@@ -256,8 +253,9 @@ def require_releases(
         if r.name not in settings.acknowledge
     ]
     if missing:
-        accepted = [*settings.acknowledge, *(release.name for release in missing)]
-        raise ConfigError(
+        accepted = [name for name in settings.acknowledge if name in known]
+        accepted += [release.name for release in missing]
+        yield (
             "not covered by privacy: "
             + "; ".join(told(release) for release in missing)
             + f". To accept all of these, set privacy.acknowledge = {accepted}"

@@ -26,7 +26,7 @@ from pomona_federation.server.superlink_client import SuperLinkClient, connectio
 from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
 from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
-from pomona_federation.supervision.processes import QUIET, environment
+from pomona_federation.supervision.processes import QUIET, SERVER_KIT, environment
 from pomona_federation.supervision.supervisor import Supervisor
 
 
@@ -91,7 +91,7 @@ def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]
     home.mkdir(mode=0o700, exist_ok=True)
     settings = connection(federation, folder / "certs" / "ca.crt")
     (home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
-    env = environment(home)
+    env = environment(home) | {SERVER_KIT: str(folder)}
     os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)
     return env
 

@@ -264,7 +264,7 @@ class ServerPolicy:
         assert self._link
         write_status(self.state, Status(state="running", round=last_round(self.state)))
         self._stop_others(self._link, supervisor)
-        self._run = self._link.submit(self.fab(), {"folder": str(self.folder), "study": study.name})
+        self._run = self._link.submit(self.fab(), {"study": study.name})
         self.audit.write("submitted", run=str(self._run), round=last_round(self.state))
         began, appeared = time.monotonic(), False
         while True:

@@ -27,6 +27,8 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FORWARDED_ALLOW_IPS": "",
 }
+# the server's kit, for the process of its app: a run's settings are open to all members
+SERVER_KIT = "POMONA_SERVER_KIT"
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 LOCAL = ("localhost", "127.0.0.1", "::1")
 # psutil and the standard library have no binding of prctl
