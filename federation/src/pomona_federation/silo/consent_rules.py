@@ -142,7 +142,11 @@ class ConsentPolicy(ConsentTerms):
         description="largest number of passes over the training data in a whole study",
     )
     deadline: float = Field(
-        DAY, gt=0, le=LONGEST, description="longest deadline of a round, in seconds"
+        DAY,
+        gt=0,
+        le=LONGEST,
+        description="longest deadline of a round in a study's text, in seconds; what ends this "
+        "silo's work on a message is the lifetime that the server gives it, of up to 30 days",
     )
     mb_a_round: Megabytes | None = Field(
         None, description="largest traffic of models in a round, both ways"
