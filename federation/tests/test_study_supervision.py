@@ -14,7 +14,8 @@ import pytest
 import tomli_w
 
 from agreement_file import TASK, agreement
-from pomona.storage.run_status import read_status
+from pomona.storage.lock import locked
+from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.server import superlink_supervisor
@@ -147,6 +148,14 @@ def test_studies_run_one_after_the_other_under_one_superlink(kit):
     assert link.submitted == ["one", "two"]
     assert sum("SuperLink answers" in line for line in said) == 1
     assert [row["state"] for row in status_of(kit)["studies"]] == ["finished", "finished"]
+
+
+def test_a_study_whose_turn_has_not_come_is_queued(kit):
+    submitted(kit, "one", "two")
+    write_status(kit / "run/studies/one", Status(state="running", round=1))
+    with locked(kit / "run"):
+        assert [status_of(kit, name)["state"] for name in ("one", "two")] == ["running", "queued"]
+        assert [row["state"] for row in status_of(kit)["studies"]] == ["running", "queued"]
 
 
 def test_a_study_that_fails_for_good_does_not_keep_the_next_from_running(kit):

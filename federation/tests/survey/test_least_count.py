@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
+from pomona.core.bounds import LARGEST
 from pomona_federation.survey.protection import (
     group_size,
     safe_classes,
@@ -191,3 +193,12 @@ def test_a_name_that_cannot_be_one_line_is_not_told():
 def test_an_answer_that_holds_other_rows_is_refused():
     with pytest.raises(ValueError, match="each column must hold 20 rows"):
         FiguresReply(rows=20, numbers={"age": Numbers(values=(1.0,), counts=(19,))})
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_cells_beyond_the_limit_of_a_table_count_as_missing(sign):
+    beyond = [np.nextafter(LARGEST, np.inf), 1e25, np.inf]
+    safe = safe_numbers(sign * np.array([1.0, 2.0, LARGEST, *beyond]), least=3, cells=2)
+    assert (safe.counts, safe.rest) == ((3,), len(beyond))
+    with pytest.raises(ValidationError):
+        Numbers(values=(sign * 1.001 * LARGEST,), counts=(3,))
