@@ -367,7 +367,7 @@ def test_a_search_with_privacy_is_refused(federation):
         "privacy": {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5},
         "keep": "best",
     }
-    with pytest.raises(ConfigError, match="2 problems.*would cost more epsilon.*own_best"):
+    with pytest.raises(ConfigError, match=r"2 problems.*would cost more epsilon.*own_best"):
         StudyQueue(federation.server).submit(search_file(federation, run=run))
 
 
