@@ -24,7 +24,7 @@ def part(text, first, last):
 
 
 @pytest.mark.long
-def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
+def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world, capsys):
     federation = world.federation(APPLE)
     federation.run()
     world.simulated(federation)
@@ -61,6 +61,11 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world):
     assert f"| the exported file | `{digest}` |" in text
     measured = part(text, "Metrics on test", "Hashes")
     assert measured == part(card(federation, federation.names[0]), "Metrics on test", "Hashes")
+    (kit / "data" / "train.npz").unlink()
+    assert command("silo", "export", "--to", "safetensors", "--folder", kit) == 0, "needs no rows"
+    capsys.readouterr()
+    assert command("silo", "report", "--folder", kit) == 3
+    assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_without_a_model_there_is_nothing_to_export(tmp_path, capsys):
