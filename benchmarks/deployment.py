@@ -32,7 +32,7 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.state import flatten
 from pomona.core.toml import Tree
-from pomona.federation.copies import matrix_bytes
+from pomona.federation.stale_models import matrix_bytes
 from pomona.methods.base import Initial
 from pomona.scenario import Scenario
 from pomona_federation.rehearsal.run import rehearse

@@ -21,7 +21,7 @@ from pomona.config import Config, read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.state import flatten
 from pomona.core.toml import Tree
-from pomona.federation.copies import matrix_bytes
+from pomona.federation.stale_models import matrix_bytes
 from pomona.scenario import Scenario
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish

@@ -20,7 +20,7 @@ import torch
 from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
-from pomona.federation.client_states import as_is
+from pomona.federation.client_states import unchanged
 from pomona.federation.ray_cluster import connected, reserved
 from pomona.simulation import _on_cluster, _transport
 from rounds import Rounds, noise, scenario_of
@@ -68,7 +68,7 @@ def runs_of(size: Size, words: list[str]) -> Iterator[dict[tuple[str, str, int],
             cores = until.enter_context(reserved(workers, print))
             starts = {"processes": _transport, "ray": partial(_on_cluster, cores)}
             for place in PLACES:
-                transport = starts[place](scenario, roster, Path(), as_is)
+                transport = starts[place](scenario, roster, Path(), unchanged)
                 run = Rounds(scenario, watched=frozenset(), transport=transport)
                 until.callback(run.close)
                 made[method, place, workers] = run

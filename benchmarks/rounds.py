@@ -9,10 +9,10 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.data.dataset import Dataset
 from pomona.federation.client import ClientRuntime
-from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest, Groups, stack
 from pomona.federation.round_plan import round_of
-from pomona.federation.transport import Inline, calls
+from pomona.federation.stale_models import StaleModels
+from pomona.federation.transport import Inline, call_groups
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.methods.fedavg_data import FedAvgData
@@ -64,22 +64,22 @@ class Rounds:
 
         half, initial = self.method.client, scenario.initial
 
-        def make(copies: KeptCopies | None, groups: Groups) -> ClientRuntime:
+        def make(copies: StaleModels | None, groups: Groups) -> ClientRuntime:
             return ClientRuntime(
                 half, scenario.objective(), initial, groups, config.seed, copies=copies
             )
 
         row, draws = scenario.initial().nbytes, scenario.draws
-        groups = calls(config, self.roster.sizes, workers, row, draws)
+        groups = call_groups(config, self.roster.sizes, workers, row, draws)
         if transport:
             self.transport = transport
         elif workers == 1:
             self.transport = Inline(partial(make, None), groups)
         else:
-            copies = KeptCopies.banked(half.keeps, initial, self.roster, FileBank.in_memory)
-            crew = Processes(partial(make, KeptCopies({}, initial, {})))
+            copies = StaleModels.banked(half.keeps, initial, self.roster, FileBank.in_memory)
+            crew = Processes(partial(make, StaleModels({}, initial, {})))
             self.transport = Workers(crew, groups, self.roster.sizes, workers, copies)
-        self.transport.begin(self.ids, self.roster, None)
+        self.transport.add_clients(self.ids, self.roster, None)
         self.state = self.method.server.start(scenario.initial, self.roster, config.seed)
         self.number = 0
         self.accuracy = float("nan")

@@ -37,7 +37,7 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.state import Named
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, UplinkSpool
-from pomona.federation.transport import SIMULATION, arrived
+from pomona.federation.transport import SIMULATION, as_arrivals
 from pomona.methods.base import Downlink
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
 from timing import Table, chosen, publish
@@ -95,7 +95,7 @@ class Answers:
     def __init__(self, folder: Path, silos: int) -> None:
         self._folder, self._encoding = folder, Encoding("fp32", silos)
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Do nothing: silos keep nothing."""
 
     def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
@@ -104,8 +104,8 @@ class Answers:
         for name, rows in down.items():
             for j in rows.index.unique().tolist():
                 packed.digest(name, j)
-        spool = UplinkSpool.of(visit, self._folder)
-        return arrived([spool.kept(self._reply(i, visit)) for i in visit.ids], visit, down)
+        spool = UplinkSpool.allocate(visit, self._folder)
+        return as_arrivals([spool.store(self._reply(i, visit)) for i in visit.ids], visit, down)
 
     def _reply(self, client: int, visit: ClientRequest) -> Reply:
         data = self._encoding.pack_uplink(self._uplink(client, visit))
@@ -138,7 +138,7 @@ class Answers:
 def run(words: list[str]) -> None:
     """The rounds of one server, in the measured process."""
     from pomona.config import read_overrides, resolve
-    from pomona.core.membership import Planned
+    from pomona.core.membership import PlannedMembership
     from pomona.federation.callbacks import NullCallback
     from pomona.federation.checkpointing import Checkpointing
     from pomona.federation.loop import Loop
@@ -154,10 +154,16 @@ def run(words: list[str]) -> None:
     )
     server, d = config.method.method().server, len(scenario.initial())
     with tempfile.TemporaryDirectory() as out:
-        answers, commits = Answers(Path(out), config.clients), Checkpointing(Path(out), 1, {})
+        answers, checkpoints = Answers(Path(out), config.clients), Checkpointing(Path(out), 1, {})
         initial = scenario.initial.in_files(Path(out))
-        parts = (Planned(config.membership, roster), initial, answers, record, NullCallback())
-        loop = Loop(config, server, *parts, commits, metric=scenario.choice.metric)
+        parts = (
+            PlannedMembership(config.membership, roster),
+            initial,
+            answers,
+            record,
+            NullCallback(),
+        )
+        loop = Loop(config, server, *parts, checkpoints, metric=scenario.choice.metric)
         Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
         before = field("self", "status", "VmRSS")
         with watched() as unfiled:

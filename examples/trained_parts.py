@@ -70,11 +70,11 @@ class Watch(NullCallback):
     began: float = 0.0
     rounds: list[tuple[float, float, bool]] = field(default_factory=list)
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Called before the first client state is made."""
         self.began = process_time()
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Called after a round and its evaluation."""
         now = process_time()
         self.rounds.append((now - self.began, row.seconds, bool(evaluations)))
@@ -112,7 +112,7 @@ def rows(
             once = f"{process_time() - began:.0f}" if scenario.keeps_features else "-"
         vars(scenario)["resident"] = features
         watch = Watch()
-        result = simulate(scenario, watcher=watch)
+        result = simulate(scenario, callback=watch)
         last = result.rounds[-1]
         accuracy = result.summary["models"][result.summary["headline"]]["last"]["test"]
         yield [

@@ -40,12 +40,12 @@ PASSES = {"epochs": 2, "batch_size": 2, "momentum": 0.9, "lr": 0.05, "weight_dec
 
 
 class Notes(NullCallback):
-    """A watcher that keeps a run's notes, in ``said``."""
+    """A callback that keeps a run's notes, in ``said``."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         self.said.append(text)
 
 

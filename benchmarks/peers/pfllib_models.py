@@ -80,7 +80,9 @@ class Ours:
         state = made.server.start(initial, roster, seed)
         while number := number + 1:
             round_ = round_of(self.config, number)
-            visit = ClientRequest(round_, roster, ids, watched=frozenset({"trained"}), keep=True)
+            visit = ClientRequest(
+                round_, roster, ids, watched=frozenset({"trained"}), keep_models=True
+            )
             replies = clients.visit(visit, made.server.down(state, ids, roster, round_))
             uplink = stack(replies, lambda r: r.uplink)
             state = made.server.aggregate(state, uplink, ids, roster, round_)

@@ -239,7 +239,7 @@ def same(one, other):
 
 def stopped_after(federation, monkeypatch, number):
     """Run a federation until a round is committed."""
-    round_ = ServerStatusFile.round
+    round_ = ServerStatusFile.on_round_end
 
     def stop(news, row, evaluations):
         round_(news, row, evaluations)
@@ -247,6 +247,6 @@ def stopped_after(federation, monkeypatch, number):
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ServerStatusFile, "round", stop)
+        patch.setattr(ServerStatusFile, "on_round_end", stop)
         with pytest.raises(KeyboardInterrupt):
             federation.run()

@@ -202,13 +202,13 @@ def test_a_silo_begins_from_the_members_of_when_it_joined(stopped, world):
     federation = world.federation(run={"rounds": 4}, quorum=1)
     late = federation.grid.folders.pop(12)
     federation.grid.faults += [on_answer(lambda m, _: lost(m), number) for number in (1, 2)]
-    round_ = ServerStatusFile.round
+    round_ = ServerStatusFile.on_round_end
 
     def rounds(news, row, evaluations):
         round_(news, row, evaluations)
         federation.grid.folders[12] = late
 
-    world.patch.setattr(ServerStatusFile, "round", rounds)
+    world.patch.setattr(ServerStatusFile, "on_round_end", rounds)
     if stopped:
         stopped_after(federation, world.patch, 2)
     federation.run()
@@ -375,9 +375,9 @@ def test_a_server_that_is_killed_goes_on(when, number, world):
 
     with world.patch.context() as patch:
         if when == "before":
-            patch.setattr(ServerStatusFile, "trained", killed_before)
+            patch.setattr(ServerStatusFile, "on_before_commit", killed_before)
         else:
-            patch.setattr(ServerStatusFile, "round", killed_after)
+            patch.setattr(ServerStatusFile, "on_round_end", killed_after)
         with pytest.raises(KeyboardInterrupt):
             federation.run()
     assert read_status(federation.server / "run").code == 130
@@ -395,7 +395,7 @@ def test_an_app_that_is_told_to_stop_is_not_finished(world):
         raise SystemExit(0)
 
     with world.patch.context() as patch:
-        patch.setattr(ServerStatusFile, "trained", stopped)
+        patch.setattr(ServerStatusFile, "on_before_commit", stopped)
         with pytest.raises(SystemExit):
             federation.run()
     status = read_status(federation.server / "run")
@@ -589,7 +589,7 @@ def test_a_silo_that_is_asked_no_more_stays_refused_with_the_reason(world):
         "silo-2": ("present", None),
     }
     log = (federation.server / "run" / "logs" / "server.log").read_text()
-    assert log.count("silo-1, round 3: refused too often in a row; asked no more") == 1
+    assert log.count("silo-1, round 3: refused too often in a row; in quarantine") == 1
     assert [number for number in range(1, 6) if f"silo-1, round {number}: tensor" in log] == [
         1,
         2,

@@ -671,7 +671,7 @@ def test_a_server_that_lost_its_newest_checkpoint_finds_a_late_silo_ready(world)
             raise KeyboardInterrupt
 
     with world.patch.context() as patch:
-        patch.setattr(ServerStatusFile, "round", killed)
+        patch.setattr(ServerStatusFile, "on_round_end", killed)
         with pytest.raises(KeyboardInterrupt):
             federation.run()
     dict(committed(federation.server / "run" / "checkpoints"))[5].unlink()

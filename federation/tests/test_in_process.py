@@ -168,7 +168,7 @@ def test_a_newcomer_joins_and_a_member_leaves(method, world):
     method = method if isinstance(method, dict) else {"name": method}
     federation = world.federation(method, run={"rounds": 4})
     late = federation.grid.folders.pop(12)
-    round_ = ServerStatusFile.round
+    round_ = ServerStatusFile.on_round_end
 
     def rounds(news, row, evaluations):
         round_(news, row, evaluations)
@@ -179,7 +179,7 @@ def test_a_newcomer_joins_and_a_member_leaves(method, world):
                 "silo-0"
             )
 
-    world.patch.setattr(ServerStatusFile, "round", rounds)
+    world.patch.setattr(ServerStatusFile, "on_round_end", rounds)
     federation.run()
     expected = world.simulated(federation, membership=Membership(joins={2: 2}, leaves={0: 2}))
     ours = deployed(federation)

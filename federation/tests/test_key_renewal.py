@@ -56,14 +56,14 @@ def renewed(kits, name):
 
 def in_round(world, number, act):
     """Do something once a round is committed."""
-    round_ = ServerStatusFile.round
+    round_ = ServerStatusFile.on_round_end
 
     def rounds(news, row, evaluations):
         round_(news, row, evaluations)
         if row.round == number:
             act()
 
-    world.patch.setattr(ServerStatusFile, "round", rounds)
+    world.patch.setattr(ServerStatusFile, "on_round_end", rounds)
 
 
 # In a study.

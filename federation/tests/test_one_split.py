@@ -84,14 +84,14 @@ def test_a_late_member_splits_as_its_admission_says(before, tmp_path, monkeypatc
     federation = OwnRows(tmp_path, case, sizes, late=(*before, LATE))
     for name in before:
         admitted(federation, name)
-    round_ = ServerStatusFile.round
+    round_ = ServerStatusFile.on_round_end
 
     def rounds(news, row, evaluations):
         round_(news, row, evaluations)
         if row.round == 1:
             admitted(federation, LATE)
 
-    monkeypatch.setattr(ServerStatusFile, "round", rounds)
+    monkeypatch.setattr(ServerStatusFile, "on_round_end", rounds)
     models = federation.run()
     assert silos_of(federation.server) == tuple(sizes) == tuple(models)
     assert same(models, federation.simulated(federation.server, Membership(joins={place: 2})))

@@ -112,8 +112,8 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         }
         usual = {"workers": 1, "eval_every": 1 if section["validation_share"] else self.rounds}
         config = resolve(usual, asked, settings, {"data": data})
-        heard = FitWarnings(sys._getframe(1))
-        self.result_: Result = simulate(Scenario.prepare(config), watcher=heard)
+        warner = FitWarnings(sys._getframe(1))
+        self.result_: Result = simulate(Scenario.prepare(config), callback=warner)
         return self
 
     def predict_proba(self, X: Any, groups: Any = None) -> NDArray[np.float64]:
@@ -213,10 +213,10 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
 class FitWarnings(CallerWarnings):
     """Warns of all notes but those on equal rows."""
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Warn of a note."""
         if REMEDY not in text:
-            super().note(text)
+            super().on_note(text)
 
 
 def _rows(groups: Any, count: int) -> dict[str, NDArray[np.int64]]:

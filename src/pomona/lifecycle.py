@@ -5,7 +5,7 @@ The order of the calls is the same for both::
     with locked(folder):                       # one process per folder
         with status_kept(folder):              # status.json records how the run ended, in any case
             point = resume_point(...)          # the last committed round, its place in the record
-            with RunRecord(..., point.after) as record:
+            with RunRecord(..., point.valid_to) as record:
                 open_record(...)               # the start event, unless the run is resumed
                 Loop(...).run()
                 close_record(...)              # the end event, and the views
@@ -29,7 +29,7 @@ from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.files import LONG, content
 from pomona.core.toml import read_file
-from pomona.federation.checkpointing import FREE, INERT, find, identity, require_same, without
+from pomona.federation.checkpointing import FREE, INERT, find, identity, omit, require_same
 from pomona.objective.native_package import release
 from pomona.record.events import EVENTS
 from pomona.record.result import Result, gather
@@ -46,19 +46,19 @@ class ResumePoint:
     """The point at which a run starts or resumes.
 
     Attributes:
-        found: the last committed round; None before the first.
-        after: position up to which the record is valid; None for a run without a record.
+        resume_from: the last committed round; None before the first.
+        valid_to: position up to which the record is valid; None for a run without a record.
         notes: a line for each damaged checkpoint that was set aside.
     """
 
-    found: Checkpoint | None = None
-    after: Mark | None = None
+    resume_from: Checkpoint | None = None
+    valid_to: Mark | None = None
     notes: tuple[str, ...] = ()
 
     @property
     def number(self) -> int:
         """Number of the last committed round; 0 before the first."""
-        return self.found.number if self.found else 0
+        return self.resume_from.number if self.resume_from else 0
 
 
 def resume_point(out: Path, stamp: Mapping[str, Any]) -> ResumePoint:
@@ -71,10 +71,10 @@ def resume_point(out: Path, stamp: Mapping[str, Any]) -> ResumePoint:
     Raises:
         CheckpointError: all checkpoints are damaged, or they belong to another run.
     """
-    found, notes = find(out, stamp)
-    begun = (out / EVENTS).exists()  # possibly interrupted before its first commit
-    after = Mark(**found.meta["events"]) if found else Mark() if begun else None
-    return ResumePoint(found, after, tuple(notes))
+    resume_from, notes = find(out, stamp)
+    has_events = (out / EVENTS).exists()  # possibly interrupted before its first commit
+    valid_to = Mark(**resume_from.meta["events"]) if resume_from else Mark() if has_events else None
+    return ResumePoint(resume_from, valid_to, tuple(notes))
 
 
 @contextmanager
@@ -188,7 +188,7 @@ def complete(config: Config, data: str, partition: str, out: Path) -> bool:
         raise CheckpointError(str(fault)) from None
     was = identity(stored, about["data"]["fingerprint"], about["partition_sha256"])
     require_same(out, was, identity(config, data, partition))
-    return not differing(without(stored.tree(), INERT), without(config.tree(), INERT))
+    return not differing(omit(stored.tree(), INERT), omit(config.tree(), INERT))
 
 
 def require_own_files(config: Config, partition: str, out: Path) -> None:
@@ -201,9 +201,7 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
     """
     beside = "restore it, or remove it: it is then written again"
     if (out / "config.toml").exists():
-        told, known = (
-            without(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config)
-        )
+        told, known = (omit(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config))
         keys = differing(told, known)
         if keys:
             raise CheckpointError(

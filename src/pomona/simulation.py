@@ -21,30 +21,30 @@ from pomona.auto_settings import on_engine, require_engine, settled
 from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
-from pomona.core.membership import Planned
+from pomona.core.membership import PlannedMembership
 from pomona.core.notes import CallerWarnings, Note
 from pomona.core.round import Roster
 from pomona.federation import ray_cluster
 from pomona.federation.callbacks import (
     CallbackList,
     NullCallback,
-    require_methods,
+    require_hooks,
 )
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client import ClientRuntime
-from pomona.federation.client_states import Hold, as_is, choose, require_training
-from pomona.federation.copies import KeptCopies, matrix_bytes
+from pomona.federation.client_states import PlaceState, choose, require_training, unchanged
 from pomona.federation.exchange import Groups
-from pomona.federation.kept_models import ModelChoice
 from pomona.federation.liars import Lying
 from pomona.federation.loop import Loop
 from pomona.federation.noise_in_sums import against, noise_adds_up
 from pomona.federation.progress import in_notebook
+from pomona.federation.recorded_models import ModelChoice
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.run_notes import RunNotes
 from pomona.federation.scoring import Scoring
+from pomona.federation.stale_models import StaleModels, matrix_bytes
 from pomona.federation.trackers import tracking
-from pomona.federation.transport import Inline, Transport, calls
+from pomona.federation.transport import Inline, Transport, call_groups
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.lifecycle import (
@@ -82,7 +82,7 @@ KEY_STORES = Path("private") / "dp"  # keys and ledgers
 def run(
     config: Config | None = None,
     out: Path | str | None = None,
-    watcher: object = None,
+    callback: object = None,
     resume: bool = False,
     **settings: Any,
 ) -> Result:
@@ -94,9 +94,9 @@ def run(
     Args:
         config: every setting; or None, and keywords instead.
         out: folder for the record; created if missing. None keeps the result in memory only.
-        watcher: an object with any of the methods of ``Callback``, such as ``round``, called after
-            every round; one with the method of ``Steering`` sees the clients' models, and may end
-            the run. In a notebook None is a line of progress.
+        callback: an object with any of the methods of ``Callback``, such as ``on_round_end``,
+            called after every round; a ``StoppingCallback`` also gets the clients' models, and may
+            end the run. In a notebook None is a line of progress.
         resume: whether to continue after the last committed round in ``out``; a finished run with
             these settings is unchanged, one of fewer rounds extended. Settings, data and partition
             must be those of the run in ``out``.
@@ -124,13 +124,14 @@ def run(
             'pomona.run(method="apple", clients=3, rounds=2, lr=0.1)'
         )
     config = config or Config(**settings)
-    require_methods(watcher)
+    require_hooks(callback)
     scenario, folder = Scenario.prepare(config), None if out is None else Path(out)
-    line = in_notebook(scenario.config) if watcher is None else None
-    heard = line or CallerWarnings(sys._getframe(1))  # a notebook's line shows the notes
-    result = simulate(scenario, folder, CallbackList(watcher, heard), resume)
-    if line:
-        line.end(result)
+    display = in_notebook(scenario.config) if callback is None else None
+    # a notebook's display shows the notes
+    callbacks = CallbackList(callback, display or CallerWarnings(sys._getframe(1)))
+    result = simulate(scenario, folder, callbacks, resume)
+    if display:
+        display.on_run_end(result)
     return result
 
 
@@ -149,12 +150,12 @@ def _one_thread() -> Iterator[None]:
 def simulate(
     scenario: Scenario,
     out: Path | None = None,
-    watcher: object = None,
+    callback: object = None,
     resume: bool = False,
 ) -> Result:
-    """Apply ``run`` to a prepared scenario; the notes are for the watcher alone."""
+    """Apply ``run`` to a prepared scenario; the notes are for the callback alone."""
     require_possible(scenario)
-    notes = RunNotes(CallbackList(watcher), watched=watcher is not None)
+    notes = RunNotes(CallbackList(callback), has_callback=callback is not None)
     notes.extend(cautions(scenario))
     if out is None:
         scenario = _settled(scenario, notes)
@@ -177,7 +178,7 @@ def simulate(
             return load(out)
         notes.pass_on(f"{out} is finished after round {before.round}; going on")
     with _connected(scenario.config):
-        hold = _kept(scenario, out, notes)
+        place_state = _kept(scenario, out, notes)
         with locked(out), writing(out):
             if resume and read_status(out) != before and _finished(scenario, out):
                 notes.pass_on(f"{out} has been finished by another process")
@@ -186,7 +187,7 @@ def simulate(
             scenario = _settled(scenario, notes, out if resume else None)
             if resume:
                 require_engine(scenario, out)
-            return _recorded(scenario, out, notes, resume, hold)
+            return _recorded(scenario, out, notes, resume, place_state)
 
 
 def _connected(config: Config) -> AbstractContextManager[None]:
@@ -217,7 +218,9 @@ def _what(scenario: Scenario) -> tuple[str, str]:
     return scenario.partition.recipe["fingerprint"], scenario.partition.sha256
 
 
-def _recorded(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold: Hold) -> Result:
+def _recorded(
+    scenario: Scenario, out: Path, notes: RunNotes, resume: bool, place_state: PlaceState
+) -> Result:
     """Run in a locked folder, with its status recorded; lost workers are replaced, once in a
     round.
     """
@@ -225,7 +228,7 @@ def _recorded(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold
     with status_kept(out), enough("training"):
         while True:
             try:
-                return _attempt(scenario, out, notes, resume, hold)
+                return _attempt(scenario, out, notes, resume, place_state)
             except WorkerError as fault:
                 if lost == (lost := last_round(out)):
                     raise
@@ -233,30 +236,32 @@ def _recorded(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold
                 resume = True
 
 
-def _attempt(scenario: Scenario, out: Path, notes: RunNotes, resume: bool, hold: Hold) -> Result:
+def _attempt(
+    scenario: Scenario, out: Path, notes: RunNotes, resume: bool, place_state: PlaceState
+) -> Result:
     """Train from the start, or after the last committed round."""
     config, stamp = scenario.config, identity(scenario.config, *_what(scenario))
     point = resume_point(out, stamp) if resume else ResumePoint()
     notes.extend(Note(line, "training") for line in point.notes)
-    if point.found and point.after:
-        committed_events(out, point.after)
+    if point.resume_from and point.valid_to:
+        committed_events(out, point.valid_to)
         require_own_files(config, scenario.partition.text(), out)
         # the following has no finished record
         write_status(out, Status(state="running", round=point.number))
         _settings(scenario, out)
-    with RunRecord(out, config.tree(), point.after) as record:
-        if point.found and (line := moved(record.events[0][1]["versions"])):
+    with RunRecord(out, config.tree(), point.valid_to) as record:
+        if point.resume_from and (line := moved(record.events[0][1]["versions"])):
             notes.add(line, "training")
         return _train(
             scenario,
             record,
             notes,
-            Checkpointing(out, config.checkpoint_every, stamp, point.found),
-            hold,
+            Checkpointing(out, config.checkpoint_every, stamp, point.resume_from),
+            place_state,
         )
 
 
-def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> Hold:
+def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> PlaceState:
     """Return the storage of clients' states, reporting disk use.
 
     Raises ConfigError if they do not fit anywhere.
@@ -268,9 +273,9 @@ def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> Hold:
     roster = Roster((1,) * config.clients)
     first = client.start(scenario.initial, roster, (0,), config.seed)
     kept = matrix_bytes(client.keeps, scenario.initial, roster)
-    hold, lines = choose(config, first, kept, workers, out, nodes)
+    place_state, lines = choose(config, first, kept, workers, out, nodes)
     notes.extend(Note(line, "settings") for line in lines)
-    return hold
+    return place_state
 
 
 def _workers(config: Config) -> int:
@@ -283,10 +288,14 @@ def _workers(config: Config) -> int:
 
 
 def _train(
-    scenario: Scenario, record: RunRecord, notes: RunNotes, commits: Checkpointing, hold: Hold
+    scenario: Scenario,
+    record: RunRecord,
+    notes: RunNotes,
+    checkpoints: Checkpointing,
+    place_state: PlaceState,
 ) -> Result:
-    """Run from the start, or after the round in ``commits``, with the tracker that is set."""
-    config, out, found = scenario.config, record.folder, commits.found
+    """Run from the start, or after the round in ``checkpoints``, with the tracker that is set."""
+    config, out, resume_from = scenario.config, record.folder, checkpoints.resume_from
     if warning := caution(config):
         notes.add(warning)
     if config.privacy:
@@ -300,23 +309,27 @@ def _train(
         if scenario.unprotected_groups:
             line += f"; {groups_note(scenario.largest_groups(), scenario.epsilons(groups=True))}"
         notes.add(f"{line}; {config.void}" if config.void else line)
-    if not found:
+    if not resume_from:
         if out:
             _settings(scenario, out)
             write_status(out, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
     notes.write(record)
-    start, after = record.events[0][1], found.number if found else 0
-    with tracking(config, out, start, after, notes.failed) as tracker:
-        watched = replace(notes, watcher=CallbackList(*tracker, notes.watcher))
-        result = _finished_run(scenario, record, watched, commits, hold)
-        for each in tracker:
-            each.end(result)
+    start, after = record.events[0][1], resume_from.number if resume_from else 0
+    with tracking(config, out, start, after, notes.failed) as trackers:
+        watched = replace(notes, callback=CallbackList(*trackers, notes.callback))
+        result = _finished_run(scenario, record, watched, checkpoints, place_state)
+        for tracker in trackers:
+            tracker.on_run_end(result)
         return result
 
 
 def _finished_run(
-    scenario: Scenario, record: RunRecord, notes: RunNotes, commits: Checkpointing, hold: Hold
+    scenario: Scenario,
+    record: RunRecord,
+    notes: RunNotes,
+    checkpoints: Checkpointing,
+    place_state: PlaceState,
 ) -> Result:
     """Run the rounds, and write the record's views and the models."""
     config, method, out = scenario.config, scenario.config.method.method(), record.folder
@@ -329,24 +342,24 @@ def _finished_run(
         if config.cluster:
             cores = ray_cluster.reserved(_workers(config), notes.pass_on)
             place = partial(_on_cluster, until.enter_context(cores))
-        transport = place(scenario, roster, folder, hold)
+        transport = place(scenario, roster, folder, place_state)
         until.callback(transport.close)
         heard, claimed = _heard(scenario, transport, roster)
-        attendance = Planned(config.membership, claimed)
+        schedule = PlannedMembership(config.membership, claimed)
         parts = (
             config,
             method.server,
-            attendance,
+            schedule,
             scenario.initial,
             heard,
             record,
-            notes.watcher,
-            commits,
+            notes.callback,
+            checkpoints,
         )
         models = partial(KeptByClients, transport, config.clients, method.card.headline)
         names = scenario.names
-        metric, called = scenario.choice.metric, names.__getitem__
-        loop = Loop(*parts, metric=metric, called=called, models=models)
+        metric, client_name = scenario.choice.metric, names.__getitem__
+        loop = Loop(*parts, metric=metric, client_name=client_name, models=models)
         loop.run()
         best = loop.curve.best_round
         if out:
@@ -378,7 +391,11 @@ def _heard(scenario: Scenario, transport: Transport, roster: Roster) -> tuple[Tr
 
 
 def _runtime(
-    scenario: Scenario, key_stores: Path, hold: Hold, copies: KeptCopies | None, groups: Groups
+    scenario: Scenario,
+    key_stores: Path,
+    place_state: PlaceState,
+    copies: StaleModels | None,
+    groups: Groups,
 ) -> ClientRuntime:
     """Return the runtime of groups of clients; ``copies``: as ``ClientRuntime``."""
     config = scenario.config
@@ -388,39 +405,43 @@ def _runtime(
     choice = ModelChoice(config.keep, method.card.headline, metric)
     initial, seed = scenario.initial, config.seed
     return ClientRuntime(
-        method.client, objective, initial, groups, seed, hold, scoring, choice, copies
+        method.client, objective, initial, groups, seed, place_state, scoring, choice, copies
     )
 
 
-def _worker(scenario: Scenario, key_stores: Path, hold: Hold, groups: Groups) -> ClientRuntime:
+def _worker(
+    scenario: Scenario, key_stores: Path, place_state: PlaceState, groups: Groups
+) -> ClientRuntime:
     """Return the runtime of a worker, whose clients' copies are kept for it."""
-    return _runtime(scenario, key_stores, hold, KeptCopies({}, scenario.initial, {}), groups)
+    return _runtime(
+        scenario, key_stores, place_state, StaleModels({}, scenario.initial, {}), groups
+    )
 
 
 def _transport(
-    scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold
+    scenario: Scenario, roster: Roster, key_stores: Path, place_state: PlaceState
 ) -> Inline | Workers:
     """Return a transport with all clients in this process, or in worker processes if there are
     several on a CPU.
     """
     config, half = scenario.config, scenario.config.method.method().client
-    make = partial(_runtime, scenario, key_stores, hold)
-    workers, in_memory = config.processes, hold is as_is
-    groups = calls(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
+    make = partial(_runtime, scenario, key_stores, place_state)
+    workers, in_memory = config.processes, place_state is unchanged
+    groups = call_groups(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
     alone = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
     if alone and in_memory:
         return Inline(partial(make, None), groups)
     bank = FileBank.in_memory if in_memory else FileBank.on_disk
-    copies = KeptCopies.banked(half.keeps, scenario.initial, roster, bank)
+    copies = StaleModels.banked(half.keeps, scenario.initial, roster, bank)
     if alone:
         return Inline(partial(make, copies), groups)
     _ = scenario.resident  # created here once, and shared by all forked processes
-    crew = Processes(partial(_worker, scenario, key_stores, hold))
+    crew = Processes(partial(_worker, scenario, key_stores, place_state))
     return Workers(crew, groups, roster.sizes, workers, copies)
 
 
 def _on_cluster(
-    cores: Any, scenario: Scenario, roster: Roster, key_stores: Path, hold: Hold
+    cores: Any, scenario: Scenario, roster: Roster, key_stores: Path, place_state: PlaceState
 ) -> Workers:
     """Return a transport with the clients on reserved cores of the connected Ray cluster."""
     config, half, workers = (
@@ -429,10 +450,10 @@ def _on_cluster(
         cores.bundle_count,
     )
     row, memory = scenario.initial().nbytes, sum(ray_cluster.memory())
-    groups = calls(config, roster.sizes, workers, row, scenario.draws, memory)
+    groups = call_groups(config, roster.sizes, workers, row, scenario.draws, memory)
     banks = {name: ray_cluster.StoreBank() for name in half.keeps}
-    copies = KeptCopies(half.keeps, scenario.initial, banks)
-    make = partial(_worker, scenario, key_stores, hold)
+    copies = StaleModels(half.keeps, scenario.initial, banks)
+    make = partial(_worker, scenario, key_stores, place_state)
     crew = ray_cluster.Actors(make, same_everywhere, cores)
     return Workers(crew, groups, roster.sizes, workers, copies)
 
@@ -450,18 +471,20 @@ def _collected(
     """
     config = scenario.config
     everybody = tuple(range(config.clients))
-    found = transport.collect(partial(ClientRuntime.final, of=headline, best=best), everybody)
+    found = transport.collect(
+        partial(ClientRuntime.final_metrics, model=headline, best=best), everybody
+    )
     record.answers(
         {i: own for i, (own, _) in enumerate(found) if own is not None}, scenario.test_groups()
     )
     for _, metrics in found:
         for each in metrics:
             record.event("final", **each)
-    spent = transport.collect(ClientRuntime.spent, everybody) if config.privacy else None
+    spent = transport.collect(ClientRuntime.epsilon, everybody) if config.privacy else None
     added = noise_adds_up(config)
-    alone = transport.collect(ClientRuntime.spent_alone, everybody) if added else None
+    alone = transport.collect(ClientRuntime.epsilon_alone, everybody) if added else None
     by_groups = (
-        transport.collect(ClientRuntime.spent_by_groups, everybody)
+        transport.collect(ClientRuntime.epsilon_by_groups, everybody)
         if scenario.unprotected_groups
         else None
     )

@@ -61,9 +61,9 @@ def test_every_method_is_read(name):
 
 
 class Uplinks(NullCallback):
-    def exchanged(self, visit, down, arrivals):
+    def on_exchange(self, visit, downlink, arrivals):
         if visit.trains and visit.round.number == visit.round.total:
-            self.down = {k: Rows(r.bank.clone(), r.index) for k, r in down.items()}
+            self.down = {k: Rows(r.bank.clone(), r.index) for k, r in downlink.items()}
             self.sent = {a.reply.client: a.reply.uplink for a in arrivals}
 
 

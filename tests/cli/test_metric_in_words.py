@@ -9,7 +9,7 @@ from rich.console import Console
 from pomona.cli.output import laid_out
 from pomona.cli.run import print_summary
 from pomona.config import Config
-from pomona.federation.progress import Standing
+from pomona.federation.progress import RunProgress
 from pomona.federation.trackers import scalars
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
@@ -123,11 +123,11 @@ def test_runs_that_differ_in_their_loss_say_so():
 
 
 def test_the_progress_line_shows_the_metric():
-    standing = Standing.of(Config())
-    standing.round(
+    progress = RunProgress.of_run(Config())
+    progress.update(
         RoundRow(1, 0.5, (0, 1), (0.5, 0.5), (8, 8), (4, 4)), [evaluation(1, (0.6, 0.7))]
     )
-    assert standing.seen == "AUROC: personal 0.650"
+    assert progress.metrics == "AUROC: personal 0.650"
 
 
 def test_the_closing_lines_count_the_seconds_of_all_rounds_those_before_a_resume_too(

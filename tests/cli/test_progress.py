@@ -15,7 +15,7 @@ import pytest
 from pomona.cli import main
 from pomona.cli.progress import Lines
 from pomona.config import resolve
-from pomona.federation.progress import Standing, clock, judged, line
+from pomona.federation.progress import RunProgress, clock, line, metric_text
 from pomona.record.rows import Evaluation, RoundRow
 
 SMALL = (
@@ -61,11 +61,11 @@ class Clock:
 def test_eighty_columns_hold_round_times_and_models(method, models):
     time = Clock()
     config = resolve({"method": method, "rounds": 400})
-    standing = Standing.of(config, time)
-    standing.round(row(1), [])
+    progress = RunProgress.of_run(config, time)
+    progress.update(row(1), [])
     time.now = 3700.0
-    standing.round(row(40), evaluations(40, *models))
-    text = line(standing, 80)
+    progress.update(row(40), evaluations(40, *models))
+    text = line(progress, 80)
     assert len(text) <= 80
     assert "40/400 1:01:40 left " in text
     assert text.count("91.27 %") == len(models), text
@@ -78,38 +78,38 @@ def test_eighty_columns_hold_round_times_and_models(method, models):
 
 
 def test_a_wide_terminal_has_a_bar_and_a_narrow_one_the_judged_model():
-    standing = Standing.of(resolve({"method": "fedavg-ft", "rounds": 4}), Clock())
-    standing.round(row(2), evaluations(2, ("global", "received"), ("personal", "received")))
-    assert "━" * 12 + "─" * 12 in line(standing, 120)
-    assert line(standing, 40).startswith("2/4 0:00 left 0:00  personal 91.27 %")
-    assert all(len(line(standing, width)) <= width for width in range(10, 130))
+    progress = RunProgress.of_run(resolve({"method": "fedavg-ft", "rounds": 4}), Clock())
+    progress.update(row(2), evaluations(2, ("global", "received"), ("personal", "received")))
+    assert "━" * 12 + "─" * 12 in line(progress, 120)
+    assert line(progress, 40).startswith("2/4 0:00 left 0:00  personal 91.27 %")
+    assert all(len(line(progress, width)) <= width for width in range(10, 130))
 
 
 def test_the_time_left_is_that_of_the_rounds_since_it_went_on():
     time = Clock()
-    standing = Standing.of(resolve({"rounds": 100}), time)
+    progress = RunProgress.of_run(resolve({"rounds": 100}), time)
     time.now = 1000.0  # reading and restoring
-    standing.begin()
-    assert standing.left == "-:--"
+    progress.start_clock()
+    assert progress.remaining == "-:--"
     time.now = 1010.0
-    standing.round(row(51), [])  # the run goes on after round 50
-    assert (standing.left, clock(standing.elapsed)) == (clock(10 * 49), "0:10")
+    progress.update(row(51), [])  # the run goes on after round 50
+    assert (progress.remaining, clock(progress.elapsed)) == (clock(10 * 49), "0:10")
 
 
 def test_a_moment_is_named_where_a_model_has_two():
     both = evaluations(1, ("personal", "received"), ("personal", "trained"), ("global", "received"))
     text = "personal trained 91.27 %, received 91.27 %  global 91.27 %"
-    assert judged(both, ("personal", "trained")) == text
+    assert metric_text(both, ("personal", "trained")) == text
 
 
 def test_without_a_terminal_a_line_comes_at_the_beginning_every_five_seconds_and_at_the_end(capsys):
     time = Clock()
-    lines = Lines(Standing.of(resolve({"method": "apple", "rounds": 12}), time))
-    lines.begin()
+    lines = Lines(RunProgress.of_run(resolve({"method": "apple", "rounds": 12}), time))
+    lines.on_run_begin()
     for number in range(1, 13):
         time.now += 2.0
-        lines.round(row(number), evaluations(number, ("personal", "trained")))
-    lines.note("a word\x1b[31m")
+        lines.on_round_end(row(number), evaluations(number, ("personal", "trained")))
+    lines.on_note("a word\x1b[31m")
     said = capsys.readouterr().err.splitlines()
     assert said[0] == "apple: training, 12 rounds"
     assert said[1] == "apple: round 3 of 12 after 0:06, 0:18 left; personal 91.27 %"
@@ -123,16 +123,16 @@ def test_the_end_shows_what_was_evaluated_after_the_last_round(capsys):
     late = evaluations(2, received, trained)
     result = SimpleNamespace(evaluations=[*evaluations(1, received, trained), *late])
     result.evaluations[0] = replace(result.evaluations[0], value=(0.0,) * len(late[0].value))
-    for standing in (
-        Standing.of(resolve({"method": "fedavg", "rounds": 2}), Clock()) for _ in range(2)
+    for progress in (
+        RunProgress.of_run(resolve({"method": "fedavg", "rounds": 2}), Clock()) for _ in range(2)
     ):
-        standing.round(row(2), result.evaluations[:1])
-        assert standing.seen == "global 0.00 %"
-        standing.end(result)
-        assert standing.seen == "global 91.27 %  local 91.27 %"
-    lines = Lines(Standing.of(resolve({"method": "fedavg", "rounds": 9}), Clock()))
-    lines.round(row(2), result.evaluations[:1])
-    lines.end(result)  # stopped early, after the second of nine
+        progress.update(row(2), result.evaluations[:1])
+        assert progress.metrics == "global 0.00 %"
+        progress.finish(result)
+        assert progress.metrics == "global 91.27 %  local 91.27 %"
+    lines = Lines(RunProgress.of_run(resolve({"method": "fedavg", "rounds": 9}), Clock()))
+    lines.on_round_end(row(2), result.evaluations[:1])
+    lines.on_run_end(result)  # stopped early, after the second of nine
     assert (
         capsys.readouterr().err == "fedavg: 2 rounds done in 0:00; global 91.27 %  local 91.27 %\n"
     )

@@ -151,7 +151,7 @@ def test_elsewhere_it_shows_none(monkeypatch):
     outputs = ipython(monkeypatch)  # of a terminal
     pomona.run(tiny("separate", rounds=1))
     ipython(monkeypatch, kernel=object())
-    pomona.run(tiny("separate", rounds=1), watcher=NullCallback())
+    pomona.run(tiny("separate", rounds=1), callback=NullCallback())
     assert not outputs
 
 

@@ -11,15 +11,15 @@ from pomona.experiments import load
 from problems import tiny
 
 
-def test_a_name_in_the_place_of_a_config_and_a_function_as_watcher_are_refused_in_a_line():
+def test_a_name_in_the_place_of_a_config_and_a_function_as_callback_are_refused_in_a_line():
     with pytest.raises(ConfigError, match="takes a Config or keywords, not str; write "):
         pomona.run("apple")
     with pytest.raises(ConfigError, match=r"not both \(rounds\); write "):
         pomona.run(tiny("separate", rounds=1), rounds=2)
     with pytest.raises(ConfigError, match=r"unknown key 'rouns'; did you mean rounds\?"):
         pomona.run(rouns=2)
-    with pytest.raises(ConfigError, match="builtin_function_or_method has none of begin"):
-        pomona.run(tiny("separate", rounds=1), watcher=print)
+    with pytest.raises(ConfigError, match="builtin_function_or_method has none of on_run_begin"):
+        pomona.run(tiny("separate", rounds=1), callback=print)
 
 
 @pytest.mark.parametrize("data", [np.zeros((4, 2)), (np.zeros((4, 2)), [0, 1, 0, 1])])

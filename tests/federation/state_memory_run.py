@@ -59,10 +59,10 @@ if __name__ == "__main__":
     pomona.run(tiny("apple", rounds=1))  # what is imported late
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    watcher = StopAfter(int(stop), committed=False)
+    callback = StopAfter(int(stop), committed=False)
     try:
         result = pomona.run(
-            federation(float(share), int(workers)), Path(folder), watcher, resume=True
+            federation(float(share), int(workers)), Path(folder), callback, resume=True
         )
     except KeyboardInterrupt:
         sys.exit(STOPPED)

@@ -209,7 +209,7 @@ def test_a_huge_core_is_refused_in_the_first_round_too():
 
 def test_counts_and_losses_may_be_a_million_times_the_median():
     spec = {"model": torch.zeros(1), "risk": torch.zeros(1)}
-    expected = replace(ROUND, spec=spec, beside={"risk"})
+    expected = replace(ROUND, spec=spec, auxiliary={"risk"})
     history = History(norms={"model": (1.0,) * 5, "risk": (1.0,) * 5})
 
     def taken(model, risk):

@@ -8,8 +8,8 @@ import torch
 import pomona
 from pomona.core.round import Roster
 from pomona.federation.client import ClientRuntime
-from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import ClientRequest, Reply
+from pomona.federation.stale_models import StaleModels
 from pomona.federation.transport import Inline
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
@@ -17,7 +17,7 @@ from pomona.methods.base import Rows
 from problems import passes, tiny
 
 SECONDS = {0: 4.0, 1: 2.0, 2: 1.0}
-NOTHING = KeptCopies.alone({}, None)
+NOTHING = StaleModels.in_memory({}, None)
 
 
 class Clock:

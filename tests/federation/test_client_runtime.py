@@ -54,7 +54,7 @@ def test_a_checkpoints_names_are_read_as_often_for_one_client_as_for_all(name):
 def test_a_visit_that_only_evaluates_copies_no_state(monkeypatch):
     run = Federation(METHODS["ditto"]().method(), quadratics(3))
     together = ClientRuntime(run.method.client, run.problem, run.initial, (run.ids,), 0)
-    together.begin(run.ids, run.roster, None)
+    together.add_clients(run.ids, run.roster, None)
     before = [together.state(i) for i in run.ids]
     monkeypatch.setattr(client, "row", None)  # a call would fail
     down = run.method.server.down(run.server, run.ids, run.roster, a_round())

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 import pomona
 from pomona.core.errors import ConfigError, DivergedError
-from pomona.core.membership import Membership, Planned
+from pomona.core.membership import Membership, PlannedMembership
 from pomona.core.round import Roster
 from pomona.objective.pytorch import TorchObjective
 from problems import Notes, tiny
@@ -73,7 +73,7 @@ def test_an_unseen_client_that_diverges_is_left_without_a_model(tmp_path, monkey
 
     whole = pomona.run(coming("fedamp"))
     monkeypatch.setattr(TorchObjective, "gradient", breaks)
-    result = pomona.run(coming("fedamp"), tmp_path / "run", watcher=(notes := Notes()))
+    result = pomona.run(coming("fedamp"), tmp_path / "run", callback=(notes := Notes()))
     assert (result.evaluations, result.unseen) == (whole.evaluations, [])
     assert any("lower lr; client 1, which was never trained with" in note for note in notes.said)
     assert {p.name[:9] for p in (tmp_path / "run/models").iterdir()} == {
@@ -148,10 +148,10 @@ def test_only_rounds_after_a_leave_are_looked_at(monkeypatch):
 
 def test_without_changes_every_round_has_the_roster_itself():
     everybody = Roster((3, 1, 2))
-    planned = Planned(Membership(), everybody)
+    planned = PlannedMembership(Membership(), everybody)
     assert planned.roster(7) is everybody
     assert planned.roster(7, guest=1) == everybody
-    left = Planned(Membership(leaves={0: 1}), everybody)
+    left = PlannedMembership(Membership(leaves={0: 1}), everybody)
     assert left.roster(2).sizes == (0, 1, 2)
     assert left.roster(2, guest=0) == everybody
 

@@ -22,7 +22,7 @@ from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError, DivergedError, LockedError, QuorumError, StorageError
 from pomona.data import validation
 from pomona.federation import worker_process
-from pomona.federation.copies import KeptCopies
+from pomona.federation.stale_models import StaleModels
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
 from pomona.objective.pytorch import TorchObjective
@@ -76,7 +76,7 @@ def test_without_a_global_model_averaged_statistics_are_said_to_be_the_clients_o
     runs, notes = [], Notes()
     for buffers in ("average", "local"):
         config = tiny("apple", model={"name": "tests_normed:normed"}, buffers=buffers)
-        runs.append(pomona.run(config, watcher=notes))
+        runs.append(pomona.run(config, callback=notes))
     assert runs[0].evaluations == runs[1].evaluations
     assert [r.bytes_up for r in runs[0].rounds] == [r.bytes_up for r in runs[1].rounds]
     assert ["no global model" in text for text in notes.said] == [True]
@@ -121,7 +121,7 @@ def test_large_answers_of_many_clients_do_not_block():
         tuple((i,) for i in range(60)),
         [1] * 60,
         2,
-        KeptCopies.alone({}, None),
+        StaleModels.in_memory({}, None),
     )
     try:
         answers = transport.collect(large, range(60))
@@ -149,7 +149,7 @@ def test_more_clients_than_files_that_may_be_open(monkeypatch):
         tuple((i,) for i in range(500)),
         [1] * 500,
         2,
-        KeptCopies.alone({}, None),
+        StaleModels.in_memory({}, None),
     )
     try:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most  # all that the system allows
@@ -223,7 +223,7 @@ def test_a_test_row_with_a_huge_value_decides_nothing(name, tmp_path, monkeypatc
     notes, runs = Notes(), []
     for value in (1.0, 3.4e38):
         config = pomona.Config(method=name, data=outlying(value), rounds=3, lr=0.1)
-        runs.append(pomona.run(config, tmp_path / f"{value}", watcher=notes))
+        runs.append(pomona.run(config, tmp_path / f"{value}", callback=notes))
     plain, huge = runs
     for one, other in zip(plain.rounds, huge.rounds, strict=True):
         assert other.cohort == (0, 1, 2)

@@ -56,7 +56,7 @@ def test_a_gain_that_is_too_small_is_none():
 
 def test_without_early_stopping_no_curve_is_read(monkeypatch):
     monkeypatch.setattr(early_stopping, "best", None)  # a call would fail
-    assert not early_stopping.ValidationCurve(("personal", "trained"), ACCURACY, None).spent
+    assert not early_stopping.ValidationCurve(("personal", "trained"), ACCURACY, None).should_stop
 
 
 def test_the_loss_decides_where_the_metric_is_undefined_throughout():
@@ -88,10 +88,10 @@ def test_the_loss_decides_where_the_metric_is_undefined_throughout():
     ],
 )
 def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method, over, rounds):
-    watcher = Notes()
+    callback = Notes()
     settings = {**RUN, **over}
     short, whole = (
-        pomona.run(tiny(method, **{**settings, "stop": stop}), watcher=watcher)
+        pomona.run(tiny(method, **{**settings, "stop": stop}), callback=callback)
         for stop in (over.get("stop", NEVER), None)
     )
     assert [r.round for r in short.rounds] == list(range(1, rounds + 1))
@@ -105,7 +105,7 @@ def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method
     ended = rounds < settings["rounds"]
     assert bool(short.summary["stopped"]) == ended
     assert [short.summary["stopped"]] * ended == [
-        note for note in watcher.said if note.startswith("stopped")
+        note for note in callback.said if note.startswith("stopped")
     ]
     assert not whole.summary["stopped"]
     assert sorted(short.models) == sorted(whole.models)
@@ -119,10 +119,10 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
 
     config = tiny(method, **RUN, stop=NEVER)
     whole = pomona.run(config, tmp_path / "whole")
-    watcher = Notes()
-    again = pomona.run(config, tmp_path / "whole", watcher, resume=True)
+    callback = Notes()
+    again = pomona.run(config, tmp_path / "whole", callback, resume=True)
     assert [r.loss for r in again.rounds] == [r.loss for r in whole.rounds]
-    assert any("is finished; nothing to do" in note for note in watcher.said)
+    assert any("is finished; nothing to do" in note for note in callback.said)
     more = pomona.run(
         tiny(method, **{**RUN, "rounds": 9}, stop=NEVER), tmp_path / "whole", resume=True
     )

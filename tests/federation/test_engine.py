@@ -338,7 +338,7 @@ def test_fedprox_without_its_term_is_fedavg():
 def test_unless_set_a_run_takes_native_if_it_can_and_says_so_in_one_line(missing):
     settings = tiny("fedavg").model_dump(mode="json", exclude={"engine"})
     heard = Notes()
-    result = pomona.run(pomona.Config(**settings), watcher=heard)
+    result = pomona.run(pomona.Config(**settings), callback=heard)
     assert result.config["engine"] == "torch"
     assert [line for line in heard.said if "engine" in line] == [
         f"engine = torch: the package pomona-native is not installed; {INSTALL}"
@@ -348,7 +348,7 @@ def test_unless_set_a_run_takes_native_if_it_can_and_says_so_in_one_line(missing
 def test_the_demo_says_nothing_of_engines(missing):
     heard = Notes()
     method = {"name": "fedavg"}
-    pomona.run(resolve(DEMO, {"method": method, "rounds": 1}), watcher=heard)
+    pomona.run(resolve(DEMO, {"method": method, "rounds": 1}), callback=heard)
     assert heard.said == []
 
 

@@ -109,15 +109,15 @@ def test_a_lie_in_the_first_round_is_refused_by_name_and_the_run_goes_on(
     assert all(row.loss.count(None) == 0 for row in result.rounds)
 
 
-def of(*norms, sent=0.0, history=(), spec="model", beside=()):
+def of(*norms, sent=0.0, history=(), spec="model", auxiliary=()):
     """The verdict on a round of clients whose tensors have these norms; the server sent one of
     norm ``sent``.
     """
     sizes = dict.fromkeys(range(len(norms)), 10)
     row = torch.tensor([sent, 0.0, 0.0, 0.0])
-    down = {"model": Rows.same(row, len(norms))}
+    downlink = {"model": Rows.same(row, len(norms))}
     expected = Expected(
-        "run", 1, sizes, {spec: torch.zeros(4)}, len(norms), beside=beside, down=down
+        "run", 1, sizes, {spec: torch.zeros(4)}, len(norms), auxiliary=auxiliary, downlink=downlink
     )
     arrivals = [
         Arrival(Reply(i, {spec: torch.tensor([0.0, n, 0.0, 0.0])}), "run", 1, 10)
@@ -163,9 +163,9 @@ def test_two_that_contradict_each_other_are_both_named_with_both_norms_and_not_s
 
 def test_a_change_of_the_models_shape_is_measured_by_the_model_that_was_sent():
     """SCAFFOLD's control variates are zeros at first; no other client has to confirm the change."""
-    assert refused(of(0.5, 0.5e6, sent=3.0, spec="delta", beside={"delta"})) == [1]
-    assert refused(of(0.5e6, sent=3.0, spec="delta", beside={"delta"})) == [0]
-    assert refused(of(0.5, 300.0, sent=3.0, spec="delta", beside={"delta"})) == []
+    assert refused(of(0.5, 0.5e6, sent=3.0, spec="delta", auxiliary={"delta"})) == [1]
+    assert refused(of(0.5e6, sent=3.0, spec="delta", auxiliary={"delta"})) == [0]
+    assert refused(of(0.5, 300.0, sent=3.0, spec="delta", auxiliary={"delta"})) == []
 
 
 def test_once_five_norms_were_accepted_their_median_is_the_measure_whatever_was_sent():
@@ -273,7 +273,7 @@ def test_the_largest_uplink_is_that_of_the_tensor_that_differs_most():
     }
     top = largest(latest, {"steps"})
     assert (top.client, top.tensor, top.second, top.factor) == (1, "model", 2, 100.0)
-    assert top.stands_out
+    assert top.outlier
     assert largest({0: {"model": 2.0}}, ()) is None
     assert largest({}, ()) is None
     assert largest({0: {"model": 0.0}, 1: {"model": 0.0}}, ()) is None

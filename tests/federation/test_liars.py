@@ -14,7 +14,7 @@ from pomona.core.errors import CheckpointError, ConfigError, QuorumError
 from pomona.core.round import Roster
 from pomona.federation.callbacks import StopAfter
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
-from pomona.federation.liars import TOLD, Lying, lie
+from pomona.federation.liars import UPLINK_ATTACKS, Lying, lie
 from pomona.methods import METHODS
 from pomona.methods.auto import FOUR
 from pomona.methods.base import Initial, Rows
@@ -113,7 +113,7 @@ def test_noise_is_another_in_each_round_and_the_same_again():
 @pytest.mark.parametrize("name", drawn(METHODS, 4))
 def test_every_method_plays_its_rounds_with_liars(name):
     """A liar changes a run unless nothing is sent, and honest clients have numbers."""
-    kind = TOLD[len(name) % len(TOLD)]
+    kind = UPLINK_ATTACKS[len(name) % len(UPLINK_ATTACKS)]
     over = {"attack": {"clients": [1], "kind": kind}}
     honest, lied = pomona.run(tiny(name)), pomona.run(tiny(name, **over))
     if kind != "nan":
@@ -123,7 +123,7 @@ def test_every_method_plays_its_rounds_with_liars(name):
 
 
 @pytest.mark.parametrize("name", FOUR)
-@pytest.mark.parametrize("kind", drawn([kind for kind in TOLD if kind != "nan"], 2))
+@pytest.mark.parametrize("kind", drawn([kind for kind in UPLINK_ATTACKS if kind != "nan"], 2))
 def test_a_liar_of_auto_sends_of_each_of_the_four_what_it_sends_of_it_alone(name, kind):
     lies = {"attack": {"clients": [1], "kind": kind}, "momentum": 0.5}
     auto = pomona.run(tiny("auto", **lies))
@@ -176,12 +176,12 @@ def test_a_run_with_liars_does_not_go_on_without_them(tmp_path):
 
 
 def test_the_record_says_who_was_limited_and_when_and_how_honest_clients_do(tmp_path):
-    watcher = Notes()
+    callback = Notes()
     run = tiny("fedavg+clipped", attack=LIARS, rounds=4)
-    result = pomona.run(run, tmp_path / "run", watcher)
+    result = pomona.run(run, tmp_path / "run", callback)
     assert [len(r.limited) for r in result.rounds] == [0, 1, 1, 1]
     assert all("counts as one of" in line for r in result.rounds for line in r.limited)
-    said = [line for line in watcher.said if line.startswith("client 1, round")]
+    said = [line for line in callback.said if line.startswith("client 1, round")]
     assert said == [result.rounds[1].limited[0]]  # once, not in every round
     again = pomona.load(tmp_path / "run")
     assert [r.limited for r in again.rounds] == [r.limited for r in result.rounds]

@@ -121,10 +121,10 @@ def test_uplinks_lie_in_files_and_are_stacked_as_they_were(tmp_path):
     round_ = Round(1, 1, 0.1, 0.1, 1.0, 1, 1, 0.0, 0.0, 0, Optimizer())
     request = ClientRequest(round_, roster, (3, 5, 8), expects=expects)
     sent = {i: {"model": rows(i)[0], "request": torch.tensor([i, 0])} for i in (8, 3, 5)}
-    spool = UplinkSpool.of(request, tmp_path)
-    kept = {i: spool.kept(Reply(i, uplink, loss=0.5)) for i, uplink in sent.items()}
+    spool = UplinkSpool.allocate(request, tmp_path)
+    kept = {i: spool.store(Reply(i, uplink, loss=0.5)) for i, uplink in sent.items()}
     assert {r.loss for r in kept.values()} == {0.5}
-    assert spool.kept(Reply(5, fault="diverged")).uplink == {}
+    assert spool.store(Reply(5, fault="diverged")).uplink == {}
     for ids in [(3, 5, 8), (3, 8)]:
         uplink = stack([kept[i] for i in ids], lambda reply: reply.uplink)
         for name in expects:

@@ -68,7 +68,7 @@ def test_what_is_chosen_is_a_note():
 def test_the_record_has_the_notes_also_after_a_resume(tmp_path):
     whole = pomona.run(**settings(), out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        pomona.run(**settings(), out=tmp_path / "run", watcher=StopAfter(1))
+        pomona.run(**settings(), out=tmp_path / "run", callback=StopAfter(1))
     resumed = pomona.run(**settings(), out=tmp_path / "run", resume=True)
     assert whole.notes == resumed.notes == pomona.load(tmp_path / "run").notes
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
@@ -134,33 +134,33 @@ class Rounds:
     def __init__(self):
         self.numbers = []
 
-    def round(self, row, evaluations):
+    def on_round_end(self, row, evaluations):
         self.numbers.append(row.round)
 
 
 class Documented(Rounds):
     begun = 0
 
-    def begin(self):
+    def on_run_begin(self):
         self.begun += 1
 
-    def note(self, text):
+    def on_note(self, text):
         self.last = text
 
 
-def test_a_watcher_has_any_of_the_methods():
+def test_a_callback_has_any_of_the_methods():
     one, several = Rounds(), Documented()
-    pomona.run(**settings(), watcher=one)
-    result = pomona.run(**settings(), watcher=several)
+    pomona.run(**settings(), callback=one)
+    result = pomona.run(**settings(), callback=several)
     assert one.numbers == several.numbers == [1, 2]
     assert several.begun == 1
     assert several.last in texts(result)
 
 
-@pytest.mark.parametrize("watcher", [print, object()])
-def test_a_watcher_that_would_hear_nothing_is_refused(watcher):
-    with pytest.raises(pomona.ConfigError, match="none of begin, trained, round, note"):
-        pomona.run(**settings(), watcher=watcher)
+@pytest.mark.parametrize("callback", [print, object()])
+def test_a_callback_that_would_hear_nothing_is_refused(callback):
+    with pytest.raises(pomona.ConfigError, match="none of on_run_begin, on_before_commit"):
+        pomona.run(**settings(), callback=callback)
 
 
 class Ends(nn.Module):

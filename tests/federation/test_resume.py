@@ -20,8 +20,8 @@ PRIVATE = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed":
 ACKNOWLEDGED = ["metrics", "sample-counts", "training-loss", "feature-moments", "unlimited-epsilon"]
 
 
-def run(name, folder, resume=False, watcher=None, **over):
-    return pomona.run(tiny(name, **over), folder, watcher, resume)
+def run(name, folder, resume=False, callback=None, **over):
+    return pomona.run(tiny(name, **over), folder, callback, resume)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_every_method_goes_on_to_the_same_end(name, number, tmp_path):
     partial = {"participation": 0.5} if number == 3 else {}
     whole = run(name, tmp_path / "whole", **partial)
     with pytest.raises(KeyboardInterrupt):
-        run(name, tmp_path / "parts", **partial, watcher=StopAfter(number, committed=False))
+        run(name, tmp_path / "parts", **partial, callback=StopAfter(number, committed=False))
     assert read_status(tmp_path / "parts").round == number - 1
     parts = run(name, tmp_path / "parts", resume=True, **partial)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
@@ -61,7 +61,7 @@ def test_comers_and_goers_go_on(tmp_path):
                 tmp_path / "parts",
                 resume=True,
                 **over,
-                watcher=StopAfter(number, committed=False),
+                callback=StopAfter(number, committed=False),
             )
     parts = run("apple", tmp_path / "parts", resume=True, **over)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
@@ -72,7 +72,7 @@ def test_a_private_run_goes_on_and_pays_once(tmp_path):
     over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
     whole = run("apple", tmp_path / "whole", **over)
     with pytest.raises(KeyboardInterrupt):
-        run("apple", tmp_path / "parts", **over, watcher=StopAfter(2, committed=False))
+        run("apple", tmp_path / "parts", **over, callback=StopAfter(2, committed=False))
     parts = run("apple", tmp_path / "parts", resume=True, **over)
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
     assert parts.summary["privacy"] == whole.summary["privacy"]
@@ -83,7 +83,7 @@ def test_a_private_run_goes_on_and_pays_once(tmp_path):
 def test_a_ledger_that_is_gone_stops_a_private_run(tmp_path):
     over = {"privacy": {**PRIVATE, "acknowledge": ACKNOWLEDGED}}
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "parts", **over, watcher=StopAfter(3, committed=False))
+        run("fedavg", tmp_path / "parts", **over, callback=StopAfter(3, committed=False))
     ledger = next((tmp_path / "parts/private/dp").rglob("*.jsonl"))
     ledger.write_text("".join(ledger.read_text().splitlines(keepends=True)[:3]))
     with pytest.raises((PrivacyError, StorageError), match="ledger"):
@@ -117,7 +117,7 @@ def test_a_finished_run_is_left_alone(tmp_path):
 )
 def test_another_run_is_not_gone_on_with(over, key, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", watcher=StopAfter(2, committed=False))
+        run("fedavg", tmp_path / "run", callback=StopAfter(2, committed=False))
     with pytest.raises(CheckpointError, match=key):
         run("fedavg", tmp_path / "run", resume=True, **over)
     run("fedavg", tmp_path / "run", resume=True, workers=2)
@@ -182,7 +182,7 @@ def test_a_finished_run_can_be_given_more_rounds(name, tmp_path):
 def test_an_unfinished_run_can_be_given_more_rounds_and_no_fewer(tmp_path):
     run("fedavg", tmp_path / "long", rounds=4)
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", rounds=3, watcher=StopAfter(2, committed=False))
+        run("fedavg", tmp_path / "run", rounds=3, callback=StopAfter(2, committed=False))
     with pytest.raises(CheckpointError, match="more rounds, not fewer"):
         run("fedavg", tmp_path / "run", resume=True, rounds=2)
     run("fedavg", tmp_path / "run", resume=True, rounds=4)
@@ -213,7 +213,11 @@ def test_an_extension_that_is_killed_is_an_unfinished_run(tmp_path):
     run("fedavg", tmp_path / "run", rounds=2)
     with pytest.raises(KeyboardInterrupt):
         run(
-            "fedavg", tmp_path / "run", resume=True, rounds=4, watcher=StopAfter(4, committed=False)
+            "fedavg",
+            tmp_path / "run",
+            resume=True,
+            rounds=4,
+            callback=StopAfter(4, committed=False),
         )
     assert read_status(tmp_path / "run").sha256 == {}
     assert len(pomona.load(tmp_path / "run").rounds) == 4
@@ -250,7 +254,7 @@ CHANGES = [
 @pytest.mark.parametrize(("name", "old", "new"), CHANGES)
 def test_what_an_unfinished_run_has_on_file_is_not_taken_on_trust(name, old, new, tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
+        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     change(tmp_path / "run", name, old, new)
     before = {
         p: c for p, c in files(tmp_path / "run").items() if p.name not in ("status.json", ".lock")
@@ -282,7 +286,7 @@ def test_what_a_finished_run_left_is_compared_with_what_is_there(name, tmp_path)
 
 def test_events_that_are_gone_or_cut_short_are_named(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
+        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     path = tmp_path / "run/events.jsonl"
     path.write_bytes(path.read_bytes()[:500])
     with pytest.raises(CheckpointError, match=r"events\.jsonl"):
@@ -295,7 +299,7 @@ def test_events_that_are_gone_or_cut_short_are_named(tmp_path):
 def test_files_that_are_views_may_go(tmp_path):
     whole = run("fedavg", tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
+        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     for name in ("config.toml", "partition.json"):
         (tmp_path / "run" / name).unlink()
     assert run("fedavg", tmp_path / "run", resume=True).evaluations == whole.evaluations
@@ -306,7 +310,7 @@ def test_files_that_are_views_may_go(tmp_path):
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
     whole = run("apple", tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        run("apple", tmp_path / "parts", watcher=StopAfter(3, committed=False))
+        run("apple", tmp_path / "parts", callback=StopAfter(3, committed=False))
     newest = max((tmp_path / "parts/checkpoints").glob("round-*"))
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 1
@@ -320,7 +324,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path):
 
 def test_when_all_checkpoints_are_damaged_nothing_is_touched(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
+        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     for path in (tmp_path / "run/checkpoints").glob("round-*"):
         path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CheckpointError, match="all 2 checkpoints"):
@@ -346,7 +350,7 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
     auto = {"lr": "auto", "rounds": 2}
     run("fedavg", tmp_path / "whole", **{**auto, "rounds": 3})
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "parts", **auto, watcher=StopAfter(2, committed=False))
+        run("fedavg", tmp_path / "parts", **auto, callback=StopAfter(2, committed=False))
     heard = Notes()
     for over in (auto, auto, {**auto, "rounds": 3}):
         pomona.run(tiny("fedavg", **over), tmp_path / "parts", heard, resume=True)
@@ -358,7 +362,7 @@ def test_a_rate_that_was_searched_for_is_taken_from_the_record(tmp_path):
 
 def test_a_run_that_was_killed_before_its_first_commit_searches_anew(tmp_path):
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "parts", lr="auto", watcher=StopAfter(1, committed=False))
+        run("fedavg", tmp_path / "parts", lr="auto", callback=StopAfter(1, committed=False))
     run("fedavg", tmp_path / "parts", resume=True, lr="auto")
     run("fedavg", tmp_path / "whole", lr="auto")
     assert digest_of_models(tmp_path / "parts") == digest_of_models(tmp_path / "whole")
@@ -397,7 +401,7 @@ def test_a_lost_worker_is_made_up_for_once(tmp_path, monkeypatch):
 
 def test_all_clients_diverging_stops_the_run_with_the_last_round_intact(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
-        run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
+        run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     from pomona.core.errors import DivergedError
     from pomona.objective.pytorch import TorchObjective
 
@@ -483,7 +487,7 @@ def test_links_in_a_run_folder_are_not_followed(name, finished, tmp_path):
         run("fedavg", tmp_path / "run")
     else:
         with pytest.raises(KeyboardInterrupt):
-            run("fedavg", tmp_path / "run", watcher=StopAfter(3, committed=False))
+            run("fedavg", tmp_path / "run", callback=StopAfter(3, committed=False))
     own, outside = tmp_path / "run" / name, tmp_path / "outside"
     own.parent.mkdir(exist_ok=True)
     if own.exists():

@@ -15,7 +15,7 @@ from pomona.federation.transport import (
     LARGEST_CALL,
     ROWS_A_CLIENT,
     by_worker,
-    calls,
+    call_groups,
     grouped,
     spread,
 )
@@ -76,7 +76,7 @@ def test_clients_share_calls_where_they_read_alike_and_numbers_cannot_differ(mon
         monkeypatch.setattr(
             "pomona.federation.transport.machine_memory", lambda: need * room / (1 - 0.5)
         )
-        return calls(tiny("apple", method, engine=engine, clients=5, **over), sizes, 2, row)
+        return call_groups(tiny("apple", method, engine=engine, clients=5, **over), sizes, 2, row)
 
     together, alone = by_worker(sizes, 2, LARGEST_CALL), grouped(sizes, 1)
     assert together == ((0, 3, 4), (1, 2))
@@ -86,7 +86,7 @@ def test_clients_share_calls_where_they_read_alike_and_numbers_cannot_differ(mon
     assert chosen(room=0.99) == alone
     assert chosen(method={"name": "apple", "budget": 2}) == alone
     assert chosen(rows_per_call=2) == grouped(sizes, 2)
-    assert calls(tiny("fedavg", engine="native", clients=5), sizes, 2, 0) == alone
+    assert call_groups(tiny("fedavg", engine="native", clients=5), sizes, 2, 0) == alone
 
 
 @pytest.mark.parametrize("name", representatives(METHODS, ["apple", "fedavg"]))

@@ -219,7 +219,7 @@ def test_client_figures_hold_for_a_runtime_without_test_samples(masks):
     scenario.resident.rows.update(none)
     method = scenario.config.method.method()
     runtime = ClientRuntime(method.client, scenario.objective(), scenario.initial, ((0,),), 0)
-    assert runtime.final(0, ("personal", "trained")) == (None, [])
+    assert runtime.final_metrics(0, ("personal", "trained")) == (None, [])
 
 
 def test_the_best_and_the_worst_mask_of_a_client_can_be_looked_at(masks, tmp_path):

@@ -106,7 +106,7 @@ def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch
     objective = scenario.objective()
     task = objective.data.task
     assert task.examine is task.reduce
-    answers, figures = Examination(objective, ACCURACY, 0, 0, models, None).final(
+    answers, figures = Examination(objective, ACCURACY, 0, 0, models, None).final_metrics(
         ("local", "trained")
     )
     assert passes == {(0, "validation"): 2, (0, "test"): 2}
@@ -122,9 +122,9 @@ def test_at_the_end_each_model_passes_once_over_each_split(scenario, monkeypatch
 
 def test_a_model_that_is_not_kept_has_no_figures(scenario):
     nothing = Examination(scenario.objective(), ACCURACY, 0, 0, {}, None)
-    assert nothing.final(("global", "received")) == (None, [])
+    assert nothing.final_metrics(("global", "received")) == (None, [])
     assert nothing.metrics([("global", "received")]) == []
-    assert nothing.extremes(("global", "received")) is None
+    assert nothing.best_worst_masks(("global", "received")) is None
 
 
 def test_statistics_are_estimated_without_dropout_so_that_runs_repeat():

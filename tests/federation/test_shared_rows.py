@@ -7,13 +7,13 @@ import torch
 
 import pomona
 from pomona import simulation
-from pomona.federation.copies import LEAST, SharedRows
+from pomona.federation.stale_models import MIN_SHARED, SharedRows
 from pomona.storage.mapped_tensor import with_rows
 from problems import tiny
 
 pytestmark = pytest.mark.long
 
-SIZE = 2 * LEAST
+SIZE = 2 * MIN_SHARED
 KEPT = {"model": {"name": "mlp", "hidden": [64]}, "rounds": 3, "workers": 1}
 
 
@@ -25,8 +25,8 @@ def test_equal_bytes_share_memory_in_any_shape():
     rows, one = SharedRows(), torch.randn(SIZE)
     assert rows.shared(one) is one
     assert rows.shared(one.clone()) is one
-    wide = rows.shared(one.clone().view(2, LEAST))
-    assert wide.shape == (2, LEAST)
+    wide = rows.shared(one.clone().view(2, MIN_SHARED))
+    assert wide.shape == (2, MIN_SHARED)
     assert place(wide) == place(one)
     assert torch.equal(wide.flatten(), one)
 
@@ -55,7 +55,7 @@ def test_only_the_very_same_bytes_count():
     assert rows.shared(ints).dtype == torch.int32
 
 
-@pytest.mark.parametrize("size", [0, 1, LEAST - 1])
+@pytest.mark.parametrize("size", [0, 1, MIN_SHARED - 1])
 def test_small_ones_are_left_alone(size):
     rows = SharedRows()
     assert place(rows.shared(torch.ones(size))) != place(rows.shared(torch.ones(size))) or not size
@@ -65,7 +65,7 @@ def test_nothing_is_kept_alive():
     rows = SharedRows()
     rows.shared(torch.ones(SIZE))
     gc.collect()
-    assert not len(rows._held)
+    assert not len(rows._tensors)
 
 
 def test_rows_in_all_places_are_taken_as_they_are():
@@ -93,7 +93,10 @@ def test_at_the_end_of_a_run_each_model_lies_in_memory_once(method, monkeypatch,
     result = pomona.run(config, tmp_path / "run")
     runtime = transports[0]._clients
     tensors = [
-        t for i in range(config.clients) for t in runtime.stored(i).values() if t.numel() >= LEAST
+        t
+        for i in range(config.clients)
+        for t in runtime.stored(i).values()
+        if t.numel() >= MIN_SHARED
     ]
     d = sum(t.numel() for t in result.models[0].values())
     held = {place(t): t.untyped_storage().nbytes() for t in tensors}
@@ -109,5 +112,5 @@ def test_results_in_memory_hold_everybodys_model_once(workers):
         place(t) == place(first[k])
         for other in others
         for k, t in other.items()
-        if t.numel() >= LEAST
+        if t.numel() >= MIN_SHARED
     )

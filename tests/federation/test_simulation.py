@@ -18,7 +18,7 @@ from pomona.core.errors import (
     StorageError,
 )
 from pomona.federation.client import ClientRuntime
-from pomona.federation.round_plan import due, round_of, select
+from pomona.federation.round_plan import is_evaluated, round_of, select
 from pomona.federation.transport import spread
 from pomona.record.run_folder import load
 from problems import Notes, tiny
@@ -229,7 +229,7 @@ def test_rounds_decay_and_selection_are_functions_of_the_round():
         "fedavg", lr=1.0, lr_decay=0.5, participation=0.5, clients=10, rounds=4, eval_every=3
     )
     assert [round_of(config, n).lr for n in (1, 2, 3)] == [1.0, 0.5, 0.25]
-    assert [due(config, n) for n in range(5)] == [True, False, False, True, True]
+    assert [is_evaluated(config, n) for n in range(5)] == [True, False, False, True, True]
     everybody = tuple(range(10))
     assert select(config, everybody, 2) == select(config, everybody, 2)
     assert {len(select(config, everybody, n)) for n in range(1, 9)} == {5}
@@ -291,6 +291,6 @@ def test_a_method_that_validates_names_who_cannot(name, tmp_path):
 def test_bf16_on_a_processor_without_it_is_said_to_be_slower(monkeypatch, precision, has, said):
     notes = Notes()
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: has)
-    pomona.run(tiny("fedavg", rounds=1, precision=precision), watcher=notes)
+    pomona.run(tiny("fedavg", rounds=1, precision=precision), callback=notes)
     assert len(notes.said) == said
     assert all("bf16 is slower than fp32" in note for note in notes.said)

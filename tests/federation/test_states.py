@@ -17,7 +17,7 @@ from pomona.core.errors import CheckpointError, ConfigError, StorageError
 from pomona.core.state import flatten, form, forms, merged, only
 from pomona.federation import client_states as state
 from pomona.federation.callbacks import StopAfter
-from pomona.federation.client_states import as_is, choose, file_bytes, in_memory, to_file
+from pomona.federation.client_states import choose, file_bytes, in_memory, to_file, unchanged
 from pomona.methods.apple import APPLEState
 from pomona.storage.checkpoint import newest, read, save
 from pomona.storage.safetensors_stream import DTYPES
@@ -138,8 +138,8 @@ NEED = 100 * 100 * 582_026 * 4  # 23.3 GB
 
 
 def test_the_limit_is_a_share_of_the_machines_memory(monkeypatch):
-    assert planned(monkeypatch, 2 * NEED, 0) == (as_is, [])
-    assert planned(monkeypatch, NEED, 0, state_memory=1.0) == (as_is, [])
+    assert planned(monkeypatch, 2 * NEED, 0) == (unchanged, [])
+    assert planned(monkeypatch, NEED, 0, state_memory=1.0) == (unchanged, [])
     hold, notes = planned(monkeypatch, 2 * NEED - 2, 2 * NEED)
     assert hold is to_file
     said = (
@@ -183,7 +183,7 @@ def test_disks_of_their_own_have_room_of_their_own(monkeypatch, tmp_path):
 def test_of_a_cluster_its_nodes_memory_counts(monkeypatch):
     """And the disks of this machine hold no states of it."""
     monkeypatch.setattr(state, "machine_memory", lambda: 1)
-    assert planned(monkeypatch, 1, 0, nodes=[NEED, NEED]) == (as_is, [])
+    assert planned(monkeypatch, 1, 0, nodes=[NEED, NEED]) == (unchanged, [])
     hold, notes = planned(monkeypatch, 1, 0, nodes=[NEED, NEED - 2])
     assert hold is to_file
     said = (
@@ -211,7 +211,7 @@ def test_copies_count_by_what_a_round_can_bring(monkeypatch, tmp_path):
     for rounds, rows in ((1, 2), (20, 21), (99, 100), (1000, 100)):
         over = {"clients": 100, "kept": 100 * model, "rounds": rounds}
         need = 100 * rows * model + NEED
-        assert planned(monkeypatch, 2 * need, 0, **over) == (as_is, [])
+        assert planned(monkeypatch, 2 * need, 0, **over) == (unchanged, [])
         assert planned(monkeypatch, 2 * need - 2, need + NEED, **over)[0] is to_file
         with pytest.raises(ConfigError, match=f"{(need + NEED) / 1e9:.1f} GB in "):
             planned(monkeypatch, 2 * need - 2, need + NEED - 1, **over)
@@ -222,7 +222,7 @@ def test_copies_count_by_what_a_round_can_bring(monkeypatch, tmp_path):
 
 
 def test_a_gpus_states_are_not_moved_to_files(monkeypatch):
-    assert planned(monkeypatch, NEED, 1e15, device="cuda") == (as_is, [])
+    assert planned(monkeypatch, NEED, 1e15, device="cuda") == (unchanged, [])
     with pytest.raises(
         ConfigError, match=r"23\.3 GB, this machine has 23\.3 GB; take fewer clients"
     ):

@@ -16,11 +16,11 @@ class Ends(NullCallback):
     def __init__(self, number):
         self.number, self.seen, self.notes = number, [], []
 
-    def ends(self, row, evaluations, models):
+    def should_stop(self, row, evaluations, models):
         self.seen.append((row.round, evaluations, {i: dict(model) for i, model in models.items()}))
         return row.round == self.number
 
-    def note(self, text):
+    def on_note(self, text):
         self.notes.append(text)
 
 
@@ -42,7 +42,7 @@ def test_an_end_after_a_round_is_a_run_of_so_many_rounds(method, workers, tmp_pa
     assert same(ended.models, short.models)
     assert [row.round for row in ended.rounds] == [1, 2]
     assert ended.summary["models"] == short.summary["models"]
-    assert "ended after round 2, as the watcher said" in ends.notes
+    assert "ended after round 2 by the callback" in ends.notes
     again = pomona.run(tiny(method, rounds=4), tmp_path / "run", resume=True)
     assert again.summary == ended.summary
     longer = pomona.run(tiny(method, rounds=5), tmp_path / "run", resume=True)
@@ -53,7 +53,7 @@ def test_an_end_after_a_round_is_a_run_of_so_many_rounds(method, workers, tmp_pa
 def test_the_models_seen_are_those_of_the_round(method):
     """Trained ones of the round itself, received ones of the round before."""
     ends = Ends(9)
-    pomona.run(tiny(method, rounds=3), watcher=ends)
+    pomona.run(tiny(method, rounds=3), callback=ends)
     headline = tiny(method).method.method().card.headline
     for number, evaluations, models in ends.seen:
         until = number if headline[1] == "trained" else number - 1
@@ -64,13 +64,13 @@ def test_the_models_seen_are_those_of_the_round(method):
 
 
 def test_an_end_between_evaluations_is_evaluated():
-    ended = pomona.run(tiny("apple", rounds=9, eval_every=5), watcher=Ends(3))
+    ended = pomona.run(tiny("apple", rounds=9, eval_every=5), callback=Ends(3))
     assert [e.round for e in ended.curve("personal", "trained")] == [3]
     assert same(ended.models, pomona.run(tiny("apple", rounds=3, eval_every=5)).models)
 
 
 def test_a_watched_run_has_the_numbers_of_an_unwatched_one():
-    watched = pomona.run(tiny("apple", rounds=3, eval_every=2), watcher=Ends(9))
+    watched = pomona.run(tiny("apple", rounds=3, eval_every=2), callback=Ends(9))
     alone = pomona.run(tiny("apple", rounds=3, eval_every=2))
     assert watched.evaluations == alone.evaluations
     assert same(watched.models, alone.models)
@@ -86,7 +86,7 @@ def test_an_end_that_was_interrupted_after_its_round_is_no_other_end(tmp_path):
 
 def test_who_never_took_part_has_no_model_to_look_at():
     ends = Ends(1)
-    result = pomona.run(tiny("separate", clients=6, rounds=3, participation=0.5), watcher=ends)
+    result = pomona.run(tiny("separate", clients=6, rounds=3, participation=0.5), callback=ends)
     ((_, _, models),) = ends.seen
     assert sorted(models) == list(result.rounds[0].cohort)
 
@@ -94,7 +94,7 @@ def test_who_never_took_part_has_no_model_to_look_at():
 def test_of_several_callbacks_each_sees_the_round_and_one_ends_it():
     first, second = Ends(1), Ends(9)
     result = pomona.run(
-        tiny("separate", rounds=3), watcher=CallbackList(first, NullCallback(), second)
+        tiny("separate", rounds=3), callback=CallbackList(first, NullCallback(), second)
     )
     assert len(result.rounds) == len(first.seen) == len(second.seen) == 1
-    assert not hasattr(CallbackList(NullCallback()), "ends")
+    assert not hasattr(CallbackList(NullCallback()), "should_stop")

@@ -129,7 +129,7 @@ def test_a_run_is_the_same_whatever_tracks_it(tmp_path, stand_in):
     assert config.tree() == small(None).tree()
     assert SECRET not in repr(config) + config.toml() + str(config.chosen)
     with pytest.raises(KeyboardInterrupt):
-        pomona.run(config, tmp_path / "run", watcher=StopAfter(2))
+        pomona.run(config, tmp_path / "run", callback=StopAfter(2))
     assert board.ends == [False]
     half = pomona.run(small(None, rounds=2), tmp_path / "half")
     result = pomona.run(config, tmp_path / "run", resume=True)
@@ -148,7 +148,7 @@ def test_a_run_is_the_same_whatever_tracks_it(tmp_path, stand_in):
 @pytest.mark.parametrize("where", ["open", "log", "end"])
 def test_a_tracker_that_fails_is_one_note(stand_in, where):
     board, heard = stand_in(where), Notes()
-    result = pomona.run(small("wandb"), watcher=heard)
+    result = pomona.run(small("wandb"), callback=heard)
     assert len(result.rounds) == 3
     said = [text for text in heard.said if "wandb" in text]
     assert said == [
@@ -168,7 +168,7 @@ def test_a_tracker_that_fails_where_nobody_watches_is_said_on_standard_error(sta
 def test_a_tracker_of_a_run_that_stops_is_closed(stand_in):
     board = stand_in()
     with pytest.raises(KeyboardInterrupt):
-        pomona.run(small("wandb"), watcher=StopAfter(2, committed=False))
+        pomona.run(small("wandb"), callback=StopAfter(2, committed=False))
     assert board.ends == [False]
     assert list(board.figures["seconds"]) == [1]
 
@@ -228,7 +228,7 @@ def test_figures_by_hand_and_what_is_not_known_is_left_out():
 
 
 def test_single_clients_have_curves_only_where_there_are_few():
-    many = tuple(range(trackers.MOST_CLIENTS + 1))
+    many = tuple(range(trackers.MAX_CURVES + 1))
     column = (0.5,) * len(many)
     evaluation = Evaluation(
         1, "personal", "trained", "test", many, (1,) * len(many), column, column
@@ -236,7 +236,7 @@ def test_single_clients_have_curves_only_where_there_are_few():
     assert not [name for name, _ in scalars(row(1), [evaluation]) if "client_" in name]
 
 
-def test_watchers_are_told_in_order():
+def test_callbacks_are_called_in_order():
     told = []
 
     class Noted:
@@ -247,10 +247,10 @@ def test_watchers_are_told_in_order():
             return lambda *values: told.append((self.name, what, *values))
 
     both = CallbackList(Noted("a"), Noted("b"))
-    both.begin()
-    both.round(row(1), [])
-    both.note("hello")
-    expected = [("begin",), ("round", row(1), []), ("note", "hello")]
+    both.on_run_begin()
+    both.on_round_end(row(1), [])
+    both.on_note("hello")
+    expected = [("on_run_begin",), ("on_round_end", row(1), []), ("on_note", "hello")]
     assert told == [(name, *each) for each in expected for name in "ab"]
 
 
@@ -289,8 +289,8 @@ def test_the_settings_and_the_trackers_have_the_same_names():
 
 
 def test_nothing_is_tracked_unless_it_is_asked_for(tmp_path):
-    with tracking(Config(), tmp_path, {}, 0, print) as watchers:
-        assert watchers == ()
+    with tracking(Config(), tmp_path, {}, 0, print) as callbacks:
+        assert callbacks == ()
 
 
 # each tracker as it is
@@ -307,9 +307,9 @@ def test_a_run_that_goes_on_withdraws_the_rounds_it_repeats(tmp_path):
     for start, seconds in ((1, 1.0), (3, 2.0)):
         run = TrackedRun("x", "x", {}, start - 1)
         board = TrackerCallback(f"tensorboard:{tmp_path}", run, print)
-        board.begin()
+        board.on_run_begin()
         for number in range(start, 5):
-            board.round(row(number, seconds=seconds), [])
+            board.on_round_end(row(number, seconds=seconds), [])
         board.close()
     assert read(tmp_path / "x")["seconds"] == {1: 1.0, 2: 1.0, 3: 2.0, 4: 2.0}
 

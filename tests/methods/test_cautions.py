@@ -117,5 +117,5 @@ def test_the_advice_names_what_the_pull_follows_from(settings, over, does, does_
 
 def test_a_run_says_it():
     notes = Notes()
-    pomona.run(tiny("ditto", {"lambda": 10.0}, lr=0.1, rounds=1), watcher=notes)
+    pomona.run(tiny("ditto", {"lambda": 10.0}, lr=0.1, rounds=1), callback=notes)
     assert ["forgets the personal model" in text for text in notes.said] == [True]

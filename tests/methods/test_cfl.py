@@ -156,7 +156,7 @@ def test_defaults_find_the_groups_of_a_network(seed):
 
 def test_a_run_without_a_split_says_so():
     notes = Notes()
-    pomona.run(tiny("cfl", rounds=2), watcher=notes)
+    pomona.run(tiny("cfl", rounds=2), callback=notes)
     assert ["never split" in text for text in notes.said] == [True]
 
 

@@ -116,7 +116,7 @@ def test_a_run_is_partialfeds_with_less_traffic(network):
 
 def test_a_run_says_that_there_are_no_normalisation_layers():
     notes, other = Notes(), Notes()
-    pomona.run(tiny("fedbn", rounds=1), watcher=notes)
-    pomona.run(tiny("fedbn", model={"name": "fedbn_networks:batch_norm"}, rounds=1), watcher=other)
+    pomona.run(tiny("fedbn", rounds=1), callback=notes)
+    pomona.run(tiny("fedbn", model={"name": "fedbn_networks:batch_norm"}, rounds=1), callback=other)
     assert [text for text in notes.said if "fedbn is FedAvg here" in text]
     assert not [text for text in other.said if "fedbn is FedAvg here" in text]

@@ -71,7 +71,7 @@ def test_an_unseen_client_is_fine_tuned_at_the_full_rate(settings, rounds):
     w = run.initial().item()
     state, row = run.method.server.welcome(run.server, (1,), run.roster)
     roster = run.roster.plus(1, run.everybody)
-    run.clients.begin((1,), roster, row)
+    run.clients.add_clients((1,), roster, row)
     round_ = round_of(run_of(rounds), rounds + 1)
     visit = ClientRequest(
         round_, roster, (1,), True, frozenset({"received", "trained"}), True, adapts=True

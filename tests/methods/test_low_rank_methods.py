@@ -195,8 +195,8 @@ def test_feddpa_halves_the_traffic_and_an_odd_rank_is_refused():
 )
 def test_a_run_says_that_there_is_no_low_rank_change(name, settings, other):
     notes, changed = Notes(), Notes()
-    pomona.run(tiny(name, settings, rounds=1), watcher=notes)
-    pomona.run(lora(name, settings, rounds=1), watcher=changed)
+    pomona.run(tiny(name, settings, rounds=1), callback=notes)
+    pomona.run(lora(name, settings, rounds=1), callback=changed)
     assert [text for text in notes.said if f"{name} is {other} here: no low-rank" in text]
     assert not [text for text in changed.said if f"{name} is" in text]
 

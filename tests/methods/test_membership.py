@@ -88,7 +88,7 @@ def adapted(run, client, rounds):
     server = run.method.server
     state, row = server.welcome(run.server, (client,), run.roster)
     roster = run.roster.plus(client, run.everybody)
-    run.clients.begin((client,), roster, row)
+    run.clients.add_clients((client,), roster, row)
     for number in range(rounds):
         round_ = passes("scaffold", 10 + number)
         visit = ClientRequest(
@@ -135,7 +135,7 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
     seen = []
     state, row = run.method.server.welcome(run.server, (3,), run.roster)
     roster = run.roster.plus(3, run.everybody)
-    run.clients.begin((3,), roster, row)
+    run.clients.add_clients((3,), roster, row)
     for _ in range(2):
         visit = ClientRequest(
             passes(name, 2),
@@ -215,7 +215,7 @@ def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
     run.round(a_round(4))
     for i in run.ids:
         assert run.state(i).dr[0, 3] == 0
-        assert not run.clients.copies.of(i)["cores"][3].any()
+        assert not run.clients.copies.models_of(i)["cores"][3].any()
         assert 3 not in run.server.requests[i].tolist()
 
 

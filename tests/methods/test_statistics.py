@@ -13,7 +13,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.core.round import Roster
 from pomona.federation import loop
-from pomona.federation.batchnorm_statistics import WithStatistics, accompanied
+from pomona.federation.batchnorm_statistics import WithStatistics, with_statistics
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.round_plan import round_of
@@ -69,12 +69,12 @@ def rounds(name, settings, **over):
     scenario = Scenario.prepare(tiny(name, settings, **changed, **over))
     config, method, ids = scenario.config, scenario.config.method.method(), (0, 1, 2)
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
-    server = accompanied(method.server, scenario.initial)
+    server = with_statistics(method.server, scenario.initial)
     clients = ClientRuntime(
         method.client, scenario.objective(), scenario.initial, ((0,), (1,), (2,)), 0
     )
     state = server.start(scenario.initial, roster, 0)
-    clients.begin(ids, roster, None)
+    clients.add_clients(ids, roster, None)
     for number in range(1, ROUNDS + 1):
         round_ = round_of(config, number)
         visit = ClientRequest(round_, roster, ids, True, frozenset({"received", "trained"}), True)
@@ -159,7 +159,7 @@ def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
     """
     changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
     scenario = Scenario.prepare(tiny("fednova", **changed))
-    server = accompanied(scenario.config.method.method().server, scenario.initial)
+    server = with_statistics(scenario.config.method.method().server, scenario.initial)
     sent = server.expects(server.start(scenario.initial, Roster((1, 1)), 0)) | {
         "steps": torch.ones(1).double()
     }

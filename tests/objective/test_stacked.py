@@ -12,8 +12,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
-from pomona.federation.copies import KeptCopies
-from pomona.federation.exchange import ClientRequest, cut
+from pomona.federation.exchange import ClientRequest, downlink_part
+from pomona.federation.stale_models import StaleModels
 from pomona.methods import METHODS
 from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
@@ -348,10 +348,12 @@ def test_a_round_of_many_clients_in_one_call_is_close_on_both_engines(name, sett
         state = method.client.start(scenario.initial, roster, ids, 0)
         # what is there depends on who takes part
         down = method.server.down(server, longest_first, roster, round_)
-        copies = KeptCopies.alone(method.client.keeps, scenario.initial)
-        copies.begin(longest_first, roster, None)
+        copies = StaleModels.in_memory(method.client.keeps, scenario.initial)
+        copies.add_clients(longest_first, roster, None)
         places = [longest_first.index(i) for i in ids]
-        received = cut(copies.received(ClientRequest(round_, roster, longest_first), down), places)
+        received = downlink_part(
+            copies.received(ClientRequest(round_, roster, longest_first), down), places
+        )
         training = LocalTraining(objective, ids, roster, round_)
         _, uplink, info = method.client.train(state, received, training, round_)
         return uplink | info | {"loss": torch.tensor(training.training_losses())}

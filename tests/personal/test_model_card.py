@@ -221,7 +221,7 @@ def test_what_people_write_stays_and_is_no_change_of_the_run(tmp_path):
     path.write_text(
         before.partition("## Intended use")[0] + "## Intended use\n\nTriage, beside a doctor.\n"
     )
-    pomona.run(config(), folder, watcher=(heard := Notes()), resume=True)
+    pomona.run(config(), folder, callback=(heard := Notes()), resume=True)
     assert any("is finished; nothing to do" in note for note in heard.said)
     pomona.run(config(rounds=3), folder, resume=True)
     assert "after round 3" in card(folder)

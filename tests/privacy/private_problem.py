@@ -105,7 +105,7 @@ def rounds(
     initial = Initial(lambda _: p.row.clone(), p.space.layers, head=p.space.head)
     clients = ClientRuntime(method.client, p.objective, initial, tuple((i,) for i in ids), 0)
     server, replies = method.server.start(initial, roster, 0), []
-    clients.begin(ids, roster, None)
+    clients.add_clients(ids, roster, None)
     for number in range(1, count + 1):
         at: Round = a_round(number, **{"batch_size": 4, "epochs": 2, "total": count, **over})
         visit = ClientRequest(at, roster, ids, True, frozenset({"received", "trained"}))

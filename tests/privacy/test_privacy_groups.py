@@ -178,7 +178,7 @@ def run(folder, most=7, grouped=True, **private):
         lr=0.1,
         data={"path": str(table(folder / "table.csv", most)), **columns},
         privacy={**TERMS, "acknowledge": releases, **private},
-        watcher=notes,
+        callback=notes,
     )
     return result.summary["privacy"], notes.said
 

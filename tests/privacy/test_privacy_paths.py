@@ -84,7 +84,7 @@ def views(path, folder, present, draws):
                 method.client, p.objective, initial, tuple((i,) for i in ids), 0
             )
             server = method.server.start(initial, roster, 0)
-            clients.begin(ids, roster, None)
+            clients.add_clients(ids, roster, None)
             at = a_round(number, batch_size=path.size, epochs=1, total=draws, lr=1.0)
             down = method.server.down(server, ids, roster, at)
             got = clients.visit(ClientRequest(at, roster, ids, True, frozenset({"received", "trained"})), down)  # fmt: skip

@@ -34,7 +34,7 @@ def test_the_projection_counts_the_rounds_of_the_unseen(name, rounds):
     assert said[3] == pytest.approx(
         Scenario.prepare(config(1e6, name, rounds=rounds)).epsilons()[3]
     )
-    spent = pomona.run(run, watcher=(notes := Notes())).summary["privacy"]["clients"]
+    spent = pomona.run(run, callback=(notes := Notes())).summary["privacy"]["clients"]
     assert spent == pytest.approx(said, rel=1e-9)
     assert any(f"at most epsilon {max(said):.3g}" in note for note in notes.said)
 
@@ -44,7 +44,7 @@ def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends
     enough = max(Scenario.prepare(run).epsilons()) * 1.05
     notes = Notes()
     unseen = {"unseen": [0, 3], "adapt_rounds": 40}
-    result = pomona.run(config(enough, rounds=2, membership=unseen), tmp_path / "r", watcher=notes)
+    result = pomona.run(config(enough, rounds=2, membership=unseen), tmp_path / "r", callback=notes)
     assert [
         sum(f"client {i}, which was never trained with" in text for text in notes.said)
         for i in (0, 3)

@@ -20,7 +20,7 @@ def test_what_leaves_without_noise_voids_epsilon_on_every_page(method, release, 
     pytest.importorskip("opacus")
     privacy, notes = {**TERMS, "acknowledge": [*COVERED, release]}, Notes()
     result = pomona.run(
-        tiny(method, privacy=privacy, rounds=1, batch_size=1000), tmp_path / "run", watcher=notes
+        tiny(method, privacy=privacy, rounds=1, batch_size=1000), tmp_path / "run", callback=notes
     )
     void, spent = f"no bound: {release}", result.summary["privacy"]
     assert void in spent["void"]

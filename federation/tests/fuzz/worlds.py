@@ -61,7 +61,7 @@ class Said:
 class Cut(NullCallback):
     """Ends a run after its first round."""
 
-    def round(self, row, evaluations):
+    def on_round_end(self, row, evaluations):
         """Raise to leave the run."""
         raise KeyboardInterrupt
 

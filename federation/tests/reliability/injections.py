@@ -134,11 +134,11 @@ def stopped(number):
     """Ctrl-C after a round has been trained and before it is committed."""
 
     def fault(patch):
-        def trained(_, at):
+        def on_before_commit(_, at):
             if at == number:
                 raise KeyboardInterrupt
 
-        patch.setattr(CallbackList, "trained", trained)
+        patch.setattr(CallbackList, "on_before_commit", on_before_commit)
 
     return fault
 

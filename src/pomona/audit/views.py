@@ -127,15 +127,17 @@ class Recorder(NullCallback):
         self._rest = initial if self.rest is None else self.rest.to(initial)
         self._sent: dict[int, list[Tensor]] = {}
 
-    def exchanged(self, visit: ClientRequest, down: Downlink, arrivals: Sequence[Arrival]) -> None:
-        """Read one exchange; see ``federation.callbacks.Witness``."""
+    def on_exchange(
+        self, visit: ClientRequest, downlink: Downlink, arrivals: Sequence[Arrival]
+    ) -> None:
+        """Read one exchange; see ``federation.callbacks.ModelObserver``."""
         for arrival in arrivals if visit.trains else ():
-            self._note(visit, down, arrival)
+            self._note(visit, downlink, arrival)
         last = not visit.trains and visit.ids == visit.roster.members
         if last or (visit.trains and visit.round.number in self.watched):
             self._read_server()
             if visit.round.number > 1:  # the first model is the seed's
-                self._read_peers(visit.ids, down)
+                self._read_peers(visit.ids, downlink)
 
     def _note(self, visit: ClientRequest, down: Downlink, arrival: Arrival) -> None:
         """Keep a client's message: the models in it, or else its numbers."""

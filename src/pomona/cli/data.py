@@ -189,9 +189,9 @@ def show_data(
     _print(scenario, source)
     if out:
         _pictures(scenario, scenario.about(), Path(out))
-    warned = CallerWarnings(sys._getframe(1))
+    warner = CallerWarnings(sys._getframe(1))
     for note in scenario.notes:
-        warned.note(note.text)
+        warner.on_note(note.text)
 
 
 _LEGEND = {

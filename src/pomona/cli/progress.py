@@ -10,7 +10,7 @@ from rich.text import Text
 from pomona.cli.output import EVERY, console, echo_stderr, printable
 from pomona.config import Config
 from pomona.federation.callbacks import NullCallback
-from pomona.federation.progress import Standing, clock, line
+from pomona.federation.progress import RunProgress, clock, line
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 
@@ -18,27 +18,27 @@ from pomona.record.rows import Evaluation, RoundRow
 class ProgressLine(NullCallback):
     """The line on a terminal, with notes printed above it."""
 
-    def __init__(self, progress: Standing, terminal: Console, *, stays: bool) -> None:
-        self._standing, self._console = progress, terminal
+    def __init__(self, progress: RunProgress, terminal: Console, *, stays: bool) -> None:
+        self._progress, self._console = progress, terminal
         draw = lambda: Text(printable(line(progress, terminal.width)), no_wrap=True)  # noqa: E731 - what Live asks for
         self._live = Live(
             get_renderable=draw, console=terminal, transient=not stays, refresh_per_second=4
         )
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Show the line; before this, only errors are shown."""
-        self._standing.begin()
+        self._progress.start_clock()
         self._live.start()
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Advance by a round."""
-        self._standing.round(row, evaluations)
+        self._progress.update(row, evaluations)
 
-    def end(self, result: Result) -> None:
+    def on_run_end(self, result: Result) -> None:
         """Show the final values."""
-        self._standing.end(result)
+        self._progress.finish(result)
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Print a line above."""
         self._console.print(f"note: {printable(text)}", markup=False, highlight=False)
 
@@ -53,37 +53,37 @@ class Lines(NullCallback):
     immediately.
     """
 
-    def __init__(self, progress: Standing) -> None:
-        self._standing, self._last_printed = progress, -1.0
+    def __init__(self, progress: RunProgress) -> None:
+        self._progress, self._last_printed = progress, -1.0
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Print the start."""
-        self._standing.begin()
-        echo_stderr(f"{self._standing.method}: training, {self._standing.total} rounds")
+        self._progress.start_clock()
+        echo_stderr(f"{self._progress.method}: training, {self._progress.total} rounds")
         self._last_printed = 0.0
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Print the progress, if it is due."""
-        s = self._standing
-        s.round(row, evaluations)
-        if s.elapsed - self._last_printed >= EVERY and s.done < s.total:
+        s = self._progress
+        s.update(row, evaluations)
+        if s.elapsed - self._last_printed >= EVERY and s.round < s.total:
             self._last_printed = s.elapsed
-            scores = f"; {s.seen}" if s.seen else ""
+            scores = f"; {s.metrics}" if s.metrics else ""
             echo_stderr(
-                f"{s.method}: round {s.done} of {s.total} after {clock(s.elapsed)}, {s.left} "
+                f"{s.method}: round {s.round} of {s.total} after {clock(s.elapsed)}, {s.remaining} "
                 f"left{scores}"
             )
 
-    def end(self, result: Result) -> None:
+    def on_run_end(self, result: Result) -> None:
         """Print the final values."""
-        s = self._standing
-        s.end(result)
+        s = self._progress
+        s.finish(result)
         echo_stderr(
-            f"{s.method}: {s.done} rounds done in {clock(s.elapsed)}"
-            + (f"; {s.seen}" if s.seen else "")
+            f"{s.method}: {s.round} rounds done in {clock(s.elapsed)}"
+            + (f"; {s.metrics}" if s.metrics else "")
         )
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Print a note."""
         echo_stderr(f"note: {printable(text)}")
 
@@ -98,17 +98,17 @@ def progress_display(*, stays: bool = True) -> Iterator[Callable[[Config], Progr
     """
     displays: list[ProgressLine | Lines] = []
 
-    def watcher(config: Config) -> ProgressLine | Lines:
+    def create(config: Config) -> ProgressLine | Lines:
         for display in displays:
             display.close()
-        progress = Standing.of(config)
+        progress = RunProgress.of_run(config)
         displays.append(
             ProgressLine(progress, console, stays=stays) if console.is_terminal else Lines(progress)
         )
         return displays[-1]
 
     try:
-        yield watcher
+        yield create
     finally:
         for display in displays:
             display.close()

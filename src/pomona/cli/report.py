@@ -174,9 +174,9 @@ def trajectory(
 
     results = _load(runs)
     folder = folder or runs[0]
-    with progress_display(stays=False) as watcher, own_code_barred(not own_code):
+    with progress_display(stays=False) as display, own_code_barred(not own_code):
         configs = [resolve(result.config) for result in results]
-        surface.trajectory(configs, client, since, folder, watch=watcher)
+        surface.trajectory(configs, client, since, folder, watch=display)
     paths = [folder / f"trajectory.{extension}" for extension in FORMATS]
     emit({"written": paths}) if json else print(*paths, sep="\n")
 

@@ -216,10 +216,10 @@ def run_with_progress(
     """Run with a progress line, and optionally a live page."""
     with console.status(f"reading {config.data.name}"):
         scenario = prepare(config)
-    with progress_display() as watcher, following(folder if live else None) as pages:
-        progress = watcher(scenario.config)
+    with progress_display() as display, following(folder if live else None) as pages:
+        progress = display(scenario.config)
         result = simulate(scenario, folder, CallbackList(progress, *pages), resume)
-        progress.end(result)
+        progress.on_run_end(result)
         return result
 
 

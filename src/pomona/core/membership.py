@@ -114,9 +114,9 @@ class Membership(Settings):
 
 
 @dataclass(frozen=True)
-class Planned:
-    """Attendance planned in a run's settings; ``everybody`` has all clients that are ever members,
-    or unseen.
+class PlannedMembership:
+    """The membership schedule of a run's settings; ``everybody`` has all clients that are ever
+    members, or unseen.
     """
 
     membership: Membership
@@ -127,13 +127,13 @@ class Planned:
         roster = self.membership.roster(self.everybody, number)
         return roster if guest is None else roster.plus(guest, self.everybody)
 
-    def begun(self, number: int) -> tuple[int, ...]:
+    def members_until(self, number: int) -> tuple[int, ...]:
         """Return the clients that have been members in any round up to ``number``."""
         joins, unseen = self.membership.joins, self.membership.unseen
         return tuple(
             i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number
         )
 
-    def parting(self, number: int) -> bool:
+    def has_leavers(self, number: int) -> bool:
         """Return whether round ``number`` is a client's last."""
         return number in self.membership.leaves.values()

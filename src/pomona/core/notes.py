@@ -58,7 +58,7 @@ class CallerWarnings:
         self._registry = frame.f_globals.setdefault("__warningregistry__", {})
         self._heard: set[str] = set()
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Warn of a note."""
         if text not in self._heard:
             self._heard.add(text)

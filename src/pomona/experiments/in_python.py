@@ -75,9 +75,9 @@ def bench(
     )
     made = run(suite, Path(out), jobs=jobs, retry=retry, watch=watch)
     _require_own(made, suite)
-    warned = CallerWarnings(sys._getframe(1))
+    warner = CallerWarnings(sys._getframe(1))
     for note in made.notes:
-        warned.note(note.text)
+        warner.on_note(note.text)
     return made
 
 

@@ -7,8 +7,8 @@ integers are client ids; the method's own check; and each float tensor's L2 norm
 before. The norm is a model's own, not its distance from an earlier one: that distance grows with a
 client's data and with every missed round, and shrinks towards the optimum, so that the same bound
 on it would refuse honest clients. So it is with counts, losses and changes that some methods send
-beside models: for them the factor is ``FACTOR_BESIDE``. Admission rejects numbers far outside the
-usual range; it does not protect against a client that poisons within it.
+in addition to models: for them the factor is ``FACTOR_AUXILIARY``. Admission rejects numbers far
+outside the usual range; it does not protect against a client that poisons within it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -27,8 +27,8 @@ WINDOW = 1000
 """Accepted norms stored for each tensor."""
 STRIKES = 3
 """Consecutive refused uplinks after which a client is quarantined."""
-OF_VALUES = "lower lr, or look at the data"
-OF_FORM = "what the method's client sends and its server expects must agree"
+VALUES_REMEDY = "lower lr, or look at the data"
+FORM_REMEDY = "what the method's client sends and its server expects must agree"
 Check = Literal[
     "diverged",
     "wrong-round",
@@ -53,8 +53,8 @@ class Expected:
         spec: example tensors by name, on any device, e.g. "meta"; names, shapes and dtypes count.
         members: number of clients in the federation; integers in an uplink are their ids.
         flaw: the method's own check of a well-formed uplink, as ``Server.flaw``.
-        beside: names of tensors that are not models, as ``Exchange.beside``.
-        down: what the server sent to these clients.
+        auxiliary: names of tensors that are not models, as ``Exchange.beside``.
+        downlink: what the server sent to these clients.
         initial: the run's initial model.
     """
 
@@ -64,8 +64,8 @@ class Expected:
     spec: Mapping[str, Tensor]
     members: int
     flaw: Callable[[dict[str, Tensor]], str | None] = lambda _: None
-    beside: Collection[str] = ()
-    down: Downlink = field(default_factory=dict)
+    auxiliary: Collection[str] = ()
+    downlink: Downlink = field(default_factory=dict)
     initial: Callable[[], Tensor] | None = None
 
 
@@ -161,25 +161,25 @@ def admit(
     that reports a fault is rejected without a strike; these come first.
     """
     faults = _faults(arrivals)
-    sound, rejected = _sound(arrivals, expected, history)
-    measured = {client: norms(sound[client].reply.uplink) for client in sorted(sound)}
-    measure = Measure(expected.down, expected.initial, max(expected.sizes.values(), default=1))
-    limits = bounds(history.norms, measured, expected.spec, expected.beside, measure)
-    excess = {client: _excess(own, limits) for client, own in measured.items()}
+    well_formed, rejected = _well_formed(arrivals, expected, history)
+    measured = {client: norms(well_formed[client].reply.uplink) for client in sorted(well_formed)}
+    measure = Measure(expected.downlink, expected.initial, max(expected.sizes.values(), default=1))
+    limits = bounds(history.norms, measured, expected.spec, expected.auxiliary, measure)
+    excess = {client: _excess(client_norms, limits) for client, client_norms in measured.items()}
     rejected += [
         _rejection(
             client,
             expected.round,
-            Flaw("norm", line, OF_VALUES, _names_one(measured[client], limits)),
+            Flaw("norm", reason, VALUES_REMEDY, _exceeds_bound(measured[client], limits)),
         )
-        for client, line in excess.items()
-        if line
+        for client, reason in excess.items()
+        if reason
     ]
-    accepted = {client: sound[client] for client, line in excess.items() if not line}
+    accepted = {client: well_formed[client] for client, reason in excess.items() if not reason}
     rejected.sort(key=lambda r: (r.client, r.reason))
-    after = _history_after(history, measured, accepted.keys(), rejected, limits)
-    most = {name: bound.most for name, bound in limits.items()}
-    return Admission(tuple(accepted.values()), (*faults, *rejected), after, measured, most)
+    updated = _history_after(history, measured, accepted.keys(), rejected, limits)
+    max_norms = {name: bound.max_norm for name, bound in limits.items()}
+    return Admission(tuple(accepted.values()), (*faults, *rejected), updated, measured, max_norms)
 
 
 def _faults(arrivals: Sequence[Arrival]) -> list[Rejection]:
@@ -191,57 +191,57 @@ def _faults(arrivals: Sequence[Arrival]) -> list[Rejection]:
     ]
 
 
-def _sound(
+def _well_formed(
     arrivals: Sequence[Arrival], expected: Expected, history: History
 ) -> tuple[dict[int, Arrival], list[Rejection]]:
     """Return each client's first well-formed uplink, in order of arrival, and the others with the
     reason.
     """
-    sound: dict[int, Arrival] = {}
+    well_formed: dict[int, Arrival] = {}
     rejected: list[Rejection] = []
     for arrival in [a for a in arrivals if not a.reply.fault]:
         client = arrival.reply.client
-        if flaw := _flaw(arrival, expected, history, sound.get(client)):
+        if flaw := _flaw(arrival, expected, history, well_formed.get(client)):
             rejected.append(_rejection(client, expected.round, flaw))
         else:
-            sound[client] = arrival
-    return sound, rejected
+            well_formed[client] = arrival
+    return well_formed, rejected
 
 
 def _flaw(
-    arrival: Arrival, expected: Expected, history: History, first: Arrival | None
+    arrival: Arrival, expected: Expected, history: History, earlier: Arrival | None
 ) -> Flaw | None:
-    """Return the check that an arrival fails; ``first``: its client's earlier sound one."""
+    """Return the check that an arrival fails; ``earlier``: its client's earlier well_formed one."""
     uplink = arrival.reply.uplink
     if stale := _uninvited(arrival, expected, history):
         return stale
-    if differing := _miscounted(arrival, expected):
-        return Flaw("samples", differing)
+    if miscounted := _miscounted(arrival, expected):
+        return Flaw("samples", miscounted)
     if arrival.unread:
         return Flaw("unreadable", str(arrival.unread))
-    if ill := (
+    if malformed := (
         not_plain(uplink) or mismatch(uplink, expected.spec) or strangers(uplink, expected.members)
     ):
-        return Flaw("form", ill, OF_FORM)
-    if outside := non_finite(uplink) or expected.flaw(uplink):
-        return Flaw("values", outside, OF_VALUES)
-    if first:
-        return Flaw("repeated", _repeated(first.reply.uplink, uplink), struck=False)
+        return Flaw("form", malformed, FORM_REMEDY)
+    if invalid := non_finite(uplink) or expected.flaw(uplink):
+        return Flaw("values", invalid, VALUES_REMEDY)
+    if earlier:
+        return Flaw("repeated", _repeated(earlier.reply.uplink, uplink), struck=False)
     return None
 
 
 def _excess(norms: Mapping[str, float], limits: Mapping[str, Bound]) -> str:
     """Describe the tensors whose norm exceeds its bound; empty if there are none."""
     return "; ".join(
-        f"tensor {shown(name)} {why}"
+        f"tensor {shown(name)} {excess}"
         for name, bound in limits.items()
-        if (why := bound.excess(norms[name]))
+        if (excess := bound.excess(norms[name]))
     )
 
 
-def _names_one(norms: Mapping[str, float], limits: Mapping[str, Bound]) -> bool:
+def _exceeds_bound(norms: Mapping[str, float], limits: Mapping[str, Bound]) -> bool:
     """Return whether a client exceeds a bound, and not only contradicts another client."""
-    return any(not norms[name] <= bound.most for name, bound in limits.items())
+    return any(not norms[name] <= bound.max_norm for name, bound in limits.items())
 
 
 def _history_after(
@@ -255,12 +255,12 @@ def _history_after(
     struck = {r.client for r in rejected if r.struck} - {*accepted}
     strikes = {c: n for c, n in history.strikes.items() if c not in accepted}
     strikes |= {c: strikes.get(c, 0) + 1 for c in sorted(struck)}
-    remembered = {
+    recent = {
         name: (*history.norms.get(name, ()), *(norms[c][name] for c in accepted))[-WINDOW:]
         for name in names
     }
     latest = {**history.latest, **{c: norms[c] for c in accepted}}
-    return History(strikes, remembered, latest)
+    return History(strikes, recent, latest)
 
 
 def _uninvited(arrival: Arrival, expected: Expected, history: History) -> Flaw | None:
@@ -284,12 +284,12 @@ def _miscounted(arrival: Arrival, expected: Expected) -> str:
     return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
 
 
-def _repeated(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> str:
-    one, other = digest(first), digest(second)
+def _repeated(earlier: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> str:
+    earlier_digest, later_digest = digest(earlier), digest(later)
     return (
         "the same uplink again"
-        if one == other
-        else f"a second uplink, {other}, after {one}, which counts"
+        if earlier_digest == later_digest
+        else f"a second uplink, {later_digest}, after {earlier_digest}, which counts"
     )
 
 

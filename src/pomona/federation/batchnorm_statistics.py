@@ -1,4 +1,4 @@
-"""BatchNorm statistics, sent beside the models: rows handled by methods do not contain any.
+"""BatchNorm statistics, sent next to the models: rows handled by methods do not contain any.
 
 Statistics affect only evaluation, not training. With ``buffers = "average"`` those of a global
 model are sent with it: each client measures them while it trains, starting from the received ones,
@@ -26,7 +26,7 @@ class WithStatistics:
     statistics: Tensor
 
 
-def accompanied(server: Server, initial: Initial) -> Server:
+def with_statistics(server: Server, initial: Initial) -> Server:
     """Return a server that also averages statistics; the given one if there are none, or no global
     model.
     """
@@ -39,15 +39,15 @@ def accompanied(server: Server, initial: Initial) -> Server:
     def down(
         state: WithStatistics, ids: tuple[int, ...], roster: Roster, round_: Round
     ) -> Downlink:
-        own = server.down(state.method, ids, roster, round_)
-        return {**own, STATISTICS: Rows.same(state.statistics, len(ids))}
+        downlink = server.down(state.method, ids, roster, round_)
+        return {**downlink, STATISTICS: Rows.same(state.statistics, len(ids))}
 
     def aggregate(
         state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
     ) -> WithStatistics:
         mean = weighted_mean(uplink[STATISTICS], roster.weights(ids))
         return WithStatistics(
-            server.aggregate(state.method, without(uplink), ids, roster, round_), mean
+            server.aggregate(state.method, without_statistics(uplink), ids, roster, round_), mean
         )
 
     def welcome(
@@ -65,12 +65,12 @@ def accompanied(server: Server, initial: Initial) -> Server:
     def limited(
         state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
     ) -> Mapping[int, str]:
-        return server.limited(state.method, without(uplink), ids, roster, round_)
+        return server.limited(state.method, without_statistics(uplink), ids, roster, round_)
 
     def flaw(uplink: Uplink) -> str | None:
-        if any(bool((uplink[STATISTICS][part] < 0).any()) for part in initial.variances):
+        if any(bool((uplink[STATISTICS][variance] < 0).any()) for variance in initial.variances):
             return f"tensor '{STATISTICS}' holds a variance below 0"
-        return server.flaw(without(uplink))
+        return server.flaw(without_statistics(uplink))
 
     return replace(
         server,
@@ -85,6 +85,6 @@ def accompanied(server: Server, initial: Initial) -> Server:
     )
 
 
-def without(uplink: Uplink) -> Uplink:
+def without_statistics(uplink: Uplink) -> Uplink:
     """Return the method's own part of an uplink."""
     return {name: rows for name, rows in uplink.items() if name != STATISTICS}

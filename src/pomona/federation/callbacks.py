@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 class Callback(Protocol):
     """Observes a run (for example, a progress bar).
 
-    A callback of your own has any of these methods, and any of ``Steering`` and ``Witness``. An
-    exception that it raises ends the run, which can be resumed.
+    Your own callback may have any of these methods, and any of ``StoppingCallback`` and
+    ``ModelObserver``. An exception that it raises ends the run, which can be resumed.
     """
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Called when everything is ready for round 1."""
 
-    def trained(self, number: int) -> None:
+    def on_before_commit(self, number: int) -> None:
         """Called when round ``number`` is aggregated and evaluated, before it is committed."""
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Called after each committed round."""
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Called with a message for the user."""
 
 
@@ -37,25 +37,24 @@ Models: TypeAlias = "Mapping[int, Mapping[str, Tensor]]"
 
 
 @runtime_checkable
-class Steering(Protocol):
-    """What a callback may have besides: a look at the clients' models after each round, and the end
-    of the run.
+class StoppingCallback(Protocol):
+    """A callback that gets the clients' models after each round, and may end the run.
 
     >>> import pomona
-    >>> class Enough(NullCallback):
-    ...     def ends(self, row, evaluations, models):
+    >>> class SecondRound(NullCallback):
+    ...     def should_stop(self, row, evaluations, models):
     ...         return row.round == 2 and len(models) == 3
     >>> settings = {"method": "apple", "clients": 3, "rounds": 9, "lr": 0.1}
-    >>> len(pomona.run(**settings, watcher=Enough()).rounds)
+    >>> len(pomona.run(**settings, callback=SecondRound()).rounds)
     2
     """
 
-    def ends(self, row: RoundRow, evaluations: Sequence[Evaluation], models: Models) -> bool:
+    def should_stop(self, row: RoundRow, evaluations: Sequence[Evaluation], models: Models) -> bool:
         """Return whether the run ends after this round, which is aggregated and evaluated, and not
         committed yet.
 
-        The run is then finished, and can be given more rounds; without, it stays as it is. Clients
-        evaluate and keep their trained models in every round, as for early stopping.
+        The run is then finished, and can be given more rounds. Clients evaluate and keep their
+        trained models in every round, as for early stopping.
 
         Args:
             row: the round.
@@ -66,79 +65,93 @@ class Steering(Protocol):
 
 
 @runtime_checkable
-class Witness(Protocol):
-    """What a callback may have besides: a look at everything that server and clients exchange."""
+class ModelObserver(Protocol):
+    """A callback that gets all models and other tensors that server and clients exchange."""
 
-    def exchanged(
-        self, visit: "ClientRequest", down: "Downlink", arrivals: "Sequence[Arrival]"
+    def on_exchange(
+        self, visit: "ClientRequest", downlink: "Downlink", arrivals: "Sequence[Arrival]"
     ) -> None:
         """Called when the answers of a visit have arrived, before any checks; none may be changed.
 
-        After the last round clients are visited once more, without training.
+        After the last round clients are visited again, without training.
         """
 
 
 class NullCallback:
     """Callback that does nothing."""
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Do nothing."""
 
-    def trained(self, number: int) -> None:
+    def on_before_commit(self, number: int) -> None:
         """Do nothing."""
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Do nothing."""
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Do nothing."""
 
 
-METHODS = ("begin", "trained", "round", "note", "ends", "exchanged")
+HOOKS = (
+    "on_run_begin",
+    "on_before_commit",
+    "on_round_end",
+    "on_note",
+    "should_stop",
+    "on_exchange",
+)
 """Methods of which a callback has any."""
 
 
-def require_methods(watcher: object) -> None:
-    """Raise ConfigError for a watcher that would never be called."""
-    if watcher is not None and not any(callable(getattr(watcher, name, None)) for name in METHODS):
+def require_hooks(callback: object) -> None:
+    """Raise ConfigError for a callback that would never be called."""
+    if callback is not None and not any(callable(getattr(callback, name, None)) for name in HOOKS):
         raise ConfigError(
-            f"watcher: {type(watcher).__name__} has none of {', '.join(METHODS)}; give an object "
-            "with those that you want to hear of"
+            f"callback: {type(callback).__name__} has none of {', '.join(HOOKS)}; give an object "
+            "with at least one of them"
         )
 
 
 class CallbackList:
-    """Several callbacks as one; each is called by the methods that it has."""
+    """Several callbacks as one; each is called by the methods that it has.
+
+    It has ``should_stop`` and ``on_exchange`` only if one of them does, as both make the loop do
+    more.
+    """
 
     def __init__(self, *callbacks: object) -> None:
         self._callbacks = callbacks
-        if asked := self._methods("ends"):
-            self.ends = lambda *seen: True in [ends(*seen) for ends in asked]  # all see the round
-        if told := self._methods("exchanged"):
-            self.exchanged = lambda *seen: [exchanged(*seen) for exchanged in told]
+        if stopping := self._hooks("should_stop"):
+            # a list: all get the round, also after one that stops
+            self.should_stop = lambda *args: (
+                True in [should_stop(*args) for should_stop in stopping]
+            )
+        if observers := self._hooks("on_exchange"):
+            self.on_exchange = lambda *args: [on_exchange(*args) for on_exchange in observers]
 
-    def _methods(self, name: str) -> list[Callable[..., Any]]:
-        return [method for each in self._callbacks if callable(method := getattr(each, name, None))]
+    def _hooks(self, name: str) -> list[Callable[..., Any]]:
+        return [hook for c in self._callbacks if callable(hook := getattr(c, name, None))]
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Call all."""
-        for begin in self._methods("begin"):
-            begin()
+        for hook in self._hooks("on_run_begin"):
+            hook()
 
-    def trained(self, number: int) -> None:
+    def on_before_commit(self, number: int) -> None:
         """Call all."""
-        for trained in self._methods("trained"):
-            trained(number)
+        for hook in self._hooks("on_before_commit"):
+            hook(number)
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Call all."""
-        for seen in self._methods("round"):
-            seen(row, evaluations)
+        for hook in self._hooks("on_round_end"):
+            hook(row, evaluations)
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Call all."""
-        for heard in self._methods("note"):
-            heard(text)
+        for hook in self._hooks("on_note"):
+            hook(text)
 
 
 class StopAfter(NullCallback):
@@ -147,7 +160,7 @@ class StopAfter(NullCallback):
 
     >>> import pomona
     >>> config = pomona.Config(method="fedavg", clients=3, rounds=4, lr=0.1)
-    >>> pomona.run(config, "stopped", watcher=StopAfter(2))
+    >>> pomona.run(config, "stopped", callback=StopAfter(2))
     Traceback (most recent call last):
     KeyboardInterrupt
     >>> len(pomona.run(config, "stopped", resume=True).rounds)
@@ -157,12 +170,12 @@ class StopAfter(NullCallback):
     def __init__(self, number: int, committed: bool = True) -> None:
         self.number, self.committed = number, committed
 
-    def trained(self, number: int) -> None:
+    def on_before_commit(self, number: int) -> None:
         """Raise KeyboardInterrupt before that round is committed."""
         if number == self.number and not self.committed:
             raise KeyboardInterrupt
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
         """Raise KeyboardInterrupt after that round is committed."""
         if row.round == self.number and self.committed:
             raise KeyboardInterrupt

@@ -34,60 +34,67 @@ def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]
     ``rounds`` is separate, since rounds may be added if a round does not depend on the total
     (``extends``).
     """
-    tree = without(config.tree(), FREE)
-    lays_out = config.method.method().card.needs.total_rounds or config.lr_schedule == "cosine"
-    rounds, extends = tree.pop("rounds"), not lays_out
-    same = {
+    tree = omit(config.tree(), FREE)
+    has_schedule = config.method.method().card.needs.total_rounds or config.lr_schedule == "cosine"
+    rounds, extends = tree.pop("rounds"), not has_schedule
+    contents = {
         "schema": checkpoint.SCHEMA,
         "config": tree,
         "data": fingerprint,
         "partition": partition,
     }
-    return {**same, "rounds": rounds, "extends": extends}
+    return {**contents, "rounds": rounds, "extends": extends}
 
 
-def without(tree: Tree, names: Iterable[str]) -> Tree:
+def omit(tree: Tree, names: Iterable[str]) -> Tree:
     """Return a run's settings without those with these dotted keys."""
-    kept = {k: dict(v) if isinstance(v, dict) else v for k, v in tree.items()}
+    remaining = {k: dict(v) if isinstance(v, dict) else v for k, v in tree.items()}
     for name in names:
         section, _, key = name.rpartition(".")
-        (kept.get(section, {}) if section else kept).pop(key, None)
-    return kept
+        (remaining.get(section, {}) if section else remaining).pop(key, None)
+    return remaining
 
 
-def require_same(place: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def require_same(folder: Path, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Refuse to resume with other settings, data or format, or with fewer rounds.
 
     Raises CheckpointError with the keys that differ.
     """
-    apart = ("rounds", "extends")
+    separate = ("rounds", "extends")
     keys = checkpoint.differing(
-        *({k: v for k, v in said.items() if k not in apart} for said in (stored, now))
+        *(
+            {k: v for k, v in settings.items() if k not in separate}
+            for settings in (stored, current)
+        )
     )
     if keys:
-        own = place.parent / "config.toml"
-        those = f"resume with those, which {own} holds," if own.exists() else "resume with those,"
+        config_path = folder.parent / "config.toml"
+        advice = (
+            f"resume with those, which {config_path} holds,"
+            if config_path.exists()
+            else "resume with those,"
+        )
         raise CheckpointError(
-            f"{place} belongs to a run with other values of {', '.join(keys)}; {those} or start "
+            f"{folder} belongs to a run with other values of {', '.join(keys)}; {advice} or start "
             "over in another folder"
         )
-    then, asked = stored.get("rounds"), now.get("rounds")
-    if then != asked and (reason := _final_length(then, asked, now)):
+    stored_rounds, rounds = stored.get("rounds"), current.get("rounds")
+    if stored_rounds != rounds and (reason := _final_length(stored_rounds, rounds, current)):
         raise CheckpointError(
-            f"{place} belongs to a run of rounds = {then}, asked for are {asked}: {reason}; resume "
-            f"with rounds = {then}, or start over in another folder"
+            f"{folder} belongs to a run of rounds = {stored_rounds}, asked for are {rounds}: "
+            f"{reason}; resume with rounds = {stored_rounds}, or start over in another folder"
         )
 
 
-def _final_length(then: int | None, asked: int | None, now: Mapping[str, Any]) -> str:
+def _final_length(stored_rounds: int | None, rounds: int | None, current: Mapping[str, Any]) -> str:
     """Return why a run cannot have the rounds asked for instead; empty if it can."""
-    if then is None or asked is None or asked < then:
+    if stored_rounds is None or rounds is None or rounds < stored_rounds:
         return "a run can be given more rounds, not fewer"
-    if now["extends"]:
+    if current["extends"]:
         return ""
-    method, schedule = now["config"]["method"]["name"], now["config"]["lr_schedule"]
-    who = "lr_schedule = cosine" if schedule == "cosine" else f"{method} with these settings"
-    return f"{who} lays its schedule out over all rounds"
+    method, schedule = current["config"]["method"]["name"], current["config"]["lr_schedule"]
+    setting = "lr_schedule = cosine" if schedule == "cosine" else f"{method} with these settings"
+    return f"{setting} schedules its steps over all rounds"
 
 
 @dataclass(frozen=True)
@@ -95,39 +102,41 @@ class Checkpointing:
     """A run's committed rounds.
 
     Attributes:
-        out: the run's folder; None for a run in memory, which commits nothing.
+        folder: the run's folder; None for a run in memory, which commits nothing.
         every: rounds between checkpoints.
         identity: stored in each checkpoint.
-        found: the round to resume after; None at the start.
+        resume_from: the round to resume after; None at the start.
     """
 
-    out: Path | None
+    folder: Path | None
     every: int
     identity: Mapping[str, Any]
-    found: Checkpoint | None = None
+    resume_from: Checkpoint | None = None
 
-    def due(self, number: int, total: int) -> bool:
+    def needs_checkpoint(self, number: int, total: int) -> bool:
         """Return whether round ``number`` is to be committed."""
-        return self.out is not None and (number % self.every == 0 or number == total)
+        return self.folder is not None and (number % self.every == 0 or number == total)
 
     def commit(self, number: int, tensors: Named, meta: Mapping[str, Any]) -> None:
         """Make a round durable. Raises StorageError; earlier rounds are unaffected."""
-        if self.out is not None:
-            checkpoint.save(self.out / FOLDER, number, tensors, {"identity": self.identity, **meta})
-            write_status(self.out, Status(state="running", round=number))
+        if self.folder is not None:
+            checkpoint.save(
+                self.folder / FOLDER, number, tensors, {"identity": self.identity, **meta}
+            )
+            write_status(self.folder, Status(state="running", round=number))
 
 
-def find(out: Path, now: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
+def find(folder: Path, current: Mapping[str, Any]) -> tuple[Checkpoint | None, list[str]]:
     """Return the round to resume after, and a line for each damaged checkpoint that was set aside.
 
     Raises CheckpointError if all are damaged, or if they belong to a run with other settings or
     data.
     """
-    found, corrupt = checkpoint.newest(out / FOLDER)
-    if found:
-        require_same(out / FOLDER, found.meta["identity"], now)
+    resume_from, corrupt = checkpoint.newest(folder / FOLDER)
+    if resume_from:
+        require_same(folder / FOLDER, resume_from.meta["identity"], current)
     checkpoint.set_aside(corrupt)
-    return found, [
-        f"{reason}; going on from round {found.number if found else 0}"
+    return resume_from, [
+        f"{reason}; going on from round {resume_from.number if resume_from else 0}"
         for reason in corrupt.values()
     ]

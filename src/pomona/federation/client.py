@@ -19,11 +19,18 @@ from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.rng import number
 from pomona.core.round import Roster
 from pomona.core.state import Lazy, Named, apply, flatten, form, forms, rebuild, row
-from pomona.federation.client_states import Hold, as_is, file_bytes, in_file, in_memory, working
-from pomona.federation.copies import KeptCopies, SharedRows
-from pomona.federation.exchange import ClientRequest, Groups, Reply, cut
-from pomona.federation.kept_models import KeptModels, ModelChoice, Observed
+from pomona.federation.client_states import (
+    PlaceState,
+    file_bytes,
+    in_file,
+    in_memory,
+    unchanged,
+    working,
+)
+from pomona.federation.exchange import ClientRequest, Groups, Reply, downlink_part
+from pomona.federation.recorded_models import ModelChoice, Observed, RecordedModels
 from pomona.federation.scoring import EVALUATED, Examination, Figures, Model, Scoring
+from pomona.federation.stale_models import SharedRows, StaleModels
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
 from pomona.metrics.metric import Score
 from pomona.metrics.nan_safe import Array
@@ -44,7 +51,7 @@ class _Trained(NamedTuple):
     observed: Observed | None
 
 
-class _Called(NamedTuple):
+class _CallResult(NamedTuple):
     """Results of one call for some clients; tensors have a leading axis in their order."""
 
     ids: tuple[int, ...]
@@ -77,40 +84,40 @@ class ClientRuntime:
         initial: Initial,
         groups: Groups,
         seed: int,
-        hold: Hold = as_is,
+        place_state: PlaceState = unchanged,
         scoring: Scoring | None = None,
         choice: ModelChoice | None = None,
-        copies: KeptCopies | None = None,
+        copies: StaleModels | None = None,
     ) -> None:
         self.client, self.objective, self.initial = client, objective, initial
-        self.groups, self.seed, self.hold = groups, seed, hold
-        self.scoring, self.kept = scoring or Scoring(), KeptModels(choice or ModelChoice())
-        self.copies = copies or KeptCopies.alone(client.keeps, initial)
+        self.groups, self.seed, self.place_state = groups, seed, place_state
+        self.scoring, self.recorded = scoring or Scoring(), RecordedModels(choice or ModelChoice())
+        self.copies = copies or StaleModels.in_memory(client.keeps, initial)
         self._states: dict[int, Any] = {}
         self._pending: dict[int, _Trained] = {}
         self._rows = SharedRows()
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
+    def add_clients(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
         """Create the initial states of clients that join; they start from ``w`` (d,), or the run's
         initial models.
         """
         for client in ids:
-            self._states[client] = self.hold(
+            self._states[client] = self.place_state(
                 self.client.start(self.initial.instead(w), roster, (client,), self.seed)
             )
-        self.copies.begin(ids, roster, w)
+        self.copies.add_clients(ids, roster, w)
 
-    def visit(self, visit: ClientRequest, down: Mapping[str, Rows | Copies]) -> list[Reply]:
+    def visit(self, visit: ClientRequest, downlink: Mapping[str, Rows | Copies]) -> list[Reply]:
         """Serve these clients, one group per call.
 
         The results of training are kept only by ``commit``.
         """
         self._pending = {}
-        down = self.copies.received(visit, down)
-        place = {client: k for k, client in enumerate(visit.ids)}
-        calls = [tuple(i for i in group if i in place) for group in self.groups]
-        replies = [r for ids in calls if ids for r in self._try(visit, ids, down, place)]
-        return sorted(replies, key=lambda r: place[r.client])
+        downlink = self.copies.received(visit, downlink)
+        position = {client: k for k, client in enumerate(visit.ids)}
+        id_groups = [tuple(i for i in group if i in position) for group in self.groups]
+        replies = [r for ids in id_groups if ids for r in self._try(visit, ids, downlink, position)]
+        return sorted(replies, key=lambda r: position[r.client])
 
     def commit(self, ids: Sequence[int]) -> None:
         """Commit the last visit's training for these clients; all others are unchanged.
@@ -119,18 +126,18 @@ class ClientRuntime:
         count therefore has those of its last committed round in which models were kept, and none
         before.
         """
-        wanted = set(ids)
-        kept = {i: made for i, made in self._pending.items() if i in wanted}
-        self._states |= {i: made.state for i, made in kept.items()}
-        self.copies.commit(kept)
-        for client, made in kept.items():
-            if made.observed:
-                self.kept.keep(client, made.observed)
+        accepted = set(ids)
+        committed = {i: trained for i, trained in self._pending.items() if i in accepted}
+        self._states |= {i: trained.state for i, trained in committed.items()}
+        self.copies.commit(committed)
+        for client, trained in committed.items():
+            if trained.observed:
+                self.recorded.update(client, trained.observed)
         self._pending = {}
 
     def stored(self, client: int) -> dict[str, Tensor]:
         """Return all that a checkpoint needs of a client besides its ``copies``, by dotted path."""
-        return flatten(self.state(client), f"client.{client}") | self.kept.stored(client)
+        return flatten(self.state(client), f"client.{client}") | self.recorded.stored(client)
 
     def at_hand(self, client: int) -> dict[str, Tensor]:
         """Return ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
@@ -140,23 +147,23 @@ class ClientRuntime:
         """Return one of the ``stored`` tensors."""
         return in_memory(self.stored(client)[path])
 
-    def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: Named, roster: Roster) -> None:
         """Restore clients that have begun, the inverse of ``stored`` and ``copies.stored``.
 
         Raises CheckpointError for other tensors.
         """
-        self.copies.restore(ids, named, roster)
+        self.copies.restore(ids, tensors, roster)
         states: dict[int, dict[str, Tensor]] = {client: {} for client in ids}
-        for path, shape in forms(named).items():
+        for path, shape in forms(tensors).items():
             if path.startswith("client.") and owner(path) in states:
                 states[owner(path)][path] = shape
         for client, shapes in states.items():
             template = apply(form, self.client.start(self.initial, roster, (client,), self.seed))
-            own = Lazy(shapes, named.__getitem__)
-            self._states[client] = self.hold(rebuild(template, own, f"client.{client}"))
-        for path in named:
+            state = Lazy(shapes, tensors.__getitem__)
+            self._states[client] = self.place_state(rebuild(template, state, f"client.{client}"))
+        for path in tensors:
             if path.startswith(("kept.", "chosen.")) and owner(path) in states:
-                self.kept.restore(path, self._rows.shared(named[path]))
+                self.recorded.restore(path, self._rows.shared(tensors[path]))
 
     def models(self, client: int, best: int = -1) -> dict[Model, dict[str, Tensor]]:
         """Return a client's kept models by (model, when), as named tensors; for the headline model,
@@ -165,40 +172,42 @@ class ClientRuntime:
         ``best``: the best common validation round.
         """
         return {
-            named: self.objective.tensors(w, client)
-            for named, w in self.kept.chosen(client, best).items()
+            key: self.objective.tensors(w, client)
+            for key, w in self.recorded.chosen(client, best).items()
         }
 
-    def has(self, client: int, of: Model) -> bool:
+    def has_model(self, client: int, model: Model) -> bool:
         """Return whether a client keeps a model."""
-        return of in self.kept.last(client)
+        return model in self.recorded.last(client)
 
-    def handed_over(self, client: int, of: Model, best: int = -1) -> dict[str, Tensor] | None:
+    def hand_over_model(
+        self, client: int, model: Model, best: int = -1
+    ) -> dict[str, Tensor] | None:
         """Return one model as ``models`` does, or None; the client then drops all its models."""
-        found = self.models(client, best).get(of)
-        self.kept.drop(client)
-        return found
+        tensors = self.models(client, best).get(model)
+        self.recorded.drop(client)
+        return tensors
 
     def private(self, client: int) -> dict[str, Tensor]:
         """Return the tensors of a client's state that its method declares private."""
-        named = {
+        tensors = {
             path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()
         }
-        return {name: in_memory(t) for name, t in named.items() if name in self.client.private}
+        return {name: in_memory(t) for name, t in tensors.items() if name in self.client.private}
 
     def filed(self, client: int) -> int:
         """Return the bytes of the file with a client's state; 0 in memory."""
         return file_bytes(self.state(client))
 
-    def spent(self, client: int) -> float:
+    def epsilon(self, client: int) -> float:
         """Return a client's epsilon so far."""
         return self.objective.spent(client)
 
-    def spent_alone(self, client: int) -> float:
+    def epsilon_alone(self, client: int) -> float:
         """Return a client's epsilon so far by its own noise alone."""
         return self.objective.spent_alone(client)
 
-    def spent_by_groups(self, client: int) -> float:
+    def epsilon_by_groups(self, client: int) -> float:
         """Return a client's epsilon so far for all training samples of any one of its groups."""
         return self.objective.spent_by_groups(client)
 
@@ -210,30 +219,32 @@ class ClientRuntime:
         """Raise PrivacyError unless a client's ledger continues from a checkpoint's position."""
         self.objective.require(client, positions[client])
 
-    def final(self, client: int, of: Model, best: int = -1) -> tuple[Answers | None, list[Figures]]:
+    def final_metrics(
+        self, client: int, model: Model, best: int = -1
+    ) -> tuple[Answers | None, list[Figures]]:
         """Return the record's final data: answers of one kept model, and figures of all, as
         ``Examination``.
 
         ``best``: the best common validation round, whose models are examined if those are written.
         """
-        return self._examined(client, best).final(of)
+        return self._examined(client, best).final_metrics(model)
 
-    def metrics(self, client: int, of: Model) -> list[Figures]:
+    def metrics(self, client: int, model: Model) -> list[Figures]:
         """Return full metrics of a kept model, one record per split with samples; none without
         it.
         """
-        return self._examined(client).metrics([of])
+        return self._examined(client).metrics([model])
 
-    def extremes(
-        self, client: int, of: Model, best: int = -1
+    def best_worst_masks(
+        self, client: int, model: Model, best: int = -1
     ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
         """Return a kept model's best and worst predicted masks, as ``Examination``; ``best`` as in
-        ``final``.
+        ``final_metrics``.
         """
-        return self._examined(client, best).extremes(of)
+        return self._examined(client, best).best_worst_masks(model)
 
     def _examined(self, client: int, best: int = -1) -> Examination:
-        models, scoring = self.kept.examined(client, best), self.scoring
+        models, scoring = self.recorded.examined(client, best), self.scoring
         return Examination(
             self.objective, scoring.metric, self.seed, client, models, scoring.specificity
         )
@@ -246,68 +257,72 @@ class ClientRuntime:
         self,
         visit: ClientRequest,
         ids: tuple[int, ...],
-        down: Mapping[str, Rows | Copies],
-        place: Mapping[int, int],
+        downlink: Mapping[str, Rows | Copies],
+        position: Mapping[int, int],
     ) -> list[Reply]:
         """Serve a group; if a client's numbers diverge, its round is discarded and its state
         unchanged.
 
-        ``place``: of each client in the downlink.
+        ``position``: of each client in the downlink.
         """
         try:
-            return self._serve(visit, ids, cut(down, [place[i] for i in ids]))
+            return self._serve(visit, ids, downlink_part(downlink, [position[i] for i in ids]))
         except DivergedError as fault:
             if len(ids) == 1:
-                too = f"; {self.client.rate} may be too high, too" if self.client.rate else ""
-                return [Reply(ids[0], fault=f"{fault}{too}")]
-        return [reply for i in ids for reply in self._try(visit, (i,), down, place)]
+                remedy = f"; {self.client.rate} may be too high, too" if self.client.rate else ""
+                return [Reply(ids[0], fault=f"{fault}{remedy}")]
+        return [reply for i in ids for reply in self._try(visit, (i,), downlink, position)]
 
     def _serve(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
         """Serve a group in one call; the results of training wait for ``commit``."""
         began = perf_counter()
-        called = self._call(visit, ids, received)
-        losses = called.training.training_losses()
+        result = self._call(visit, ids, received)
+        losses = result.training.training_losses()
         return [
             replace(
-                self._reply(visit, called, k),
+                self._reply(visit, result, k),
                 loss=losses[k],
                 seconds=(perf_counter() - began) / len(ids),
             )
             for k in range(len(ids))
         ]
 
-    def _reply(self, visit: ClientRequest, called: _Called, k: int) -> Reply:
+    def _reply(self, visit: ClientRequest, result: _CallResult, k: int) -> Reply:
         """Score the models of a call's k-th client, set its results aside, and return what it
         answers.
         """
-        client, alone = called.ids[k], len(called.ids) == 1
+        client, single = result.ids[k], len(result.ids) == 1
         # One tensor for all splits of a model, so that additional data for its evaluation is
         # computed once.
-        models: dict[Model, Tensor] = {named: W[k] for named, W in called.training.observed.items()}
+        models: dict[Model, Tensor] = {key: W[k] for key, W in result.training.observed.items()}
         scores = [
-            self.scoring.score(self.objective, *named, split, client, w)
-            for named, w in models.items()
+            self.scoring.score(self.objective, *key, split, client, w)
+            for key, w in models.items()
             for split in EVALUATED
         ]
         # what a fault tells of training samples is not covered by their noise
         if visit.trains and not isinstance(self.objective, PrivateObjective):
             self._require_finite(client, models, scores)
-        sent = {n: v[k] for n, v in called.uplink.items()} if visit.trains else {}  # not requested
+        uplink = (
+            {n: v[k] for n, v in result.uplink.items()} if visit.trains else {}
+        )  # not requested
         state = self.state(client)
         if visit.trains:
-            state = called.state if alone else row(called.state, k)
+            state = result.state if single else row(result.state, k)
         observed: Observed | None = None
-        if visit.keep:
+        if visit.keep_models:
             state = apply(self._rows.shared, state)
             # A view of several clients' rows would keep all of them in memory.
-            rows = {named: w if alone else w.clone() for named, w in models.items()}
-            observed = Observed(visit, self._same(rows), scores)
-            sent = self._same(sent)
+            rows = {key: w if single else w.clone() for key, w in models.items()}
+            observed = Observed(visit, self._shared(rows), scores)
+            uplink = self._shared(uplink)
         if visit.trains:
-            self._pending[client] = _Trained(self.hold(state), observed)
+            self._pending[client] = _Trained(self.place_state(state), observed)
         elif observed:
-            self.kept.keep(client, observed)
-        return Reply(client, sent, {n: v[k].clone() for n, v in called.info.items()}, scores=scores)
+            self.recorded.update(client, observed)
+        return Reply(
+            client, uplink, {n: v[k].clone() for n, v in result.info.items()}, scores=scores
+        )
 
     def _require_finite(
         self, client: int, models: Mapping[Model, Tensor], scores: list[Score]
@@ -319,15 +334,15 @@ class ClientRuntime:
         broken = dict.fromkeys(
             (s.model, s.when) for s in scores if s.broken and s.when == "trained"
         )
-        for model, when in broken:
-            w = models[model, when]
-            if self.scoring.score(self.objective, model, when, "train", client, w).broken:
+        for model, moment in broken:
+            w = models[model, moment]
+            if self.scoring.score(self.objective, model, moment, "train", client, w).broken:
                 raise DivergedError(
                     f"client {client}: the {model} model's loss on its training samples is not "
                     "finite after training; lower lr"
                 )
 
-    def _call(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> _Called:
+    def _call(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> _CallResult:
         """Call the method's client half for some clients, on copies of their states."""
         statistics = received.get(STATISTICS)
         training = LocalTraining(
@@ -337,18 +352,18 @@ class ClientRuntime:
         with torch.random.fork_rng():
             # Dropout draws from PyTorch's global generators; here they are seeded by address too.
             seed(number(self.seed, "forward", visit.round.number, *ids))
-            own = working([self.state(i) for i in ids])
-            state, uplink, info = train(own, received, training, visit.round)
-        if odd := [name for name in info if not LABEL.fullmatch(name)]:
+            states = working([self.state(i) for i in ids])
+            state, uplink, info = train(states, received, training, visit.round)
+        if invalid := [name for name in info if not LABEL.fullmatch(name)]:
             raise ConfigError(
-                f"the method's info has a quantity named {odd[0]!r}, which no record can keep; "
+                f"the method's info has a quantity named {invalid[0]!r}, which no record can keep; "
                 "name it with 1 to 40 letters, digits, spaces, '_', '.', '+' or '-'"
             )
         if training.measured is not None:
             uplink = {**uplink, STATISTICS: training.measured}
-        return _Called(ids, training, state, uplink, info)
+        return _CallResult(ids, training, state, uplink, info)
 
-    def _same(self, rows: dict[K, Tensor]) -> dict[K, Tensor]:
+    def _shared(self, rows: dict[K, Tensor]) -> dict[K, Tensor]:
         """Share the memory of tensors with identical bytes.
 
         A client's kept, sent and evaluated models are often the same.

@@ -25,11 +25,11 @@ from pomona.storage.mapped_array import machine_memory, process_memory, room
 from pomona.storage.run_status import FOLDER, committed
 
 S = TypeVar("S")
-Hold = Callable[[Any], Any]  # moves a state to its storage
+PlaceState = Callable[[Any], Any]  # moves a state to its storage
 ALIGNED = 64  # bytes, as PyTorch aligns memory of its own
 
 
-def as_is(state: S) -> S:
+def unchanged(state: S) -> S:
     """Keep a state where it is."""
     return state
 
@@ -47,11 +47,11 @@ def to_file(state: S) -> S:
     with room(sum(sizes), "clients' states", "raise state_memory") as file:
         # Not with numpy, whose maps hold a file descriptor each, of which a process has about a
         # thousand.
-        whole = torch.from_file(
+        buffer = torch.from_file(
             f"/dev/fd/{file.fileno()}", shared=True, size=sum(sizes), dtype=torch.uint8
         )
-    parts = iter(whole.split(sizes))
-    return apply(lambda t: next(parts)[: t.nbytes].view(t.dtype).view(t.shape).copy_(t), state)
+    chunks = iter(buffer.split(sizes))
+    return apply(lambda t: next(chunks)[: t.nbytes].view(t.dtype).view(t.shape).copy_(t), state)
 
 
 def working(states: Sequence[S]) -> S:
@@ -107,25 +107,25 @@ def require_training(
     row = 4 * parameters
     moments = 2 if config.optimizer.name != "sgd" else int(config.momentum > 0)
     cohort = cohort_size(config, config.clients)
-    at_once, all_at_once = min(cohort, config.rows), min(cohort, workers * config.rows)
-    one, whole = (
-        row * (2 + at_once * (2 + moments)),
-        row * (1 + workers + all_at_once * (2 + moments)),
+    process_rows, total_rows = min(cohort, config.rows), min(cohort, workers * config.rows)
+    process_bytes, total_bytes = (
+        row * (2 + process_rows * (2 + moments)),
+        row * (1 + workers + total_rows * (2 + moments)),
     )
-    have, where = _memory(nodes)
+    available, machine = _memory(nodes)
     bounds = (
-        (one, at_once, max(nodes) if nodes else process_memory(), "a process"),
-        (whole, all_at_once, have, where),
+        (process_bytes, process_rows, max(nodes) if nodes else process_memory(), "a process"),
+        (total_bytes, total_rows, available, machine),
     )
-    for need, trained, have, where in bounds:
-        if need > have:
-            held = (
+    for required, rows, available, machine in bounds:
+        if required > available:
+            contents = (
                 "initial row, network, rows, "
                 f"gradients{f', {moments} of moments' if moments else ''}"
             )
             raise ConfigError(
-                f"training {parameters:,} parameters needs at least {_gb(need)} ({held} of "
-                f"{trained} at a time), and {where} may have {_gb(have)}; take a smaller "
+                f"training {parameters:,} parameters needs at least {_gb(required)} ({contents} of "
+                f"{rows} at a time), and {machine} may have {_gb(available)}; take a smaller "
                 f"model{', fewer workers' if workers > 1 else ''}, or train a part of it "
                 "(model.train)"
             )
@@ -133,21 +133,21 @@ def require_training(
 
 def choose(
     config: Config,
-    first: object,
-    kept: int,
+    state: object,
+    copies_bytes: int,
     workers: int,
-    out: Path | None,
+    folder: Path | None,
     nodes: Sequence[int] = (),
-) -> tuple[Hold, list[str]]:
+) -> tuple[PlaceState, list[str]]:
     """Choose memory or disk for clients' states, by ``state_memory``.
 
     Args:
         config: of the run.
-        first: a client's initial state; the others' have the same size.
-        kept: bytes of a client's copies of other clients' models. A round adds at most one new row
-            per client, shared by all that have it.
+        state: a client's initial state; the others' have the same size.
+        copies_bytes: bytes of a client's copies of other clients' models. A round adds at most one
+            new row per client, shared by all that have it.
         workers: number of processes in which clients train at the same time.
-        out: the run's folder, for its checkpoints.
+        folder: the run's folder, for its checkpoints.
         nodes: bytes of memory of each node of the run's cluster; none: this machine's count.
 
     Returns:
@@ -156,34 +156,40 @@ def choose(
     Raises:
         ConfigError: neither memory nor the disks have enough space.
     """
-    one = sum(t.nbytes for t in flatten(first, "state").values())
-    have, machine = _memory(nodes)
-    states, copies = config.clients * one, kept * min(config.rounds + 1, config.clients)
-    need, share = states + copies, config.state_memory if config.device == "cpu" else 1.0
-    if need <= share * have:
-        return as_is, []
-    need_and_have = (
+    state_bytes = sum(t.nbytes for t in flatten(state, "state").values())
+    available, machine = _memory(nodes)
+    states, copies = (
+        config.clients * state_bytes,
+        copies_bytes * min(config.rounds + 1, config.clients),
+    )
+    required, share = states + copies, config.state_memory if config.device == "cpu" else 1.0
+    if required <= share * available:
+        return unchanged, []
+    shortage = (
         f"what {config.clients} clients of {config.method.name} keep takes "
-        f"{_gb(need)}, {machine} has {_gb(have)}"
+        f"{_gb(required)}, {machine} has {_gb(available)}"
     )
     remedy = "take fewer clients or a smaller model, for apple leave method.budget out"
     if config.device != "cpu":
-        raise ConfigError(f"{need_and_have}; {remedy}")
-    if (used := min(config.clients, workers * config.rows) * (one + kept)) > have:
+        raise ConfigError(f"{shortage}; {remedy}")
+    if (
+        used := min(config.clients, workers * config.rows) * (state_bytes + copies_bytes)
+    ) > available:
         raise ConfigError(
-            f"{need_and_have}, and training takes {_gb(used)} at a time; lower workers, {remedy}"
+            f"{shortage}, and training takes {_gb(used)} at a time; lower workers, {remedy}"
         )
-    wanted = _wanted(states, copies, out, here=not nodes)
-    if short := "; ".join(_short(wanted)):
-        fits = "raise state_memory, " if need <= have else ""
+    demands = _disk_demands(states, copies, folder, local=not nodes)
+    if missing := "; ".join(_missing_space(demands)):
+        remedy_memory = "raise state_memory, " if required <= available else ""
         raise ConfigError(
-            f"{need_and_have}, and files need {short}; free space, point TMPDIR elsewhere, "
-            f"{fits}{remedy}"
+            f"{shortage}, and files need {missing}; free space, point TMPDIR elsewhere, "
+            f"{remedy_memory}{remedy}"
         )
-    limit = f"{config.state_memory:g} of {machine}'s {_gb(have)}"
-    where = "its nodes' temporary folders" if nodes else tempfile.gettempdir()
+    limit = f"{config.state_memory:g} of {machine}'s {_gb(available)}"
+    location = "its nodes' temporary folders" if nodes else tempfile.gettempdir()
     return to_file, [
-        f"the clients' states take {_gb(need)}, more than {limit}: they lie in files in {where}"
+        f"the clients' states take {_gb(required)}, more than {limit}: they are in files in "
+        f"{location}"
     ]
 
 
@@ -191,20 +197,24 @@ def _memory(nodes: Sequence[int]) -> tuple[int, str]:
     return (sum(nodes), "the cluster") if nodes else (machine_memory(), "this machine")
 
 
-def _wanted(states: int, copies: int, out: Path | None, here: bool) -> Iterator[tuple[Path, int]]:
+def _disk_demands(
+    states: int, copies: int, run_folder: Path | None, local: bool
+) -> Iterator[tuple[Path, int]]:
     """Yield the bytes that a run will write, by existing folder: copies and states of two rounds if
-    its clients are ``here``, checkpoints.
+    its clients are ``local``, checkpoints.
     """
-    if here:
+    if local:
         yield Path(tempfile.gettempdir()), 2 * states + copies
-    if out:
-        there = next(folder for folder in (out, *out.resolve().parents) if folder.is_dir())
-        yield there, (KEEP + 1 - min(KEEP, len(committed(out / FOLDER)))) * (states + copies)
+    if run_folder:
+        candidates = (run_folder, *run_folder.resolve().parents)
+        existing = next(folder for folder in candidates if folder.is_dir())
+        checkpoints = KEEP + 1 - min(KEEP, len(committed(run_folder / FOLDER)))
+        yield existing, checkpoints * (states + copies)
 
 
-def _short(wanted: Iterable[tuple[Path, int]]) -> Iterator[str]:
+def _missing_space(demands: Iterable[tuple[Path, int]]) -> Iterator[str]:
     """Yield the missing space per disk; folders on the same disk share its space."""
-    for _, group in groupby(sorted(wanted, key=_disk), key=_disk):
+    for _, group in groupby(sorted(demands, key=_disk), key=_disk):
         folders, sizes = zip(*group, strict=True)
         free = shutil.disk_usage(folders[0]).free
         if sum(sizes) > free:
@@ -214,8 +224,8 @@ def _short(wanted: Iterable[tuple[Path, int]]) -> Iterator[str]:
             )
 
 
-def _disk(wanted: tuple[Path, int]) -> int:
-    return wanted[0].stat().st_dev
+def _disk(demand: tuple[Path, int]) -> int:
+    return demand[0].stat().st_dev
 
 
 def _gb(size: int) -> str:

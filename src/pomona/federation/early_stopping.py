@@ -34,8 +34,8 @@ class ValidationCurve:
 
     def restore(self, events: Iterable[tuple[str, Any]]) -> None:
         """Add the evaluations among the events of a record."""
-        for kind, body in events:
-            if kind == "evaluation":
+        for event, body in events:
+            if event == "evaluation":
                 self.note(body)
 
     @property
@@ -51,19 +51,19 @@ class ValidationCurve:
         if not self.chooses or not self._points:
             return {}
         clients = overruled(self._points, self.metric, self._min_gain)
-        return {client: self._phrase(alone) for client, alone in clients.items()}
+        return {client: self._phrase(outvoted) for client, outvoted in clients.items()}
 
-    def _phrase(self, alone: Outvoted) -> str:
+    def _phrase(self, outvoted: Outvoted) -> str:
         score = f"its {self.metric.title} on validation"
-        others = f"the others' gains are {alone.low:+.3g} to {alone.high:+.3g}"
-        if alone.gain is None:
+        gains = f"the others' gains are {outvoted.low:+.3g} to {outvoted.high:+.3g}"
+        if outvoted.gain is None:
             return (
                 f"{score} is missing in this round or in the best before, and would decide which "
-                f"is better; {others}, and decide"
+                f"is better; {gains}, and decide"
             )
         return (
             f"{score} alone would decide whether this round is the best: its gain over the best "
-            f"before is {alone.gain:+.3g}, {others}, and decide"
+            f"before is {outvoted.gain:+.3g}, {gains}, and decide"
         )
 
     @property
@@ -73,11 +73,11 @@ class ValidationCurve:
     @property
     def best_round(self) -> int:
         """The best round so far, however small its gain; -1 if there is none."""
-        found = best(self._points, self.metric)
-        return found.round if found else -1
+        best_so_far = best(self._points, self.metric)
+        return best_so_far.round if best_so_far else -1
 
     @property
-    def spent(self) -> bool:
+    def should_stop(self) -> bool:
         """Return whether early stopping ends the run now."""
         if self.stop is None:
             return False

@@ -27,7 +27,7 @@ class ClientRequest:
         ids: the clients asked, in the order of the downlink's leading axis.
         trains: False if clients only evaluate the received models.
         watched: the moments to evaluate: "received", "trained".
-        keep: whether to keep the observed models, for the record.
+        keep_models: whether to keep the observed models, for the record.
         best: the best common validation round so far; -1 before there is one.
         adapts: whether these clients' results are not used by others.
         expects: the form of an uplink, by name, for a transport that reads it from bytes.
@@ -38,7 +38,7 @@ class ClientRequest:
     ids: tuple[int, ...]
     trains: bool = True
     watched: frozenset[str] = frozenset()
-    keep: bool = False
+    keep_models: bool = False
     best: int = -1
     adapts: bool = False
     expects: Mapping[str, Tensor] = field(default_factory=dict)
@@ -81,34 +81,36 @@ class Arrival:
     unread: ProtocolError | None = None
 
 
-def received_bytes(down: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
+def received_bytes(downlink: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
     """Return the bytes of models that each receiver of a downlink downloads: for a bank, those in
     its index.
     """
     totals = [0] * len(ids)
-    for rows in down.values():
+    for rows in downlink.values():
         for k, client in enumerate(ids):
-            names = rows.index[k]
-            totals[k] += rows.bank[0].nbytes * (int((names != client).sum()) if names.dim() else 1)
+            senders = rows.index[k]
+            totals[k] += rows.bank[0].nbytes * (
+                int((senders != client).sum()) if senders.dim() else 1
+            )
     return tuple(totals)
 
 
-def cut(down: Mapping[str, Rows | Copies], places: Sequence[int]) -> Received:
+def downlink_part(downlink: Mapping[str, Rows | Copies], positions: Sequence[int]) -> Received:
     """Return the part of a downlink for the receivers at these places: their rows (n, d), or their
     part of a bank.
     """
     return {
-        name: rows.bank[rows.index[places]] if rows.index.dim() == 1 else rows.part(places)
-        for name, rows in down.items()
+        name: rows.bank[rows.index[positions]] if rows.index.dim() == 1 else rows.part(positions)
+        for name, rows in downlink.items()
     }
 
 
 def stack(
-    replies: Sequence[Reply], what: Callable[[Reply], Mapping[str, Tensor]]
+    replies: Sequence[Reply], select: Callable[[Reply], Mapping[str, Tensor]]
 ) -> dict[str, Tensor]:
     """Stack the replies' tensors along a leading client axis, in the order of the replies."""
-    names = what(replies[0]) if replies else ()
-    return {name: stacked([what(r)[name] for r in replies]) for name in names}
+    names = select(replies[0]) if replies else ()
+    return {name: stacked([select(r)[name] for r in replies]) for name in names}
 
 
 @dataclass(frozen=True)
@@ -123,19 +125,19 @@ class UplinkSpool:
     rows: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, request: ClientRequest, folder: Path) -> "UplinkSpool":
+    def allocate(cls, request: ClientRequest, folder: Path) -> "UplinkSpool":
         """Allocate space for all answers to a request.
 
         Raises StorageError if a folder has too little.
         """
         n = len(request.ids)
         rows = {
-            name: mapped((n, *like.shape), like.dtype, folder)
-            for name, like in request.expects.items()
+            name: mapped((n, *example.shape), example.dtype, folder)
+            for name, example in request.expects.items()
         }
         return cls(request.ids, rows)
 
-    def kept(self, reply: Reply) -> Reply:
+    def store(self, reply: Reply) -> Reply:
         """Return a reply whose uplink, of the requested form, is in the files."""
         k, uplink = self.ids.index(reply.client), {}
         for name, tensor in reply.uplink.items():

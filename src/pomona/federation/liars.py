@@ -15,7 +15,8 @@ model for a whole model of its own, else 0), and D_i = w_i - w, strength s:
 It lies between transport and admission, so that one process, worker processes and a Ray cluster
 have the same liars. A lie is a function of the round's arrivals and of its own random stream: a run
 that is resumed repeats it to the bit. What a liar keeps, and is evaluated on, is its honest model.
-Numbers beside models (a loss, steps) and BatchNorm statistics are not falsified, except by nan.
+Numbers sent next to models (a loss, steps) and BatchNorm statistics are not falsified, except by
+nan.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,8 +36,8 @@ from pomona.federation.transport import SIMULATION, Transport
 from pomona.methods.base import Downlink, Initial, is_model
 from pomona.objective.training import STATISTICS
 
-TOLD = ("scale", "sign", "noise", "collude", "free-rider", "nan")
-"""Kinds of lies in an uplink."""
+UPLINK_ATTACKS = ("scale", "sign", "noise", "collude", "free-rider", "nan")
+"""Kinds of attacks on an uplink."""
 
 
 @dataclass(frozen=True)
@@ -57,16 +58,16 @@ class Lying:
 
     run = SIMULATION
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
+    def visit(self, visit: ClientRequest, downlink: Downlink) -> list[Arrival]:
         """Exchange with the clients, and falsify what liars send."""
-        arrivals, attack = self.honest.visit(visit, down), self.attack
-        lies = visit.trains and not visit.adapts and visit.round.number >= attack.from_round
-        if attack.kind not in TOLD or not lies:
+        arrivals, attack = self.honest.visit(visit, downlink), self.attack
+        attacking = visit.trains and not visit.adapts and visit.round.number >= attack.from_round
+        if attack.kind not in UPLINK_ATTACKS or not attacking:
             return arrivals
-        own = [a for a in arrivals if a.reply.client not in attack.clients and not a.reply.fault]
-        others = [a.reply.uplink for a in own]
+        honest = [a for a in arrivals if a.reply.client not in attack.clients and not a.reply.fault]
+        honest_uplinks = [a.reply.uplink for a in honest]
         return [
-            self._lie(a, visit, down, others)
+            self._lie(a, visit, downlink, honest_uplinks)
             if a.reply.client in attack.clients and not a.reply.fault
             else a
             for a in arrivals
@@ -76,36 +77,38 @@ class Lying:
         self,
         arrival: Arrival,
         visit: ClientRequest,
-        down: Downlink,
-        others: Sequence[Mapping[str, Tensor]],
+        downlink: Downlink,
+        honest_uplinks: Sequence[Mapping[str, Tensor]],
     ) -> Arrival:
         reply, attack = arrival.reply, self.attack
-        place, number = visit.ids.index(reply.client), visit.round.number
+        position, number = visit.ids.index(reply.client), visit.round.number
         uplink = dict(reply.uplink)
-        for name, true in reply.uplink.items():
-            if not true.is_floating_point():
+        for name, tensor in reply.uplink.items():
+            if not tensor.is_floating_point():
                 continue
             if attack.kind == "nan":
-                uplink[name] = torch.full_like(true, torch.nan)
-            elif true.numel() > 1 and name != STATISTICS:
-                w = self._origin(name, true, down, place)
-                draw = stream(self.seed, "attack", number, reply.client)
-                uplink[name] = lie(attack, true, w, draw, [other[name] for other in others])
+                uplink[name] = torch.full_like(tensor, torch.nan)
+            elif tensor.numel() > 1 and name != STATISTICS:
+                w = self._origin(name, tensor, downlink, position)
+                generator = stream(self.seed, "attack", number, reply.client)
+                uplink[name] = lie(
+                    attack, tensor, w, generator, [honest[name] for honest in honest_uplinks]
+                )
         return replace(arrival, reply=replace(reply, uplink=uplink))
 
-    def _origin(self, name: str, true: Tensor, down: Downlink, place: int) -> Tensor:
+    def _origin(self, name: str, tensor: Tensor, downlink: Downlink, position: int) -> Tensor:
         """Return the model (k,) from which a liar's change is counted."""
-        got = down.get(name)
-        if got is not None and got.index.dim() == 1 and got.bank.shape[1:] == true.shape:
-            return got.bank[got.index[place]]
+        rows = downlink.get(name)
+        if rows is not None and rows.index.dim() == 1 and rows.bank.shape[1:] == tensor.shape:
+            return rows.bank[rows.index[position]]
         # other entries that were not received are changes
-        if is_model(name) and (row := self.initial()).shape == true.shape:
+        if is_model(name) and (row := self.initial()).shape == tensor.shape:
             return row
-        return torch.zeros_like(true)
+        return torch.zeros_like(tensor)
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
-        self.honest.begin(ids, roster, row)
+        self.honest.add_clients(ids, roster, row)
 
     def commit(self, ids: Sequence[int]) -> None:
         """Commit the last visit for these clients."""
@@ -121,29 +124,33 @@ class Lying:
 
 
 def lie(
-    attack: Attack, true: Tensor, w: Tensor, draw: np.random.Generator, others: Sequence[Tensor]
+    attack: Attack,
+    honest: Tensor,
+    w: Tensor,
+    generator: np.random.Generator,
+    honest_rows: Sequence[Tensor],
 ) -> Tensor:
-    """Return what a liar sends instead of its honest row ``true`` (k,).
+    """Return what a liar sends instead of its honest row ``honest`` (k,).
 
     Args:
         attack: its kind is one of an uplink.
-        true: its honest row.
+        honest: its honest row.
         w: the row (k,) from which it trained.
-        draw: generator of the noise.
-        others: the honest clients' rows; without any, colluding liars send their own.
+        generator: generator of the noise.
+        honest_rows: the honest clients' rows; without any, colluding liars send their own.
     """
-    s, D, sent = attack.strength, true - w, true
+    s, D, row = attack.strength, honest - w, honest
     match attack.kind:
         case "scale":
-            sent = w + s * D
+            row = w + s * D
         case "sign":
-            sent = w - s * D
+            row = w - s * D
         case "noise":
-            z = torch.from_numpy(draw.standard_normal(true.shape)).to(true)
-            sent = w + s * D.norm() * z / z.norm()
-        case "collude" if others:
-            rows = torch.stack(list(others))
-            sent = rows.mean(0) - s * rows.std(0, correction=0)
+            z = torch.from_numpy(generator.standard_normal(honest.shape)).to(honest)
+            row = w + s * D.norm() * z / z.norm()
+        case "collude" if honest_rows:
+            rows = torch.stack(list(honest_rows))
+            row = rows.mean(0) - s * rows.std(0, correction=0)
         case "free-rider":
-            sent = w.clone()
-    return sent
+            row = w.clone()
+    return row

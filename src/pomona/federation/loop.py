@@ -13,14 +13,21 @@ from pomona.core.errors import BudgetError, DivergedError, QuorumError, listed
 from pomona.core.notes import Note
 from pomona.core.round import Roster
 from pomona.core.state import flatten, merged, only, rebuild
-from pomona.federation.admission import OF_VALUES, Admission, Expected, History, Rejection, admit
-from pomona.federation.batchnorm_statistics import accompanied
-from pomona.federation.callbacks import Callback, Models, Steering, Witness
+from pomona.federation.admission import (
+    VALUES_REMEDY,
+    Admission,
+    Expected,
+    History,
+    Rejection,
+    admit,
+)
+from pomona.federation.batchnorm_statistics import with_statistics
+from pomona.federation.callbacks import Callback, ModelObserver, Models, StoppingCallback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.early_stopping import ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
 from pomona.federation.norm_bounds import largest
-from pomona.federation.round_plan import RoundPlan, due, plan_of, round_of
+from pomona.federation.round_plan import RoundPlan, is_evaluated, plan_of, round_of
 from pomona.federation.scoreboard import Scoreboard
 from pomona.federation.secure_sum import summed
 from pomona.federation.transport import SIMULATION, Transport
@@ -32,11 +39,11 @@ from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
 from pomona.storage.safetensors_stream import shown
 
-NAMED = 3
+MAX_NAMED = 3
 """Refused clients that an error names."""
 
 
-class Attendance(Protocol):
+class MembershipSchedule(Protocol):
     """Schedule of members."""
 
     def roster(self, number: int, guest: int | None = None) -> Roster:
@@ -45,15 +52,15 @@ class Attendance(Protocol):
         Past rosters do not change.
         """
 
-    def begun(self, number: int) -> tuple[int, ...]:
+    def members_until(self, number: int) -> tuple[int, ...]:
         """Return the clients that have been members in any round up to ``number``, ascending."""
 
-    def parting(self, number: int) -> bool:
+    def has_leavers(self, number: int) -> bool:
         """Return whether round ``number`` is a client's last."""
 
 
 @dataclass(frozen=True)
-class _Answers:
+class _AcceptedReplies:
     """The accepted clients of a round with their replies, without uplinks, and why others were
     refused, or their weight limited.
     """
@@ -89,23 +96,24 @@ class Loop:
     """One run of a method over a transport.
 
     ``quorum``: uplinks that a round needs; one with fewer is repeated once, then the run stops.
-    ``metric``: of the clients' scores. ``judged``: called after each exchange with the admitted and
-    refused clients. ``called``: a client's name in notes. ``models``: returns those that clients
-    keep, for a callback. ``last``: the last round; early stopping and callbacks reduce it.
+    ``metric``: of the clients' scores. ``on_admission``: called after each exchange with the
+    admitted and refused clients. ``client_name``: a client's name in notes. ``models``: returns
+    those that clients keep, for a callback. ``last``: the last round; early stopping and callbacks
+    reduce it.
     """
 
     config: Config
     server: Server
-    attendance: Attendance
+    schedule: MembershipSchedule
     initial: Initial
     transport: Transport
     record: RunRecord
-    watcher: Callback
-    commits: Checkpointing
+    callback: Callback
+    checkpoints: Checkpointing
     quorum: int = 1
     metric: Metric = ACCURACY
-    judged: Callable[[int, Admission], None] = lambda *_: None
-    called: Callable[[int], str] = "client {}".format
+    on_admission: Callable[[int, Admission], None] = lambda *_: None
+    client_name: Callable[[int], str] = "client {}".format
     models: Callable[[], Models] = dict
     last: int = field(init=False)
     curve: ValidationCurve = field(init=False)
@@ -116,7 +124,7 @@ class Loop:
     _clipped: bool = False
 
     def __post_init__(self) -> None:
-        self.server = accompanied(self.server, self.initial)
+        self.server = with_statistics(self.server, self.initial)
         self._scores = Scoreboard(self.metric)
         self.curve = ValidationCurve(
             self.config.method.method().card.headline,
@@ -133,74 +141,83 @@ class Loop:
 
         Returns the server's last state.
         """
-        self.watcher.begin()
-        state, done = self._begin()
-        while not self._ends(done):
-            done += 1
-            state = self._round(self._join(state, done), done)
+        self.callback.on_run_begin()
+        state, number = self._start_or_resume()
+        while not self._is_final_round(number):
+            number += 1
+            state = self._round(self._join(state, number), number)
         if self.last < self.config.rounds:
-            found = self.curve.best if self.curve.spent else None
-            told = f"ended after round {self.last}, as the watcher said"
-            self._say(reason(found, self.last) if found else told, self.last)
+            best = self.curve.best if self.curve.should_stop else None
+            by_callback = f"ended after round {self.last} by the callback"
+            self._add_note(reason(best, self.last) if best else by_callback, self.last)
         if remark := self.server.closing(
             state, self._roster(self.last), round_of(self.config, self.last)
         ):
-            self._say(remark, self.last)
-        self._look(state, self.last + 1, self._roster(self.last).members, keep=True)
+            self._add_note(remark, self.last)
+        self._evaluate_only(state, self.last + 1, self._roster(self.last).members, keep_models=True)
         self._evaluate(self.last, "received")
         for client in self.config.membership.unseen:
             try:
                 self._adapt(state, client)
             except (BudgetError, DivergedError) as fault:
-                self._say(
-                    f"{self._named(str(fault), client)}; {self.called(client)}, which was never "
-                    "trained with, is left without a model",
+                self._add_note(
+                    f"{self._with_name(str(fault), client)}; {self.client_name(client)}, which "
+                    "never trained, is left without a model",
                     self.last,
                 )
         return state
 
-    def _say(self, text: str, number: int) -> None:
+    def _add_note(self, text: str, number: int) -> None:
         """Record a note of a round, and pass it on."""
         note = Note(text, "training", number)
         self.record.note(note)
-        self.watcher.note(note.text)
+        self.callback.on_note(note.text)
 
-    def _named(self, fault: str, client: int) -> str:
+    def _with_name(self, fault: str, client: int) -> str:
         """Return a client's own fault, in which it is a number, by the client's name."""
         number = f"client {client}"
-        rest = fault.removeprefix(number)
-        return fault if rest == fault or rest[:1].isdigit() else f"{self.called(client)}{rest}"
-
-    def _begin(self) -> tuple[Any, int]:
-        """Return the server's state and the number of the round to resume after, 0 at the start."""
-        roster, found = self._roster(1), self.commits.found
-        state = self.server.start(self.initial, roster, self.config.seed)
-        if not found:
-            self.transport.begin(roster.members, roster, None)
-            return state, 0
-        clients = only(found.tensors, lambda path: path.partition(".")[0] != "server")
-        self.transport.restore(
-            self.attendance.begun(found.number), clients, found.meta["clients"], roster
+        message = fault.removeprefix(number)
+        return (
+            fault
+            if message == fault or message[:1].isdigit()
+            else f"{self.client_name(client)}{message}"
         )
-        self._history = History.from_json(found.meta["history"])
-        self._scores.restore(found.meta["known"])
+
+    def _start_or_resume(self) -> tuple[Any, int]:
+        """Return the server's state and the number of the round to resume after, 0 at the start."""
+        roster, checkpoint = self._roster(1), self.checkpoints.resume_from
+        state = self.server.start(self.initial, roster, self.config.seed)
+        if not checkpoint:
+            self.transport.add_clients(roster.members, roster, None)
+            return state, 0
+        clients = only(checkpoint.tensors, lambda path: path.partition(".")[0] != "server")
+        self.transport.restore(
+            self.schedule.members_until(checkpoint.number),
+            clients,
+            checkpoint.meta["clients"],
+            roster,
+        )
+        self._history = History.from_json(checkpoint.meta["history"])
+        self._scores.restore(checkpoint.meta["known"])
         self.curve.restore(self.record.events)
-        if found.meta.get("ended") == self.config.rounds:  # else more have been asked for since
-            self.last = found.number
-        return rebuild(state, found.tensors, "server"), found.number
+        if (
+            checkpoint.meta.get("ended") == self.config.rounds
+        ):  # else more have been asked for since
+            self.last = checkpoint.number
+        return rebuild(state, checkpoint.tensors, "server"), checkpoint.number
 
     def _commit(self, state: Any, number: int) -> None:
         """Make the round durable, with all that the next one needs."""
-        if self.commits.due(number, self.last):
-            clients, note = self.transport.save(self.attendance.begun(number))
+        if self.checkpoints.needs_checkpoint(number, self.last):
+            clients, note = self.transport.save(self.schedule.members_until(number))
             meta = {
                 "known": self._scores.as_json(),
                 "history": self._history.as_json(),
                 "clients": note,
             }
-            if self.last < self.config.rounds and not self.curve.spent:
+            if self.last < self.config.rounds and not self.curve.should_stop:
                 meta["ended"] = self.config.rounds
-            self.commits.commit(
+            self.checkpoints.commit(
                 number,
                 merged(flatten(state, "server"), clients),
                 {**meta, "events": asdict(self.record.sync())},
@@ -208,76 +225,76 @@ class Loop:
 
     def _roster(self, number: int) -> Roster:
         """Return the roster of round ``number``; after the last round, that of the last."""
-        return self.attendance.roster(min(number, self.last))
+        return self.schedule.roster(min(number, self.last))
 
-    def _ends(self, number: int) -> bool:
+    def _is_final_round(self, number: int) -> bool:
         """Return whether a round is the last, because all are done or because of early stopping."""
-        if self.curve.spent:
+        if self.curve.should_stop:
             self.last = min(number, self.last)
         return number >= self.last
 
-    def _steered(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> bool:
+    def _callback_stops(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> bool:
         """Return whether the callback ends the run here."""
-        return isinstance(self.watcher, Steering) and self.watcher.ends(
+        return isinstance(self.callback, StoppingCallback) and self.callback.should_stop(
             row, evaluations, self.models()
         )
 
     def _join(self, state: Any, number: int) -> Any:
         """Add the clients that join in this round."""
-        before, now = self._roster(number - 1), self._roster(number)
-        new = tuple(i for i in now.members if not before.sizes[i])
+        previous, current = self._roster(number - 1), self._roster(number)
+        new = tuple(i for i in current.members if not previous.sizes[i])
         if number == 1 or not new:
             return state
-        state, row = self.server.welcome(state, new, before)
-        self.transport.begin(new, now, row)
+        state, row = self.server.welcome(state, new, previous)
+        self.transport.add_clients(new, current, row)
         return state
 
     def _round(self, state: Any, number: int) -> Any:
         """Play one round; returns the server's next state."""
-        began = perf_counter()
+        start = perf_counter()
         plan = self._plan(number)
         if "received" in plan.watched:
-            self._look(state, number, plan.others, keep=self.config.keep != "last")
+            self._evaluate_only(state, number, plan.idle, keep_models=self.config.keep != "last")
         state, answers = self._train(state, plan)
-        self._note(number, plan.cohort, answers.replies)
+        self._store_scores(number, plan.cohort, answers.replies)
         evaluations = self._evaluate(number - 1, "received") if "received" in plan.watched else []
-        row = answers.row(number, perf_counter() - began)
+        row = answers.row(number, perf_counter() - start)
         self.record.round(row)
-        judged = due(self.config, number) or self._ends(number)
-        if judged:
+        evaluated = is_evaluated(self.config, number) or self._is_final_round(number)
+        if evaluated:
             evaluations += self._evaluate(number, "trained")
         # these evaluations may end the run here, and a last round is always committed
-        if not self._ends(number) and self._steered(row, evaluations):
+        if not self._is_final_round(number) and self._callback_stops(row, evaluations):
             self.last = number
-            evaluations += [] if judged else self._evaluate(number, "trained")
-        self.watcher.trained(number)
+            evaluations += [] if evaluated else self._evaluate(number, "trained")
+        self.callback.on_before_commit(number)
         self._commit(state, number)
-        self.watcher.round(row, evaluations)
+        self.callback.on_round_end(row, evaluations)
         return state
 
     def _plan(self, number: int) -> RoundPlan:
         """Draw the round's cohort, and decide what is evaluated and kept."""
-        parting = self.attendance.parting(number)
+        has_leavers = self.schedule.has_leavers(number)
         return plan_of(
             self.config,
             number,
             self._roster(number),
             self._history.quarantined(),
-            parting,
-            isinstance(self.watcher, Steering),
+            has_leavers,
+            isinstance(self.callback, StoppingCallback),
         )
 
-    def _train(self, state: Any, plan: RoundPlan) -> tuple[Any, _Answers]:
+    def _train(self, state: Any, plan: RoundPlan) -> tuple[Any, _AcceptedReplies]:
         """Exchange and aggregate; returns the server's next state, and what the accepted clients
         answered.
         """
         if len(plan.cohort) < self.quorum:
-            held = [self.called(i) for i in sorted(self._history.quarantined())]
+            quarantined = [self.client_name(i) for i in sorted(self._history.quarantined())]
             remedy = (
-                f"{listed(held, 10)}, refused too often in a row, are in quarantine: correct what "
-                "the record of the rounds before names, and start a new run, as a resumed one "
-                "keeps the quarantine"
-                if held
+                f"{listed(quarantined, 10)}, refused too often in a row, are in quarantine: "
+                "correct what the record of the rounds before names, and start a new run, as a "
+                "resumed one keeps the quarantine"
+                if quarantined
                 else "raise participation, or lower absence"
             )
             raise QuorumError(
@@ -286,7 +303,7 @@ class Loop:
             )
         best = self.curve.best_round
         visit = ClientRequest(
-            plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep, best
+            plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep_models, best
         )
         uplink, answers = self._collect(
             visit, self.server.down(state, plan.cohort, plan.roster, plan.round), state
@@ -295,39 +312,40 @@ class Loop:
         limited = self._name_limited(self.server.limited(state, uplink, *context), plan.number)
         return self.server.aggregate(state, uplink, *context), replace(answers, limited=limited)
 
-    def _collect(self, visit: ClientRequest, down: Downlink, state: Any) -> tuple[Uplink, _Answers]:
+    def _collect(
+        self, visit: ClientRequest, downlink: Downlink, state: Any
+    ) -> tuple[Uplink, _AcceptedReplies]:
         """Return the accepted uplinks as one tensor per name, and the answers without them.
 
         The downlink and the single uplinks are local here, so that they are freed before
         aggregation.
         """
-        arrivals, refused = self._exchange(visit, down, state)
+        arrivals, refused = self._exchange(visit, downlink, state)
         ids = tuple(a.reply.client for a in arrivals)
         # before the uplinks become one tensor, to free the states that they replace
         self.transport.commit(ids)
         uplink = stack([a.reply for a in arrivals], lambda r: r.uplink)
         replies = [replace(a.reply, uplink={}) for a in arrivals]
         sizes = tuple(a.bytes_down for a in arrivals), tuple(a.bytes_up for a in arrivals)
-        return uplink, _Answers(ids, replies, *sizes, refused)
+        return uplink, _AcceptedReplies(ids, replies, *sizes, refused)
 
-    def _name_limited(self, found: Mapping[int, str], number: int) -> tuple[str, ...]:
+    def _name_limited(self, reasons: Mapping[int, str], number: int) -> tuple[str, ...]:
         """Return a line for each client whose weight is limited; report them whenever that
         changes.
         """
-        lines = {i: f"{self.called(i)}, round {number}: {found[i]}" for i in sorted(found)}
-        for client in sorted(found.keys() - self._limited):
-            self._say(lines[client], number)
-        self._limited = frozenset(found)
+        lines = {i: f"{self.client_name(i)}, round {number}: {reasons[i]}" for i in sorted(reasons)}
+        for client in sorted(reasons.keys() - self._limited):
+            self._add_note(lines[client], number)
+        self._limited = frozenset(reasons)
         return tuple(lines.values())
 
     def _exchange(
-        self, visit: ClientRequest, down: Downlink, state: Any
+        self, visit: ClientRequest, downlink: Downlink, state: Any
     ) -> tuple[tuple[Arrival, ...], tuple[str, ...]]:
         """Return the replies that are used, and the reasons for refusing the others; those clients
         count as absent.
 
-        With a quorum, too few uplinks are asked for once more: a silo may have been away for a
-        moment.
+        With a quorum, too few uplinks are asked for again: a silo may have been away for a moment.
         """
         spec, number = self.server.expects(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
@@ -339,47 +357,51 @@ class Loop:
             len(visit.roster),
             self.server.flaw,
             self.config.method.method().card.exchange.beside() | {STATISTICS},
-            down,
+            downlink,
             self.initial,
         )
-        verdict = self._ask(visit, down, expected)
+        verdict = self._exchange_once(visit, downlink, expected)
         if len(verdict.accepted) < self.quorum and self.quorum > 1:
-            self._say(f"{self._shortage(verdict, number)}; once more", number)
-            verdict = self._ask(visit, down, expected)
+            self._add_note(f"{self._shortage(verdict, number)}; asking again", number)
+            verdict = self._exchange_once(visit, downlink, expected)
         refused = tuple(self._line(r, number) for r in verdict.rejected)
         if len(verdict.accepted) < self.quorum:
-            first = [*refused[:NAMED], verdict.rejected[0].remedy] if refused else []
-            why = "; ".join(filter(None, first)) or "see who is absent, then resume"
-            raise QuorumError(f"{self._shortage(verdict, number)}: {why}")
+            messages = [*refused[:MAX_NAMED], verdict.rejected[0].remedy] if refused else []
+            reason = "; ".join(filter(None, messages)) or "see who is absent, then resume"
+            raise QuorumError(f"{self._shortage(verdict, number)}: {reason}")
         for client in sorted(verdict.history.quarantined() - self._history.quarantined()):
-            self._say(
-                f"{self.called(client)}, round {number}: refused too often in a row; asked no more",
+            self._add_note(
+                f"{self.client_name(client)}, round {number}: refused too often in a row; "
+                "in quarantine",
                 number,
             )
         self._history = verdict.history
         return verdict.accepted, refused
 
-    def _ask(self, visit: ClientRequest, down: Downlink, expected: Expected) -> Admission:
+    def _exchange_once(
+        self, visit: ClientRequest, downlink: Downlink, expected: Expected
+    ) -> Admission:
         """Ask the clients once, and check what arrives.
 
         Raises DivergedError if all that answer report a fault, and they are a quorum.
         """
-        arrivals, number = self.transport.visit(visit, down), visit.round.number
+        arrivals, number = self.transport.visit(visit, downlink), visit.round.number
         terms = self.config.secure_aggregation
         if terms and self.transport.run == SIMULATION:  # silos mask and sum by themselves
-            arrivals, longer = summed(arrivals, visit, down, self.config)
-            if longer and not self._clipped:
-                self._say(
-                    f"round {number}: {len(longer)} of {len(arrivals)} clients' changes are longer "
-                    f"than secure_aggregation.max_norm, up to {max(longer):.3g}, and clipped",
+            arrivals, clipped_norms = summed(arrivals, visit, downlink, self.config)
+            if clipped_norms and not self._clipped:
+                self._add_note(
+                    f"round {number}: {len(clipped_norms)} of {len(arrivals)} clients' changes are "
+                    "longer than secure_aggregation.max_norm, up to "
+                    f"{max(clipped_norms):.3g}, and clipped",
                     number,
                 )
                 self._clipped = True
-        self._show(visit, down, arrivals)
+        self._notify_observer(visit, downlink, arrivals)
         verdict = admit(arrivals, expected, self._history)
-        self.judged(number, verdict)
+        self.on_admission(number, verdict)
         for rejection in verdict.rejected:
-            self._say(self._line(rejection, number), number)
+            self._add_note(self._line(rejection, number), number)
         if len(arrivals) >= self.quorum and all(a.reply.fault for a in arrivals):
             raise DivergedError(
                 f"all clients of round {number} diverged: "
@@ -391,35 +413,39 @@ class Loop:
         """Name the client whose last used uplink was the largest; empty if there is no other to
         compare it with, as in a sum.
         """
-        beside = self.config.method.method().card.exchange.beside() | {STATISTICS}
-        top = None if self.config.secure_aggregation else largest(self._history.latest, beside)
+        auxiliary = self.config.method.method().card.exchange.beside() | {STATISTICS}
+        top = None if self.config.secure_aggregation else largest(self._history.latest, auxiliary)
         if top is None:
             return ""
-        first = "look first at" if top.stands_out else "none of the uplinks used before stands out:"
+        lead = "look first at" if top.outlier else "none of the uplinks used before stands out:"
         return (
-            f"; {first} {self.called(top.client)}, whose last one used was the largest: tensor "
+            f"; {lead} {self.client_name(top.client)}, whose last one used was the largest: tensor "
             f"{shown(top.tensor)} has norm {top.norm:.3g}, {top.factor:.3g} times the second "
-            f"largest, of {self.called(top.second)}"
+            f"largest, of {self.client_name(top.second)}"
         )
 
-    def _show(self, visit: ClientRequest, down: Downlink, arrivals: Sequence[Arrival]) -> None:
+    def _notify_observer(
+        self, visit: ClientRequest, downlink: Downlink, arrivals: Sequence[Arrival]
+    ) -> None:
         """Let a callback see an exchange, as the server does."""
-        if isinstance(self.watcher, Witness):
-            self.watcher.exchanged(visit, down, arrivals)
+        if isinstance(self.callback, ModelObserver):
+            self.callback.on_exchange(visit, downlink, arrivals)
 
     def _line(self, rejection: Rejection, number: int) -> str:
         """A rejection, by its client's name; a client's own fault has its number already."""
         if rejection.line == rejection.reason:
-            return self._named(rejection.line, rejection.client)
-        return f"{self.called(rejection.client)}, round {number}: {rejection.reason}"
+            return self._with_name(rejection.line, rejection.client)
+        return f"{self.client_name(rejection.client)}, round {number}: {rejection.reason}"
 
     def _shortage(self, verdict: Admission, number: int) -> str:
         """Describe that a round has too few uplinks."""
-        found = len(verdict.accepted)
-        uplinks = f"{found or 'no'} uplink{'s' * (found > 1)} of round {number} can be used"
+        accepted = len(verdict.accepted)
+        uplinks = f"{accepted or 'no'} uplink{'s' * (accepted > 1)} of round {number} can be used"
         return f"{uplinks}, {self.quorum} are needed" if self.quorum > 1 else uplinks
 
-    def _look(self, state: Any, number: int, ids: tuple[int, ...], keep: bool) -> None:
+    def _evaluate_only(
+        self, state: Any, number: int, ids: tuple[int, ...], keep_models: bool
+    ) -> None:
         """Let clients receive and evaluate without training."""
         if ids:
             round_, roster = round_of(self.config, number), self._roster(number)
@@ -430,28 +456,32 @@ class Loop:
                 ids,
                 trains=False,
                 watched=frozenset({"received"}),
-                keep=keep,
+                keep_models=keep_models,
                 best=best,
             )
-            down = self.server.down(state, ids, roster, round_)
-            arrivals = self.transport.visit(visit, down)
-            self._show(visit, down, arrivals)
+            downlink = self.server.down(state, ids, roster, round_)
+            arrivals = self.transport.visit(visit, downlink)
+            self._notify_observer(visit, downlink, arrivals)
             for arrival in arrivals:
                 if arrival.reply.fault:
                     client = arrival.reply.client
-                    self._say(self._named(arrival.reply.fault, client), min(number, self.last))
-            self._note(number, ids, [a.reply for a in arrivals if not a.reply.fault])
+                    self._add_note(
+                        self._with_name(arrival.reply.fault, client), min(number, self.last)
+                    )
+            self._store_scores(number, ids, [a.reply for a in arrivals if not a.reply.fault])
 
     def _adapt(self, state: Any, client: int) -> None:
         """Personalize for a client that did not train, on a private copy of the server state."""
         rounds, last = self.config.adapt_rounds, self.last
         state, row = self.server.welcome(state, (client,), self._roster(last))
-        roster = self.attendance.roster(last, guest=client)
-        self.transport.begin((client,), roster, row)
+        roster = self.schedule.roster(last, guest=client)
+        self.transport.add_clients((client,), roster, row)
         for number in range(last + 1, last + rounds + 1):
-            round_, ends = round_of(self.config, number), number == last + rounds
-            watched = frozenset({"received", "trained"} if ends else ())
-            visit = ClientRequest(round_, roster, (client,), True, watched, keep=ends, adapts=True)
+            round_, final = round_of(self.config, number), number == last + rounds
+            watched = frozenset({"received", "trained"} if final else ())
+            visit = ClientRequest(
+                round_, roster, (client,), True, watched, keep_models=final, adapts=True
+            )
             (arrival,) = self.transport.visit(
                 visit, self.server.down(state, (client,), roster, round_)
             )
@@ -465,18 +495,18 @@ class Loop:
         for evaluation in self._scores.unseen(last, reply):
             self.record.evaluation(evaluation, "unseen")
 
-    def _note(self, number: int, asked: tuple[int, ...], replies: Sequence[Reply]) -> None:
+    def _store_scores(self, number: int, cohort: tuple[int, ...], replies: Sequence[Reply]) -> None:
         """Keep the scores of a round's replies, and report those that have become undefined."""
-        for (model, when, split), ids in self._scores.note(asked, replies).items():
-            self._say(
-                f"{listed([self.called(i) for i in ids], 10)}, round {number}: the {model} model's "
-                f"loss on {split}, {when}, is not finite; {OF_VALUES}",
+        for (model, moment, split), ids in self._scores.note(cohort, replies).items():
+            self._add_note(
+                f"{listed([self.client_name(i) for i in ids], 10)}, round {number}: the {model} "
+                f"model's loss on {split}, {moment}, is not finite; {VALUES_REMEDY}",
                 min(number, self.last),
             )
 
-    def _evaluate(self, number: int, when: str) -> list[Evaluation]:
+    def _evaluate(self, number: int, moment: str) -> list[Evaluation]:
         """Record the known evaluations of each named model."""
-        evaluations = self._scores.evaluations(number, when, self._roster(max(number, 1)).members)
+        evaluations = self._scores.evaluations(number, moment, self._roster(max(number, 1)).members)
         for evaluation in evaluations:
             self.record.evaluation(evaluation)
             if self.curve.note(evaluation):
@@ -489,5 +519,5 @@ class Loop:
         """
         reasons = self.curve.overruled
         for client in sorted(reasons.keys() - self._overruled):
-            self._say(f"{self.called(client)}, round {number}: {reasons[client]}", number)
+            self._add_note(f"{self.client_name(client)}, round {number}: {reasons[client]}", number)
         self._overruled = frozenset(reasons)

@@ -27,13 +27,13 @@ def require_honest(config: Config) -> None:
         return
     assert config.privacy
     terms, method, honest = config.secure_aggregation, config.method.method(), config.privacy.honest
-    most = terms.minimum - 1 if terms else 1
+    max_honest = terms.minimum - 1 if terms else 1
     faults = (
         (terms is None, "only a sum hides one client's noise in others': set secure_aggregation"),
         (
-            honest > most,
+            honest > max_honest,
             "some client in a sum knows its own noise: set at most "
-            f"secure_aggregation.minimum - 1 = {most}",
+            f"secure_aggregation.minimum - 1 = {max_honest}",
         ),
         (
             not method.client.sends_step or method.share,
@@ -60,9 +60,9 @@ def require_honest(config: Config) -> None:
             "largest_share = 1",
         ),
     )
-    for wrong, why in faults:
-        if wrong:
-            raise ConfigError(f"privacy.honest = {honest}: {why}")
+    for violated, reason in faults:
+        if violated:
+            raise ConfigError(f"privacy.honest = {honest}: {reason}")
 
 
 def noise_adds_up(config: Config) -> bool:
@@ -82,7 +82,7 @@ def against(config: Config) -> str:
 
 
 def coarse(
-    came: Mapping[str, Tensor], samples: int, roster: Roster, lr: float, config: Config
+    received: Mapping[str, Tensor], samples: int, roster: Roster, lr: float, config: Config
 ) -> str:
     """Return why a client's change cannot be sent, where others' noise counts: numbers of its model
     or of the sum are too coarse for its noise; "" if it can.
@@ -99,14 +99,14 @@ def coarse(
     assert terms
     step = lr * privacy.max_grad_norm
     noise = step * privacy.noise_multiplier / min(config.batch_size, samples)
-    largest = max(float(row.abs().max()) for row in came.values() if row.numel())
+    largest = max(float(row.abs().max()) for row in received.values() if row.numel())
     longest = step + (1 + lr * config.weight_decay) * largest
     of_model = math.ulp(longest) * 2**29  # float32 has 29 bits less than float64
     of_sum = sum(roster.sizes) / (samples * scale(terms))
     if max(of_model, of_sum) <= noise / 4 or not noise:  # without noise there is no bound
         return ""
-    raised = "set secure_aggregation.bits = 64, or lower max_norm" if of_sum > of_model else ""
+    remedy = "set secure_aggregation.bits = 64, or lower max_norm" if of_sum > of_model else ""
     return (
         f"numbers of {max(of_model, of_sum):.2g} are too coarse for noise of {noise:.2g}, so that "
-        f"privacy.honest does not hold; {raised or 'raise lr, or lower weight_decay or batch_size'}"
+        f"privacy.honest does not hold; {remedy or 'raise lr, or lower weight_decay or batch_size'}"
     )

@@ -33,9 +33,9 @@ FACTOR_EARLY = 1e3
 """The same while too few are known, for all tensors but single numbers: a start close to zero grows
 by more in its first round than a trained model in any later one.
 """
-FACTOR_BESIDE = 1e6
-"""The same for what is sent beside a model. An honest client may have a thousand times the samples
-of the others, or the loss of one who joins where the others have none left.
+FACTOR_AUXILIARY = 1e6
+"""The same for what is sent in addition to a model. An honest client may have a thousand times the
+samples of the others, or the loss of one who joins where the others have none left.
 """
 FLOOR = 1.0
 """A norm that is no larger says nothing about a scale: models begin at zero, or close to it."""
@@ -58,7 +58,7 @@ class Bound:
             ascending order: none is accepted. Empty otherwise.
     """
 
-    most: float
+    max_norm: float
     split: tuple[float, ...] = ()
 
     def excess(self, norm: float) -> str:
@@ -70,20 +70,26 @@ class Bound:
                 "and nothing that was sent before tells which of them is too large, so that "
                 "neither counts"
             )
-        return "" if norm <= self.most else f"has norm {norm:.3g}, the bound is {self.most:.3g}"
+        return (
+            ""
+            if norm <= self.max_norm
+            else f"has norm {norm:.3g}, the bound is {self.max_norm:.3g}"
+        )
 
 
 @dataclass(frozen=True)
-class Alone:
-    """The bound that no other client has to confirm: ``factor`` times ``sent``, or ``least``."""
+class Unconfirmed:
+    """A bound that no other client has to confirm: ``factor`` times ``reference``, at least
+    ``minimum``.
+    """
 
-    sent: float
+    reference: float
     factor: float
-    least: float = 0.0
+    minimum: float = 0.0
 
-    def with_others(self, confirmed: float = 0.0) -> float:
+    def confirmed_by(self, confirmed: float = 0.0) -> float:
         """Return the bound if others confirm this norm."""
-        return max(self.least, self.factor * max(self.sent, confirmed))
+        return max(self.minimum, self.factor * max(self.reference, confirmed))
 
 
 @dataclass(frozen=True)
@@ -91,27 +97,27 @@ class Measure:
     """What a bound is computed from while too few norms are known.
 
     Attributes:
-        down: what the server sent in this round.
+        downlink: what the server sent in this round.
         initial: the run's initial model, if it may be computed.
         samples: the largest registered number of training samples.
     """
 
-    down: Downlink
+    downlink: Downlink
     initial: Callable[[], Tensor] | None = None
     samples: int = 1
 
-    def of(self, name: str, example: Tensor, beside: bool) -> Alone:
+    def unconfirmed(self, name: str, example: Tensor, auxiliary: bool) -> Unconfirmed:
         """Return the bound of a tensor as far as it follows from what was sent and registered."""
-        if beside and example.numel() == 1:  # a loss, a number of steps
-            return Alone(max(FLOOR, self.samples), FACTOR_BESIDE)
-        sent = max(FLOOR, self._sent(name, example))
-        return Alone(sent, FACTOR_EARLY, 2.0 * self.samples if beside else 0.0)
+        if auxiliary and example.numel() == 1:  # a loss, a number of steps
+            return Unconfirmed(max(FLOOR, self.samples), FACTOR_AUXILIARY)
+        sent_norm = max(FLOOR, self._sent_norm(name, example))
+        return Unconfirmed(sent_norm, FACTOR_EARLY, 2.0 * self.samples if auxiliary else 0.0)
 
-    def _sent(self, name: str, example: Tensor) -> float:
+    def _sent_norm(self, name: str, example: Tensor) -> float:
         """Return the largest norm of the models of this shape that were sent; 0 for none."""
         models = [
             rows
-            for entry, rows in self.down.items()
+            for entry, rows in self.downlink.items()
             if is_model(entry) and rows.bank.shape[1:] == example.shape
         ]
         if models:
@@ -123,47 +129,56 @@ class Measure:
 
 def bounds(
     earlier: Mapping[str, Sequence[float]],
-    now: Mapping[int, Mapping[str, float]],
+    current: Mapping[int, Mapping[str, float]],
     spec: Mapping[str, Tensor],
-    beside: Collection[str],
+    auxiliary: Collection[str],
     measure: Measure,
 ) -> dict[str, Bound]:
     """Return the bound of each float tensor.
 
     Args:
         earlier: accepted norms by tensor.
-        now: this round's norms by client and tensor.
+        current: this round's norms by client and tensor.
         spec: examples of an uplink's tensors.
-        beside: the tensors that are not models.
+        auxiliary: the tensors that are not models.
         measure: see ``Measure``.
     """
     limits = {}
     for name, example in spec.items():
         if example.is_floating_point():
-            before, candidates = earlier.get(name, ()), [norms[name] for norms in now.values()]
-            counted = before if len(before) >= ENOUGH else (*before, *candidates)
-            middle = median(counted) if len(counted) >= ENOUGH else 0.0
-            if middle > 0:
-                limits[name] = _at_most((FACTOR_BESIDE if name in beside else FACTOR) * middle)
+            accepted, candidates = (
+                earlier.get(name, ()),
+                [norms[name] for norms in current.values()],
+            )
+            counted_norms = accepted if len(accepted) >= ENOUGH else (*accepted, *candidates)
+            median_norm = median(counted_norms) if len(counted_norms) >= ENOUGH else 0.0
+            if median_norm > 0:
+                limits[name] = _finite_bound(
+                    (FACTOR_AUXILIARY if name in auxiliary else FACTOR) * median_norm
+                )
             else:
-                alone = measure.of(name, example, name in beside)
-                limits[name] = _early(before, candidates, alone)
+                unconfirmed = measure.unconfirmed(name, example, name in auxiliary)
+                limits[name] = _early_bound(accepted, candidates, unconfirmed)
     return limits
 
 
-def _early(before: Sequence[float], now: Sequence[float], alone: Alone) -> Bound:
+def _early_bound(
+    accepted: Sequence[float], current: Sequence[float], unconfirmed: Unconfirmed
+) -> Bound:
     """Return the bound of a tensor of which too few norms are known."""
-    positive = sorted(norm for norm in (*before, *now) if norm > 0)
+    positive = sorted(norm for norm in (*accepted, *current) if norm > 0)
     if len(positive) != PAIR:
-        return _at_most(alone.with_others(median(positive) if len(positive) > PAIR else 0.0))
+        return _finite_bound(
+            unconfirmed.confirmed_by(median(positive) if len(positive) > PAIR else 0.0)
+        )
     low, high = positive
-    most = alone.with_others(low)
-    if low > alone.with_others() and high > most and not any(before):
+    max_norm = unconfirmed.confirmed_by(low)
+    if low > unconfirmed.confirmed_by() and high > max_norm and not any(accepted):
         return Bound(UNBOUNDED, (low, high))
-    return _at_most(most)
+    return _finite_bound(max_norm)
 
 
-def _at_most(norm: float) -> Bound:
+def _finite_bound(norm: float) -> Bound:
     return Bound(norm if isfinite(norm) else UNBOUNDED)
 
 
@@ -174,7 +189,7 @@ class Largest:
 
     Attributes:
         factor: ratio of both norms.
-        stands_out: whether honest clients rarely differ by as much.
+        outlier: whether honest clients rarely differ by as much.
     """
 
     client: int
@@ -182,25 +197,27 @@ class Largest:
     norm: float
     second: int
     factor: float
-    stands_out: bool
+    outlier: bool
 
 
-def largest(latest: Mapping[int, Mapping[str, float]], beside: Collection[str]) -> Largest | None:
+def largest(
+    latest: Mapping[int, Mapping[str, float]], auxiliary: Collection[str]
+) -> Largest | None:
     """Return the client with the largest last accepted uplink; None if there is no second one.
 
     Args:
         latest: the norms of each client's last accepted uplink.
-        beside: the tensors that are not models.
+        auxiliary: the tensors that are not models.
     """
     compared = []
     for name in {name: None for norms in latest.values() for name in norms}:
         order = sorted((norms[name], client) for client, norms in latest.items() if name in norms)
         if len(order) >= PAIR and order[-2][0] > 0:
             (low, second), (high, first) = order[-2:]
-            usual = FACTOR_BESIDE if name in beside else FACTOR
-            stands_out = high > OUTSTANDING * usual * low
+            max_factor = FACTOR_AUXILIARY if name in auxiliary else FACTOR
+            outlier = high > OUTSTANDING * max_factor * low
             compared.append(
-                (high / low / usual, Largest(first, name, high, second, high / low, stands_out))
+                (high / low / max_factor, Largest(first, name, high, second, high / low, outlier))
             )
     return max(compared, key=lambda pair: pair[0])[1] if compared else None
 
@@ -208,7 +225,7 @@ def largest(latest: Mapping[int, Mapping[str, float]], beside: Collection[str]) 
 def norm(tensor: Tensor) -> float:
     """Return the L2 norm, summed in float64; infinite on overflow."""
     return hypot(
-        *(float(torch.linalg.vector_norm(part, dtype=torch.float64)) for part in slices(tensor))
+        *(float(torch.linalg.vector_norm(chunk, dtype=torch.float64)) for chunk in slices(tensor))
     )
 
 

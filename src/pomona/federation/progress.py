@@ -18,133 +18,134 @@ REDRAWN = 0.2  # seconds between two states in a notebook
 
 
 @dataclass
-class Standing:
+class RunProgress:
     """Progress of a run, for one line.
 
     Attributes:
         method: its name.
         total: rounds.
-        now: a clock in seconds.
-        done: finished rounds; when resuming, the first one reported may be a late one.
-        seen: the last value of the metric for each model; the headline model first.
+        timer: a clock in seconds.
+        round: the last finished one; when resuming, the first one reported may be a late one.
+        metrics: the last value of the metric for each model; the headline model first.
     """
 
     method: str
     total: int
     headline: tuple[str, str]
-    now: Callable[[], float] = monotonic
-    done: int = 0
-    seen: str = ""
-    _began: float = field(init=False)
-    _before: int | None = None
+    timer: Callable[[], float] = monotonic
+    round: int = 0
+    metrics: str = ""
+    _start: float = field(init=False)
+    _start_round: int | None = None
 
     def __post_init__(self) -> None:
-        self._began = self.now()
+        self._start = self.timer()
 
     @classmethod
-    def of(cls, config: Config, now: Callable[[], float] = monotonic) -> "Standing":
+    def of_run(cls, config: Config, timer: Callable[[], float] = monotonic) -> "RunProgress":
         """Create the progress of a run that has not begun."""
-        return cls(config.method.name, config.rounds, config.method.method().card.headline, now)
+        return cls(config.method.name, config.rounds, config.method.method().card.headline, timer)
 
-    def begin(self) -> None:
+    def start_clock(self) -> None:
         """Start the clock."""
-        self._began = self.now()
+        self._start = self.timer()
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def update(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Record a finished round."""
-        self._before = row.round - 1 if self._before is None else self._before
-        self.done = row.round
-        self.seen = (
-            judged([e for e in evaluations if e.split == "test"], self.headline) or self.seen
+        self._start_round = row.round - 1 if self._start_round is None else self._start_round
+        self.round = row.round
+        self.metrics = (
+            metric_text([e for e in evaluations if e.split == "test"], self.headline)
+            or self.metrics
         )
 
-    def end(self, result: Result) -> None:
+    def finish(self, result: Result) -> None:
         """Finish the run with the evaluations of the models received after the last round."""
         last = {
             e.key: e for e in sorted(result.evaluations, key=lambda e: e.round) if e.split == "test"
         }
-        self.seen = judged(list(last.values()), self.headline)
+        self.metrics = metric_text(list(last.values()), self.headline)
 
     @property
     def elapsed(self) -> float:
         """Seconds since the start."""
-        return self.now() - self._began
+        return self.timer() - self._start
 
     @property
-    def left(self) -> str:
+    def remaining(self) -> str:
         """Estimated remaining time at the rate since the start."""
-        if self._before is None:
+        if self._start_round is None:
             return "-:--"
-        return clock(self.elapsed / (self.done - self._before) * (self.total - self.done))
+        return clock(self.elapsed / (self.round - self._start_round) * (self.total - self.round))
 
 
-def judged(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
+def metric_text(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
     """Format the metric of each model, the headline one first, with the moment if a model has
     two.
     """
     texts: dict[str, list[str]] = {}
     for e in sorted(tests, key=lambda e: ((e.model, e.when) != headline, e.model != headline[0])):
         texts.setdefault(e.model, []).append(f"{e.when} {e.judged.text(e.mean)}")
-    each = [
+    entries = [
         f"{model} {', '.join(t) if len(t) > 1 else t[0].partition(' ')[2]}"
         for model, t in texts.items()
     ]
     title = f"{tests[0].judged.title}: " if tests and tests[0].judged != ACCURACY else ""
-    return title + "  ".join(each)
+    return title + "  ".join(entries)
 
 
 def clock(seconds: float) -> str:
     """Format a time as "1:05" or "2:01:05"."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, secs = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
 
 
-def line(standing: Standing, width: int) -> str:
+def line(progress: RunProgress, width: int) -> str:
     """Format the line for a terminal's width: rounds, times and headline model always, the rest as
     it fits.
     """
-    s = standing
-    bare = f"{s.done}/{s.total} {clock(s.elapsed)} left {s.left}  {s.seen}".rstrip()
-    named = f"{s.method} {bare}"
-    room = min(BAR, width - len(named) - 2)
+    s = progress
+    figures = f"{s.round}/{s.total} {clock(s.elapsed)} left {s.remaining}  {s.metrics}".rstrip()
+    with_method = f"{s.method} {figures}"
+    room = min(BAR, width - len(with_method) - 2)
     if room >= BAR // 2:
-        full = room * s.done // s.total
-        return f"{s.method} {'━' * full}{'─' * (room - full)} {bare}"
-    fits = named if len(named) <= width else bare
-    return fits if len(fits) <= width else fits[: width - 1] + "…"
+        filled = room * s.round // s.total
+        return f"{s.method} {'━' * filled}{'─' * (room - filled)} {figures}"
+    text = with_method if len(with_method) <= width else figures
+    return text if len(text) <= width else text[: width - 1] + "…"
 
 
 class InNotebook(NullCallback):
     """The line in one output of a notebook's cell; ``display``: as of IPython."""
 
-    def __init__(self, standing: Standing, display: Callable[..., Any]) -> None:
-        self._standing, self._drawn, self._said = standing, -REDRAWN, list[str]()
+    def __init__(self, progress: RunProgress, display: Callable[..., Any]) -> None:
+        self._progress, self._drawn_at, self._notes = progress, -REDRAWN, list[str]()
         self._output = display({"text/plain": ""}, raw=True, display_id=True)
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Show the line."""
-        self._standing.begin()
+        self._progress.start_clock()
         self._draw()
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Advance by a round."""
-        self._standing.round(row, evaluations)
-        if self._standing.elapsed - self._drawn >= REDRAWN:
+        self._progress.update(row, evaluations)
+        if self._progress.elapsed - self._drawn_at >= REDRAWN:
             self._draw()
 
-    def end(self, result: Result) -> None:
+    def on_run_end(self, result: Result) -> None:
         """Show the final values."""
-        self._standing.end(result)
+        self._progress.finish(result)
         self._draw()
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Keep a line above."""
-        self._said.append(f"note: {text}")
+        self._notes.append(f"note: {text}")
 
     def _draw(self) -> None:
-        self._drawn = self._standing.elapsed
-        text = "\n".join([*self._said, line(self._standing, WIDE)])
+        self._drawn_at = self._progress.elapsed
+        text = "\n".join([*self._notes, line(self._progress, WIDE)])
         self._output.update({"text/plain": text}, raw=True)
 
 
@@ -153,4 +154,4 @@ def in_notebook(config: Config) -> InNotebook | None:
     ipython = sys.modules.get("IPython")
     if ipython is None or not hasattr(ipython.get_ipython(), "kernel"):
         return None
-    return InNotebook(Standing.of(config), ipython.display.display)
+    return InNotebook(RunProgress.of_run(config), ipython.display.display)

@@ -31,18 +31,18 @@ from pomona.core.registry import importable, own_code_folders
 from pomona.core.state import Lazy
 from pomona.federation.exchange import Groups
 from pomona.federation.transport import Make
-from pomona.federation.workers import Parts, answered
+from pomona.federation.workers import DownlinkPart, result_or_exception
 from pomona.methods.base import Copies, Rows
 from pomona.storage.row_bank import MemoryBank
 
 P = ParamSpec("P")
 T = TypeVar("T")
-HERE = "ray"
+DEFAULT_CLUSTER = "ray"
 """As an address: the cluster that RAY_ADDRESS names, else a new one on this machine."""
-ANSWER = 10.0  # seconds, for an address
+CONNECT_TIMEOUT = 10.0  # seconds, for an address
 QUIET = {"log_to_driver": False, "logging_level": "ERROR"}
 PATIENCE = 300.0  # seconds, until an actor has found a place and read its part
-SOON = 5.0  # seconds, after which a user is told what a run waits for
+NOTICE_AFTER = 5.0  # seconds, after which a user is told what a run waits for
 Versions = Callable[[], dict[str, str]]
 
 
@@ -58,7 +58,7 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    address = cluster if cluster != HERE else os.environ.get("RAY_ADDRESS") or "local"
+    address = cluster if cluster != DEFAULT_CLUSTER else os.environ.get("RAY_ADDRESS") or "local"
     with _environment(address == "local"):
         with _own_handler():
             try:
@@ -79,7 +79,7 @@ def connected(cluster: str, cores: int) -> Iterator[None]:
 @contextmanager
 def _environment(new: bool) -> Iterator[None]:
     """Set Ray's variables for a connection; ``new``: to a cluster that this process starts."""
-    before = _variables()
+    variables = _variables()
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     if new:
         # Otherwise Ray writes a token for all clusters to the home folder.
@@ -90,7 +90,7 @@ def _environment(new: bool) -> Iterator[None]:
     finally:
         for name in _variables():  # Ray itself sets more
             del os.environ[name]
-        os.environ.update(before)
+        os.environ.update(variables)
 
 
 def _variables() -> dict[str, str]:
@@ -105,7 +105,9 @@ def _token() -> str:
 
 def _join(address: str) -> None:
     host, _, port = address.rpartition(":")
-    socket.create_connection((host, int(port)), ANSWER).close()  # Ray would try for minutes
+    socket.create_connection(
+        (host, int(port)), CONNECT_TIMEOUT
+    ).close()  # Ray would try for minutes
     _ray().init(address=address, **QUIET)
 
 
@@ -113,12 +115,12 @@ def _start(cores: int) -> None:
     """Start a cluster that listens on loopback alone, to processes that know its token."""
     ray = _ray()
     constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
+    enabled = constants.ENABLE_RAY_CLUSTER
     constants.ENABLE_RAY_CLUSTER = False  # as on macOS
     try:
         ray.init(address="local", num_cpus=cores, include_dashboard=False, **QUIET)
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        constants.ENABLE_RAY_CLUSTER = enabled
 
 
 def cores() -> int:
@@ -130,8 +132,10 @@ def memory() -> list[int]:
     """Return the bytes of memory of each node of the connected cluster, as Ray counts them: what
     was free when it began.
     """
-    kinds = ("memory", "object_store_memory")
-    return [int(sum(node["Resources"].get(kind, 0) for kind in kinds)) for node in _nodes()]
+    resources = ("memory", "object_store_memory")
+    return [
+        int(sum(node["Resources"].get(resource, 0) for resource in resources)) for node in _nodes()
+    ]
 
 
 def _nodes() -> Iterator[dict[str, Any]]:
@@ -147,19 +151,19 @@ def reserved(workers: int, note: Callable[[str], None]) -> Iterator[Any]:
         ConfigError: others have them for ``PATIENCE`` seconds.
     """
     ray = _ray()
-    place = ray.util.placement_group([{"CPU": 1}] * workers)
+    group = ray.util.placement_group([{"CPU": 1}] * workers)
     try:
-        if not place.wait(SOON):
-            has = f"{int(ray.available_resources().get('CPU', 0))} of its {cores()} are free"
-            note(f"waiting for {workers} cores of the Ray cluster: {has}")
-            if not place.wait(PATIENCE):
+        if not group.wait(NOTICE_AFTER):
+            free = f"{int(ray.available_resources().get('CPU', 0))} of its {cores()} are free"
+            note(f"waiting for {workers} cores of the Ray cluster: {free}")
+            if not group.wait(PATIENCE):
                 raise ConfigError(
-                    f"the Ray cluster has not given {workers} cores in {PATIENCE:.0f} s ({has}); "
+                    f"the Ray cluster has not given {workers} cores in {PATIENCE:.0f} s ({free}); "
                     "set workers to fewer, or start again when other runs have ended"
                 )
-        yield place
+        yield group
     finally:
-        ray.util.remove_placement_group(place)
+        ray.util.remove_placement_group(group)
 
 
 def _ray() -> Any:
@@ -173,12 +177,12 @@ def _ray() -> Any:
 @contextmanager
 def _own_handler() -> Iterator[None]:
     """Keep this process's handler of SIGTERM, which Ray replaces."""
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
         if current_thread() is main_thread():
-            signal.signal(signal.SIGTERM, before)
+            signal.signal(signal.SIGTERM, handler)
 
 
 class Jobs(Executor):
@@ -206,13 +210,15 @@ def on_each_node(function: Callable[..., T], *args: Any) -> list[tuple[str, T]]:
     Raises:
         ConfigError: a node cannot call it.
     """
-    ray, asked = _ray(), []
+    ray, pending = _ray(), []
     task = ray.remote(num_cpus=0)(function)
     for node in _nodes():
-        here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], False)
-        there = task.options(scheduling_strategy=here)
-        asked.append((node["NodeManagerAddress"], there.remote(*args)))
-    return [(name, _answer(name, answer)) for name, answer in asked]
+        strategy = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+            node["NodeID"], False
+        )
+        pinned = task.options(scheduling_strategy=strategy)
+        pending.append((node["NodeManagerAddress"], pinned.remote(*args)))
+    return [(name, _answer(name, answer)) for name, answer in pending]
 
 
 def _answer(node: str, answer: Any) -> Any:
@@ -220,22 +226,22 @@ def _answer(node: str, answer: Any) -> Any:
     try:
         return ray.get(answer)
     except ray.exceptions.RayError as fault:
-        why = _first_line(getattr(fault, "cause", None) or fault)
+        reason = _first_line(getattr(fault, "cause", None) or fault)
         raise ConfigError(
-            f"the cluster's node {node} does not answer ({why}); install the same Pomona on all"
+            f"the cluster's node {node} does not answer ({reason}); install the same Pomona on all"
         ) from None
 
 
-def require_same(node: str, theirs: Mapping[str, str], own: Mapping[str, str]) -> None:
+def require_same(node: str, remote: Mapping[str, str], local: Mapping[str, str]) -> None:
     """Raise ConfigError unless a node has the versions of this machine."""
-    changed = [
-        f"{name} {theirs.get(name, 'not at all')}, this machine {own.get(name, 'not at all')}"
-        for name in sorted(theirs.keys() | own.keys())
-        if theirs.get(name) != own.get(name)
+    differing = [
+        f"{name} {remote.get(name, 'not at all')}, this machine {local.get(name, 'not at all')}"
+        for name in sorted(remote.keys() | local.keys())
+        if remote.get(name) != local.get(name)
     ]
-    if changed:
+    if differing:
         raise ConfigError(
-            f"the cluster's node {node} has {'; '.join(changed)}: it would compute other bits; "
+            f"the cluster's node {node} has {'; '.join(differing)}: it would compute other bits; "
             "install the same on all nodes"
         )
 
@@ -243,49 +249,55 @@ def require_same(node: str, theirs: Mapping[str, str], own: Mapping[str, str]) -
 class Actors:
     """Starts actors on cores that are ``reserved``; ``versions`` must give the same there."""
 
-    def __init__(self, make: Make, versions: Versions, place: Any) -> None:
-        self._make, self._versions, self._own = _ray().put(make), versions, versions()
-        where = _ray().util.scheduling_strategies.PlacementGroupSchedulingStrategy(place)
-        self._actor = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy=where)(_Served)
+    def __init__(self, make: Make, versions: Versions, group: Any) -> None:
+        self._make, self._versions, self._versions_here = _ray().put(make), versions, versions()
+        strategy = _ray().util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+        self._actor = _ray().remote(num_cpus=1, max_restarts=0, scheduling_strategy=strategy)(
+            _Served
+        )
 
     def start(self, groups: Groups) -> "RayWorker":
         """Start an actor for groups of clients."""
         actor = self._actor.remote(own_code_folders())
-        place = actor.place.remote(self._versions)
-        return RayWorker(actor, self._own, place, actor.begin.remote(self._make, groups))
+        versions = actor.node_versions.remote(self._versions)
+        return RayWorker(
+            actor, self._versions_here, versions, actor.start.remote(self._make, groups)
+        )
 
-    def deal(self, received: Parts) -> Callable[[Sequence[int]], Parts]:
+    def deal(self, received: DownlinkPart) -> Callable[[Sequence[int]], DownlinkPart]:
         """Return what a worker is sent of a downlink: models for several clients by reference, and
         of those for one client each its clients' own.
         """
         dealt = {name: _referred(rows) for name, rows in received.items()}
-        return lambda places: {name: _cut(rows, places) for name, rows in dealt.items()}
+        return lambda positions: {name: _subset(rows, positions) for name, rows in dealt.items()}
 
 
 class RayWorker:
-    """An actor; ``place`` and ``begun`` refer to its answers to these first two requests."""
+    """An actor; ``versions`` and ``started`` refer to its answers to these first two requests."""
 
-    def __init__(self, actor: Any, own: Mapping[str, str], place: Any, begun: Any) -> None:
-        self._actor, self._own, self._asked = actor, own, list[Any]()
-        self._first: tuple[Any, Any] | None = (place, begun)
+    def __init__(
+        self, actor: Any, local_versions: Mapping[str, str], versions: Any, started: Any
+    ) -> None:
+        self._actor, self._versions_here, self._pending = actor, local_versions, list[Any]()
+        self._first: tuple[Any, Any] | None = (versions, started)
 
     def send(self, function: Callable[..., Any], *args: Any) -> None:
         """Send a request; tensors that would be read from files of this machine are read here."""
-        own = [dict(a) if isinstance(a, Lazy) else a for a in args]
-        self._asked.append(self._actor.call.remote(function, *own))
+        loaded = [dict(a) if isinstance(a, Lazy) else a for a in args]
+        self._pending.append(self._actor.call.remote(function, *loaded))
 
     def receive(self) -> Any:
         """Return the next answer."""
         ray = _ray()
         try:
             if self._first:
-                place, begun = self._first
-                node, theirs = ray.get(place, timeout=PATIENCE)
-                require_same(node, theirs, self._own)
-                if fault := ray.get(begun, timeout=PATIENCE):
+                versions, started = self._first
+                node, remote = ray.get(versions, timeout=PATIENCE)
+                require_same(node, remote, self._versions_here)
+                if fault := ray.get(started, timeout=PATIENCE):
                     return fault
                 self._first = None
-            return ray.get(self._asked.pop(0))
+            return ray.get(self._pending.pop(0))
         except (ray.exceptions.RayError, ConnectionError) as fault:
             raise WorkerError(
                 f"was lost ({_first_line(self._fate(fault))}); see that its node is there, with "
@@ -296,13 +308,13 @@ class RayWorker:
         """Wait until Ray knows what has become of an actor that does not answer: until then it
         would place others on a node that is gone.
         """
-        ray, until = _ray(), monotonic() + PATIENCE
-        while isinstance(fault, ray.exceptions.ActorUnavailableError) and monotonic() < until:
+        ray, deadline = _ray(), monotonic() + PATIENCE
+        while isinstance(fault, ray.exceptions.ActorUnavailableError) and monotonic() < deadline:
             sleep(1)
             try:
                 ray.get(self._actor.call.remote(type))
-            except ray.exceptions.RayError as later:
-                fault = later
+            except ray.exceptions.RayError as next_fault:
+                fault = next_fault
             else:
                 break
         return fault
@@ -321,15 +333,15 @@ class _Served:
         torch.set_num_threads(1)
         _ray().util.register_serializer(Tensor, serializer=_packed, deserializer=_copied)
 
-    def place(self, versions: Versions) -> tuple[str, dict[str, str]]:
+    def node_versions(self, versions: Versions) -> tuple[str, dict[str, str]]:
         return _ray().util.get_node_ip_address(), versions()
 
-    def begin(self, make: Make, groups: Groups) -> Exception | None:
-        self._clients = answered(make, groups)
+    def start(self, make: Make, groups: Groups) -> Exception | None:
+        self._clients = result_or_exception(make, groups)
         return self._clients if isinstance(self._clients, Exception) else None
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        return answered(function, self._clients, *args)
+        return result_or_exception(function, self._clients, *args)
 
 
 class StoreBank(MemoryBank):
@@ -354,9 +366,9 @@ class StoreBank(MemoryBank):
 
     def only(self, index: Tensor) -> "StoreBank":
         """Return a bank of these numbers, to send to others."""
-        part = StoreBank()
-        part._rows = {number: self._rows[number] for number in index.unique().tolist()}
-        return part
+        bank = StoreBank()
+        bank._rows = {number: self._rows[number] for number in index.unique().tolist()}
+        return bank
 
 
 @dataclass(frozen=True)
@@ -380,15 +392,15 @@ def _referred(rows: Rows | Copies) -> Rows | Copies:
     return Rows(cast(Tensor, _Stored(_ray().put(rows.bank))), rows.index)
 
 
-def _cut(rows: Rows | Copies, places: Sequence[int]) -> Rows | Copies:
+def _subset(rows: Rows | Copies, positions: Sequence[int]) -> Rows | Copies:
     """Return the part of some receivers, without rows of no use to them."""
-    part = rows.part(places)
-    if isinstance(part, Copies):
-        return Copies(cast(StoreBank, part.bank).only(part.index), part.index, part.came)
-    if isinstance(cast(object, part.bank), _Stored):
-        return part
-    used, index = part.index.unique(return_inverse=True)
-    return Rows(part.bank[used], index)
+    subset = rows.part(positions)
+    if isinstance(subset, Copies):
+        return Copies(cast(StoreBank, subset.bank).only(subset.index), subset.index, subset.came)
+    if isinstance(cast(object, subset.bank), _Stored):
+        return subset
+    used, index = subset.index.unique(return_inverse=True)
+    return Rows(subset.bank[used], index)
 
 
 def _packed(tensor: Tensor) -> Any:

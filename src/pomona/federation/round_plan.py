@@ -18,7 +18,7 @@ class RoundPlan:
         roster: the members.
         cohort: the clients that train; ids ascending.
         watched: the moments to evaluate: "received", "trained".
-        keep: whether clients keep their models, for the record.
+        keep_models: whether clients keep their models, for the record.
     """
 
     number: int
@@ -26,10 +26,10 @@ class RoundPlan:
     roster: Roster
     cohort: tuple[int, ...]
     watched: frozenset[str]
-    keep: bool
+    keep_models: bool
 
     @property
-    def others(self) -> tuple[int, ...]:
+    def idle(self) -> tuple[int, ...]:
         """The members that do not train."""
         trained = set(self.cohort)
         return tuple(i for i in self.roster.members if i not in trained)
@@ -40,8 +40,8 @@ def plan_of(
     number: int,
     roster: Roster,
     quarantined: frozenset[int],
-    parting: bool,
-    steered: bool = False,
+    has_leavers: bool,
+    stoppable: bool = False,
 ) -> RoundPlan:
     """Return the plan of round ``number``.
 
@@ -50,20 +50,22 @@ def plan_of(
         number: from 1.
         roster: the members.
         quarantined: clients that are not asked.
-        parting: whether the round is a client's last.
-        steered: whether a callback may end the run after any round.
+        has_leavers: whether the round is a client's last.
+        stoppable: whether a callback may end the run after any round.
     """
     cohort = select(config, tuple(i for i in roster.members if i not in quarantined), number)
     partial, may_stop = len(cohort) < len(roster.members), config.stop is not None
-    received = due(config, number - 1)
+    received = is_evaluated(config, number - 1)
     # Before a client is drawn again, or leaves, its trained model must be evaluated.
-    trained = due(config, number) or partial or steered or (may_stop and received)
+    trained = is_evaluated(config, number) or partial or stoppable or (may_stop and received)
     watched = {
-        moment for moment, wanted in (("received", received), ("trained", trained)) if wanted
+        moment for moment, enabled in (("received", received), ("trained", trained)) if enabled
     }
-    looked_at = may_stop or steered or config.keep != "last"
-    keep = number == config.rounds or partial or parting or looked_at
-    return RoundPlan(number, round_of(config, number), roster, cohort, frozenset(watched), keep)
+    needs_models = may_stop or stoppable or config.keep != "last"
+    keep_models = number == config.rounds or partial or has_leavers or needs_models
+    return RoundPlan(
+        number, round_of(config, number), roster, cohort, frozenset(watched), keep_models
+    )
 
 
 def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
@@ -90,7 +92,7 @@ def present(config: Config, ids: tuple[int, ...], number: int) -> tuple[int, ...
     return tuple(i for i in ids if draws[i] >= config.absence) or (max(ids, key=draws.__getitem__),)
 
 
-def due(config: Config, number: int) -> bool:
+def is_evaluated(config: Config, number: int) -> bool:
     """Return whether round ``number`` is evaluated; 0 is the initial model."""
     return number % config.eval_every == 0 or number == config.rounds
 

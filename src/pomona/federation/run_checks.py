@@ -16,7 +16,7 @@ from pomona.models.packages import package
 from pomona.objective.native_package import NativePackage, native_package
 from pomona.scenario import Scenario
 
-LOOKED_AT = 100  # approximate maximum number of rounds for which a method's warning is evaluated
+MAX_CHECKED = 100  # approximate maximum number of rounds for which a method's warning is evaluated
 BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # the last is ARM's
 
 
@@ -28,14 +28,16 @@ def require_possible(scenario: Scenario) -> None:
     require_tracker(config.track)
     require_sums(config, len(scenario.partition.clients))
     if config.cluster and (config.privacy or config.device != "cpu"):
-        what = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
-        raise ConfigError(f"cluster is for runs without {what}; take it out")
-    looks = [
-        key for key, on in (("stop.patience", config.stop), ("keep", config.keep != "last")) if on
+        obstacle = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
+        raise ConfigError(f"cluster is for runs without {obstacle}; take it out")
+    keys = [
+        key
+        for key, enabled in (("stop.patience", config.stop), ("keep", config.keep != "last"))
+        if enabled
     ]
-    if looks and not any(len(c.validation) for c in scenario.partition.clients):
+    if keys and not any(len(c.validation) for c in scenario.partition.clients):
         raise ConfigError(
-            f"{looks[0]} looks at validation samples, but no client has any; raise "
+            f"{keys[0]} looks at validation samples, but no client has any; raise "
             "data.validation_share, or give them validation rows"
         )
     require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
@@ -58,18 +60,18 @@ def caution(config: Config) -> str | None:
     """Return the method's warning for the first round, that of the largest rate, the last, or one
     between.
     """
-    asked, last = config.method.method().caution, config.rounds
+    warn, last = config.method.method().caution, config.rounds
     numbers = (
         1,
         min(config.lr_warmup_rounds + 1, last),
         last,
-        *range(1, last, max(1, last // LOOKED_AT)),
+        *range(1, last, max(1, last // MAX_CHECKED)),
     )
-    told = (
-        asked(round_of(config, k), len(config.membership.members(config.clients, k)))
+    warnings = (
+        warn(round_of(config, k), len(config.membership.members(config.clients, k)))
         for k in numbers
     )
-    return next((line for line in told if line), None)
+    return next((line for line in warnings if line), None)
 
 
 def bf16_instructions() -> list[str]:
@@ -77,8 +79,8 @@ def bf16_instructions() -> list[str]:
     is emulated.
     """
     # Older supported versions of PyTorch do not have the function.
-    known: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
-    return [name for name in BF16 if known.get(name)]
+    capabilities: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
+    return [name for name in BF16 if capabilities.get(name)]
 
 
 def _slow(scenario: Scenario) -> str:
@@ -116,14 +118,16 @@ def _unused(scenario: Scenario) -> str:
 def _plain(scenario: Scenario) -> str:
     """Warn if a method is about some layers, and none of them is trained."""
     config, initial = scenario.config, scenario.initial
-    needs = config.method.method().card.needs
-    if needs.without_norms and not initial.norms:
-        other, part = needs.without_norms, "normalisation layer"
-    elif needs.without_lora and not any(is_part(e.name, "B") for e in initial.parameters):
-        other, part = needs.without_lora, "low-rank change (model.train.lora)"
+    requirements = config.method.method().card.needs
+    if requirements.without_norms and not initial.norms:
+        equivalent, layer = requirements.without_norms, "normalisation layer"
+    elif requirements.without_lora and not any(is_part(e.name, "B") for e in initial.parameters):
+        equivalent, layer = requirements.without_lora, "low-rank change (model.train.lora)"
     else:
         return ""
-    return f"{config.method.name} is {other} here: no {part} of {config.model.name} is trained"
+    return (
+        f"{config.method.name} is {equivalent} here: no {layer} of {config.model.name} is trained"
+    )
 
 
 def _activated(scenario: Scenario) -> str:
@@ -132,11 +136,11 @@ def _activated(scenario: Scenario) -> str:
     if model.loss != "auto" or model.name in MODELS or package(model.name):
         return ""
     sides = model.patch.of(shape) if model.patch else shape
-    kind = torch.int64 if scenario.dataset.vocabulary else torch.float32
-    found = final_activation(scenario.module(), torch.zeros((1, *sides), dtype=kind))
-    if not found:
+    dtype = torch.int64 if scenario.dataset.vocabulary else torch.float32
+    activation = final_activation(scenario.module(), torch.zeros((1, *sides), dtype=dtype))
+    if not activation:
         return ""
-    name, path = found
+    name, path = activation
     reason = (
         "targets are standardised, and lie on both sides of 0"
         if scenario.task.standardised
@@ -152,13 +156,13 @@ def _frozen(scenario: Scenario) -> str:
     if not scenario.frozen:
         return ""
     model, trained = scenario.config.model, scenario.initial().numel()
-    how = "once for each sample" if scenario.keeps_features else "in every step"
+    frequency = "once for each sample" if scenario.keeps_features else "in every step"
     changing = [
         key
-        for key, on in (("augment", scenario.config.augment), ("model.patch", model.patch))
-        if on
+        for key, enabled in (("augment", scenario.config.augment), ("model.patch", model.patch))
+        if enabled
     ]
-    how += f", since {changing[0]} changes the samples" if changing else ""
-    drawn = model.init is None and (model.name in MODELS or package(model.name))
-    random = "; it has random values, since model.init names no weights" if drawn else ""
-    return f"{trained:,} parameters are trained; the frozen part is computed {how}{random}"
+    frequency += f", since {changing[0]} changes the samples" if changing else ""
+    random_weights = model.init is None and (model.name in MODELS or package(model.name))
+    warning = "; it has random values, since model.init names no weights" if random_weights else ""
+    return f"{trained:,} parameters are trained; the frozen part is computed {frequency}{warning}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from pomona.core.notes import Note, Topic
 from pomona.federation.callbacks import Callback
-from pomona.federation.trackers import aloud
+from pomona.federation.trackers import print_note
 from pomona.record.run_folder import RunRecord
 
 
@@ -16,8 +16,8 @@ class RunNotes:
     Those of the rounds are recorded by ``Loop``, since a resumed run makes them again.
     """
 
-    watcher: Callback
-    watched: bool = True
+    callback: Callback
+    has_callback: bool = True
     _notes: list[Note] = field(default_factory=list)
 
     def add(self, text: str, topic: Topic = "settings") -> None:
@@ -28,19 +28,19 @@ class RunNotes:
         """Make several notes."""
         for note in notes:
             self._notes.append(note)
-            self.watcher.note(note.text)
+            self.callback.on_note(note.text)
 
     def failed(self, text: str) -> None:
-        """Make a note of what failed beside the training; on standard error if nobody watches, as
-        in a bench's cell.
+        """Make a note of what failed next to the training; on standard error if there is no
+        callback, as in a bench's cell.
         """
         self.add(text, "training")
-        if not self.watched:
-            aloud(text)
+        if not self.has_callback:
+            print_note(text)
 
     def pass_on(self, text: str) -> None:
-        """Pass on a message about this process, which is no part of the run's record."""
-        self.watcher.note(text)
+        """Pass on a message about this process, which does not belong to the run's record."""
+        self.callback.on_note(text)
 
     def write(self, record: RunRecord) -> None:
         """Record all notes that the record does not have."""

@@ -14,43 +14,43 @@ class Scoreboard:
     """The last scores of each client, by (model, when, split); ``metric``: of the values."""
 
     metric: Metric
-    _known: dict[tuple[str, str, str], dict[int, Score]] = field(default_factory=dict)
+    _scores: dict[tuple[str, str, str], dict[int, Score]] = field(default_factory=dict)
 
     def note(
-        self, asked: Collection[int], replies: Sequence[Reply]
+        self, cohort: Collection[int], replies: Sequence[Reply]
     ) -> dict[tuple[str, str, str], list[int]]:
         """Add the scores in replies; a score of a received model counts only while that model is
         current.
 
         Returns the clients whose loss is newly not finite, by (model, when, split).
         """
-        absent = set(asked) - {r.client for r in replies}
-        for (_, when, _), per_client in self._known.items():
-            if when == "received":
+        absent = set(cohort) - {r.client for r in replies}
+        for (_, moment, _), per_client in self._scores.items():
+            if moment == "received":
                 for client in absent & per_client.keys():
                     del per_client[client]
         broken: dict[tuple[str, str, str], list[int]] = {}
         for reply in replies:
             for score in reply.scores:
-                known = self._known.setdefault(score.key, {})
-                before, known[reply.client] = known.get(reply.client), score
-                if score.broken and not (before and before.broken):
+                scores = self._scores.setdefault(score.key, {})
+                previous, scores[reply.client] = scores.get(reply.client), score
+                if score.broken and not (previous and previous.broken):
                     broken.setdefault(score.key, []).append(reply.client)
         return broken
 
-    def evaluations(self, number: int, when: str, members: Sequence[int]) -> list[Evaluation]:
+    def evaluations(self, number: int, moment: str, members: Sequence[int]) -> list[Evaluation]:
         """Return the known evaluations after round ``number`` of each named model, received or
         trained.
 
         For an absent client, the trained model is its last one; a client that never took part has
         none yet, and former members do not count.
         """
-        found = []
-        for (_, moment, _), per_client in self._known.items():
+        evaluations = []
+        for (_, score_moment, _), per_client in self._scores.items():
             scores = {i: per_client[i] for i in members if i in per_client}
-            if moment == when and any(score.samples for score in scores.values()):
-                found.append(Evaluation.of(number, scores, self.metric))
-        return found
+            if score_moment == moment and any(score.samples for score in scores.values()):
+                evaluations.append(Evaluation.of(number, scores, self.metric))
+        return evaluations
 
     def unseen(self, number: int, reply: Reply) -> list[Evaluation]:
         """Return the evaluations of a client that did not train, without intervals and without
@@ -63,13 +63,13 @@ class Scoreboard:
         """Return the scores as JSON for a checkpoint."""
         return [
             [*key, client, s.samples, s.loss, s.accuracy, s.value, s.interval]
-            for key, own in self._known.items()
-            for client, s in own.items()
+            for key, per_client in self._scores.items()
+            for client, s in per_client.items()
         ]
 
     def restore(self, body: Iterable[Sequence[Any]]) -> None:
         """Restore the result of ``as_json``."""
-        for model, when, split, client, *values in body:
-            self._known.setdefault((model, when, split), {})[client] = Score(
-                model, when, split, *values
+        for model, moment, split, client, *values in body:
+            self._scores.setdefault((model, moment, split), {})[client] = Score(
+                model, moment, split, *values
             )

@@ -25,7 +25,9 @@ EVALUATED = ("validation", "test")
 Model = tuple[str, str]  # (model, when)
 Figures = dict[str, Any]
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Ask = Callable[[str, Reduce], tuple[Tensor, Tensor]]  # (split, reduction) -> one model's answers
+Predictor = Callable[
+    [str, Reduce], tuple[Tensor, Tensor]
+]  # (split, reduction) -> one model's answers
 # (a client's answers, its id) -> the confidence interval of a score
 IntervalOf = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]
 
@@ -51,7 +53,7 @@ class Scoring:
     interval: IntervalOf = no_interval
 
     def score(
-        self, objective: Objective, model: str, when: str, split: str, client: int, w: Tensor
+        self, objective: Objective, model: str, moment: str, split: str, client: int, w: Tensor
     ) -> Score:
         """Return a model's score, without values if its loss is not finite.
 
@@ -61,15 +63,15 @@ class Scoring:
         data, task = objective.data, objective.data.task
         samples = len(data.rows[split][client])
         if not samples:
-            return Score(model, when, split, 0)
+            return Score(model, moment, split, 0)
 
-        def judged(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+        def measured(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             return (objective.criterion(outputs, targets), *task.reduce(outputs, targets))
 
-        losses, outputs, targets = objective.batchwise(w, client, split, judged)
+        losses, outputs, targets = objective.batchwise(w, client, split, measured)
         loss = float(losses.double().mean())
         if not isfinite(loss):
-            return Score(model, when, split, samples)
+            return Score(model, moment, split, samples)
         accuracy = task.accuracy(outputs, targets) if task.accuracy else None
         answers = data.in_units(outputs, targets, client, split)
         match self.metric.name:
@@ -80,7 +82,7 @@ class Scoring:
             case name:
                 value = compute(name, *answers, task)
         interval = self.interval(answers, client)
-        return Score(model, when, split, samples, loss, accuracy, value, interval)
+        return Score(model, moment, split, samples, loss, accuracy, value, interval)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,7 @@ class Examination:
     models: Mapping[Model, Tensor]
     specificity: float | None
 
-    def final(self, of: Model) -> tuple[Answers | None, list[Figures]]:
+    def final_metrics(self, model: Model) -> tuple[Answers | None, list[Figures]]:
         """Return answers of one model on test, and figures of all, in the order of their names.
 
         Returns:
@@ -110,82 +112,90 @@ class Examination:
             there; and figures.
         """
         answers, figures = None, self.metrics(sorted(self.models))
-        if any((*of, "test") == (f["model"], f["when"], f["split"]) for f in figures):
-            outputs, targets = self._asks[of]("test", self.objective.data.task.reduce)
+        if any((*model, "test") == (f["model"], f["when"], f["split"]) for f in figures):
+            outputs, targets = self._predictors[model]("test", self.objective.data.task.reduce)
             answers = outputs.float().cpu().numpy(), targets.cpu().numpy()
         return answers, figures
 
-    def metrics(self, which: Iterable[Model]) -> list[Figures]:
+    def metrics(self, models: Iterable[Model]) -> list[Figures]:
         """Return full metrics of the available ones of these models, one record per split with
         samples; none where the outputs are not finite.
         """
-        found = []
-        for (model, when), split in product(which, EVALUATED):
-            if (model, when) in self.models and self._samples(split):
+        records = []
+        for (model, moment), split in product(models, EVALUATED):
+            if (model, moment) in self.models and self._samples(split):
                 with suppress(DivergedError):
-                    figures = self._figures(self._asks[model, when], split)
-                    named = {"model": model, "when": when, "split": split, "client": self.client}
-                    found.append(named | figures)
-        return found
+                    figures = self._figures(self._predictors[model, moment], split)
+                    labels = {"model": model, "when": moment, "split": split, "client": self.client}
+                    records.append(labels | figures)
+        return records
 
-    def extremes(self, of: Model) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
+    def best_worst_masks(
+        self, model: Model
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
         """Return the predicted masks with the best and the worst Dice on the client's test samples.
 
         Returns:
             Row numbers (2,), class numbers (2, *S), and Dice (2,); None without masks, model or
             samples.
         """
-        data, w = self.objective.data, self.models.get(of)
+        data, w = self.objective.data, self.models.get(model)
         if data.targets != "segmentation" or w is None or not self._samples("test"):
             return None
 
-        def seen(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        def predicted(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             return outputs.argmax(1).to(torch.uint8), data.task.reduce(outputs, targets)[0]
 
         masks, counts = (
-            t.cpu().numpy() for t in self.objective.batchwise(w, self.client, "test", seen)
+            t.cpu().numpy() for t in self.objective.batchwise(w, self.client, "test", predicted)
         )
         scores = row_means(dice(counts.astype(float))[:, 1:])
-        ends = np.array(
+        extremes = np.array(
             [np.nan_to_num(scores, nan=-1.0).argmax(), np.nan_to_num(scores, nan=2.0).argmin()]
         )
-        return data.rows["test"][self.client].cpu().numpy()[ends], masks[ends], scores[ends]
+        return (
+            data.rows["test"][self.client].cpu().numpy()[extremes],
+            masks[extremes],
+            scores[extremes],
+        )
 
     @cached_property
-    def _asks(self) -> dict[Model, Ask]:
+    def _predictors(self) -> dict[Model, Predictor]:
         # The cache must not refer to this object: a cycle would keep the objective, and a ledger
         # that it locks, alive.
         return {
-            named: cache(partial(_answers, self.objective, self.client, w))
-            for named, w in self.models.items()
+            model: cache(partial(_answers, self.objective, self.client, w))
+            for model, w in self.models.items()
         }
 
-    def _figures(self, ask: Ask, split: str) -> Figures:
+    def _figures(self, predict: Predictor, split: str) -> Figures:
         """Return full metrics of a model on a split; on test also of each outcome, at a threshold
         from validation.
 
         Without intervals if samples are clustered: they take every sample for an independent one.
         """
-        found = self._with_intervals(ask, split)
+        figures = self._with_intervals(predict, split)
         return (
-            without_intervals(found)
+            without_intervals(figures)
             if (split, self.client) in self.objective.data.clustered
-            else found
+            else figures
         )
 
-    def _with_intervals(self, ask: Ask, split: str) -> Figures:
+    def _with_intervals(self, predict: Predictor, split: str) -> Figures:
         task = self.objective.data.task
-        answers = ask(split, task.examine if split == "test" else task.reduce)
-        found = full_metrics(answers, task, seed=self.seed, client=self.client)
+        answers = predict(split, task.examine if split == "test" else task.reduce)
+        figures = full_metrics(answers, task, seed=self.seed, client=self.client)
         if is_own(self.metric.name):
             # of the same arrays as in the rounds, without what ``examine`` adds
-            found[self.metric.name] = compute(self.metric.name, *ask(split, task.reduce), task)
+            figures[self.metric.name] = compute(
+                self.metric.name, *predict(split, task.reduce), task
+            )
         if split != "test" or not task.outcomes:
-            return found
-        held_out = ask("validation", task.reduce) if self._samples("validation") else None
-        return found | outcome_metrics(
+            return figures
+        validation = predict("validation", task.reduce) if self._samples("validation") else None
+        return figures | outcome_metrics(
             answers,
-            held_out,
+            validation,
             task,
             seed=self.seed,
             client=self.client,

@@ -38,18 +38,18 @@ def require_sums(config: Config, clients: int | None = None) -> None:
     if not (terms := config.secure_aggregation):
         return
     if clients is not None:
-        asked = cohort_size(config, config.membership.fewest(clients, config.rounds))
-        if terms.minimum > asked:
+        cohort = cohort_size(config, config.membership.fewest(clients, config.rounds))
+        if terms.minimum > cohort:
             raise ConfigError(
-                f"secure_aggregation.minimum = {terms.minimum}, but a round may have {asked} "
+                f"secure_aggregation.minimum = {terms.minimum}, but a round may have {cohort} "
                 "clients; lower it, raise participation, or take more clients"
                 + (", or change membership" if config.membership.changes else "")
             )
     if not config.method.method().server.sums:
-        able = ", ".join(n for n, kind in METHODS.items() if kind().method().server.sums)
+        methods = ", ".join(n for n, settings in METHODS.items() if settings().method().server.sums)
         raise ConfigError(
             f"secure_aggregation: the server of {config.method.name} works on the clients' single "
-            f"models, of which it would see only the mean; take one of {able}, or leave "
+            f"models, of which it would see only the mean; take one of {methods}, or leave "
             "secure_aggregation out"
         )
     if config.buffers == "average":
@@ -58,13 +58,15 @@ def require_sums(config: Config, clients: int | None = None) -> None:
         )
 
 
-def received(down: Downlink, k: int) -> dict[str, Tensor]:
+def receiver_tensors(downlink: Downlink, k: int) -> dict[str, Tensor]:
     """Return what receiver ``k`` of a downlink gets, by name."""
-    return {name: rows.bank[rows.index[k]] for name, rows in down.items() if rows.index.dim() == 1}
+    return {
+        name: rows.bank[rows.index[k]] for name, rows in downlink.items() if rows.index.dim() == 1
+    }
 
 
 def change(
-    uplink: Mapping[str, Tensor], came: Mapping[str, Tensor], config: Config
+    uplink: Mapping[str, Tensor], received: Mapping[str, Tensor], config: Config
 ) -> tuple[Numbers, float]:
     """Return a client's change (d,) from what it received, clipped unless its noise counts for
     others, and its norm before clipping.
@@ -72,41 +74,47 @@ def change(
     The tensors of its uplink come in the order of their names.
     """
     assert config.secure_aggregation
-    moved = np.concatenate(
-        [_flat(uplink[name]) - _flat(_start(came, name, uplink[name])) for name in sorted(uplink)]
+    delta = np.concatenate(
+        [
+            _flat(uplink[name]) - _flat(_start(received, name, uplink[name]))
+            for name in sorted(uplink)
+        ]
     )
-    return clipped(moved, inf if noise_adds_up(config) else config.secure_aggregation.max_norm)
+    return clipped(delta, inf if noise_adds_up(config) else config.secure_aggregation.max_norm)
 
 
 def mean(
-    total: Words, came: Mapping[str, Tensor], spec: Mapping[str, Tensor], terms: SecureAggregation
+    total: Words,
+    received: Mapping[str, Tensor],
+    spec: Mapping[str, Tensor],
+    terms: SecureAggregation,
 ) -> dict[str, Tensor]:
     """Return the mean uplink, of the form of ``spec``, from the sum of the clients' integers."""
-    moved, made, at = decoded(total, terms), dict[str, Tensor](), 0
+    delta, uplink, offset = decoded(total, terms), dict[str, Tensor](), 0
     for name in sorted(spec):
-        like = spec[name]
-        before = _flat(_start(came, name, like)).astype(np.float64)
-        row = (before + moved[at : at + like.numel()]).astype(np.float32)
-        made[name] = torch.from_numpy(row).view(like.shape).to(like.dtype)
-        at += like.numel()
-    return made
+        example = spec[name]
+        start = _flat(_start(received, name, example)).astype(np.float64)
+        row = (start + delta[offset : offset + example.numel()]).astype(np.float32)
+        uplink[name] = torch.from_numpy(row).view(example.shape).to(example.dtype)
+        offset += example.numel()
+    return uplink
 
 
 def excess(total: Words, clients: int, terms: SecureAggregation) -> str:
     """Return why a sum over so many clients cannot be one of clipped changes; "" if it can."""
     norm = float(np.linalg.norm(decoded(total, terms)))
-    most = terms.max_norm * (1 + TOLERANCE) + error(terms, clients) * len(total) ** 0.5
+    limit = terms.max_norm * (1 + TOLERANCE) + error(terms, clients) * len(total) ** 0.5
     return (
         f"the sum has norm {norm:.3g}, clipped changes have at most {terms.max_norm:g}: a client "
         "did not clip (with privacy.honest none does; raise max_norm), or did not mask as the "
         "others did"
-        if norm > most
+        if norm > limit
         else ""
     )
 
 
 def summed(
-    arrivals: Sequence[Arrival], visit: ClientRequest, down: Downlink, config: Config
+    arrivals: Sequence[Arrival], visit: ClientRequest, downlink: Downlink, config: Config
 ) -> tuple[list[Arrival], list[float]]:
     """Return a simulation's arrivals as a server sees them, every usable uplink being the mean of
     all, and the norms of the changes that were clipped.
@@ -115,41 +123,46 @@ def summed(
     """
     terms = config.secure_aggregation
     assert terms
-    arrivals = [_checked(a, visit, down, config) for a in arrivals]
+    arrivals = [_checked(a, visit, downlink, config) for a in arrivals]
     sound = [a for a in arrivals if _usable(a)]
     if not sound:
         return list(arrivals), []
     ids = tuple(a.reply.client for a in sound)
-    came = received(down, visit.ids.index(ids[0]))
+    received = receiver_tensors(downlink, visit.ids.index(ids[0]))
     weights = weighed(visit.roster, ids)
     total = np.zeros(sum(t.numel() for t in sound[0].reply.uplink.values()), word(terms))
     norms, spec = [], sound[0].reply.uplink
     for arrival in sound:
-        moved, norm = change(arrival.reply.uplink, came, config)
-        total += encoded(moved, weights[arrival.reply.client], terms)
+        delta, norm = change(arrival.reply.uplink, received, config)
+        total += encoded(delta, weights[arrival.reply.client], terms)
         norms.append(norm)
-    if noise_adds_up(config) and (why := excess(total, len(ids), terms)):
-        return [_faulty(a, why) for a in arrivals], []
-    row = {k: t.to(spec[k].device) for k, t in mean(total, came, spec, terms).items()}
-    seen = [
+    if noise_adds_up(config) and (reason := excess(total, len(ids), terms)):
+        return [_faulty(a, reason) for a in arrivals], []
+    row = {k: t.to(spec[k].device) for k, t in mean(total, received, spec, terms).items()}
+    results = [
         replace(a, reply=replace(a.reply, uplink=row)) if a.reply.client in ids else a
         for a in arrivals
     ]
-    cut = [] if noise_adds_up(config) else [norm for norm in norms if norm > terms.max_norm]
-    return seen, cut
+    clipped_norms = (
+        [] if noise_adds_up(config) else [norm for norm in norms if norm > terms.max_norm]
+    )
+    return results, clipped_norms
 
 
-def _checked(a: Arrival, visit: ClientRequest, down: Downlink, config: Config) -> Arrival:
+def _checked(a: Arrival, visit: ClientRequest, downlink: Downlink, config: Config) -> Arrival:
     if not a.reply.uplink:
         return a
     client = a.reply.client
-    came, samples = received(down, visit.ids.index(client)), visit.roster.sizes[client]
-    why = coarse(came, samples, visit.roster, visit.round.lr, config)
-    return _faulty(a, why) if why else a
+    received, samples = (
+        receiver_tensors(downlink, visit.ids.index(client)),
+        visit.roster.sizes[client],
+    )
+    reason = coarse(received, samples, visit.roster, visit.round.lr, config)
+    return _faulty(a, reason) if reason else a
 
 
-def _faulty(a: Arrival, why: str) -> Arrival:
-    return replace(a, reply=replace(a.reply, uplink={}, fault=a.reply.fault or why))
+def _faulty(a: Arrival, reason: str) -> Arrival:
+    return replace(a, reply=replace(a.reply, uplink={}, fault=a.reply.fault or reason))
 
 
 def _usable(arrival: Arrival) -> bool:
@@ -163,10 +176,14 @@ def weighed(roster: Roster, ids: tuple[int, ...]) -> dict[int, float]:
     return dict(zip(ids, roster.weights(ids).tolist(), strict=True))
 
 
-def _start(came: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+def _start(received: Mapping[str, Tensor], name: str, example: Tensor) -> Tensor:
     """Return the tensor that a client changed; zeros for one that it did not receive."""
-    found = came.get(name)
-    return found if found is not None and found.shape == like.shape else torch.zeros(like.shape)
+    tensor = received.get(name)
+    return (
+        tensor
+        if tensor is not None and tensor.shape == example.shape
+        else torch.zeros(example.shape)
+    )
 
 
 def _flat(tensor: Tensor) -> Numbers:

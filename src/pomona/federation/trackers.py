@@ -1,4 +1,5 @@
-"""Trackers: a run's settings and metrics in TensorBoard, MLflow, W&B or trackio, beside its record.
+"""Trackers: a run's settings and metrics in TensorBoard, MLflow, W&B or trackio, next to its
+record.
 
 A tracker gets no data and no models, and a run does not depend on it: one that fails is left out
 for the rest of the run.
@@ -27,9 +28,9 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 
-MOST_CLIENTS = 50
+MAX_CURVES = 50
 """A federation of more has no curves of single clients in a tracker."""
-LONGEST = 500  # characters of a setting
+MAX_LENGTH = 500  # characters of a setting
 QUIET = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
@@ -51,13 +52,13 @@ class TrackedRun:
         id: same for all parts of a run, also when it is resumed.
         name: of the run, unique.
         settings: by dotted key.
-        after: number of the round to resume after; 0 at the start.
+        resume_round: number of the round to resume after; 0 at the start.
     """
 
     id: str
     name: str
     settings: Mapping[str, Any]
-    after: int
+    resume_round: int
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,13 @@ class Board:
     end: Callable[[bool], Any]
 
 
-def _tensorboard(place: str, run: TrackedRun) -> Board:
+def _tensorboard(address: str, run: TrackedRun) -> Board:
     """Write to a folder of the run's name; rounds that are repeated replace those of before."""
-    folder = Path(place or "tensorboard") / run.name
+    folder = Path(address or "tensorboard") / run.name
     writer = import_module("torch.utils.tensorboard").SummaryWriter(
-        folder, purge_step=run.after + 1
+        folder, purge_step=run.resume_round + 1
     )
-    if not run.after:
+    if not run.resume_round:
         lines = [f"| {key} | {value} |" for key, value in run.settings.items()]
         writer.add_text("settings", "\n".join(["| key | value |", "| --- | --- |", *lines]))
 
@@ -86,35 +87,37 @@ def _tensorboard(place: str, run: TrackedRun) -> Board:
     return Board(log, lambda finished: writer.close())  # noqa: ARG005
 
 
-def _mlflow(place: str, run: TrackedRun) -> Board:
-    """Log to a store or a server: ``place`` is its URI, by default as MLflow chooses it."""
+def _mlflow(address: str, run: TrackedRun) -> Board:
+    """Log to a store or a server: ``address`` is its URI, by default as MLflow chooses it."""
     entities = import_module("mlflow.entities")
-    client = import_module("mlflow").MlflowClient(place or None)
+    client = import_module("mlflow").MlflowClient(address or None)
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "pomona")
-    known = client.get_experiment_by_name(name)
-    experiment = known.experiment_id if known else client.create_experiment(name)
-    before = client.search_runs([experiment], f"tags.`pomona.run` = '{run.id}'", max_results=1)
-    if before:
-        here = before[0].info.run_id
-        client.update_run(here, status="RUNNING")
+    existing = client.get_experiment_by_name(name)
+    experiment = existing.experiment_id if existing else client.create_experiment(name)
+    runs = client.search_runs([experiment], f"tags.`pomona.run` = '{run.id}'", max_results=1)
+    if runs:
+        run_id = runs[0].info.run_id
+        client.update_run(run_id, status="RUNNING")
     else:
         tags = {"pomona.run": run.id}
-        here = client.create_run(experiment, tags=tags, run_name=run.name).info.run_id
-        told = [entities.Param(key, str(v)[:LONGEST]) for key, v in run.settings.items()]
-        client.log_batch(here, params=told)
+        run_id = client.create_run(experiment, tags=tags, run_name=run.name).info.run_id
+        parameters = [entities.Param(key, str(v)[:MAX_LENGTH]) for key, v in run.settings.items()]
+        client.log_batch(run_id, params=parameters)
 
     def log(number: int, figures: Figures) -> None:
-        now = round(time() * 1000)
-        client.log_batch(here, [entities.Metric(k, v, now, number) for k, v in figures.items()])
+        timestamp = round(time() * 1000)
+        client.log_batch(
+            run_id, [entities.Metric(k, v, timestamp, number) for k, v in figures.items()]
+        )
 
-    return Board(log, lambda ok: client.set_terminated(here, "FINISHED" if ok else "KILLED"))
+    return Board(log, lambda ok: client.set_terminated(run_id, "FINISHED" if ok else "KILLED"))
 
 
-def _wandb(place: str, run: TrackedRun) -> Board:
-    """Log to W&B: ``place`` is PROJECT or ENTITY/PROJECT; offline unless WANDB_MODE is set."""
+def _wandb(address: str, run: TrackedRun) -> Board:
+    """Log to W&B: ``address`` is PROJECT or ENTITY/PROJECT; offline unless WANDB_MODE is set."""
     wandb = import_module("wandb")
-    entity, _, project = place.rpartition("/")
-    bare = wandb.Settings(
+    entity, _, project = address.rpartition("/")
+    settings = wandb.Settings(
         console="off",
         disable_code=True,
         disable_git=True,
@@ -124,7 +127,7 @@ def _wandb(place: str, run: TrackedRun) -> Board:
         x_disable_stats=True,
         x_save_requirements=False,
     )
-    made = wandb.init(
+    active_run = wandb.init(
         project=project or os.environ.get("WANDB_PROJECT", "pomona"),
         entity=entity or None,
         id=run.id,
@@ -133,18 +136,21 @@ def _wandb(place: str, run: TrackedRun) -> Board:
         allow_val_change=True,
         resume="allow",
         reinit="create_new",
-        settings=bare,
+        settings=settings,
     )
-    return Board(lambda n, figures: made.log(figures, step=n), lambda ok: made.finish(int(not ok)))
+    return Board(
+        lambda n, figures: active_run.log(figures, step=n),
+        lambda ok: active_run.finish(int(not ok)),
+    )
 
 
-def _trackio(place: str, run: TrackedRun) -> Board:
-    """Log to trackio: ``place`` is the project; on this machine unless TRACKIO_SPACE_ID or
+def _trackio(address: str, run: TrackedRun) -> Board:
+    """Log to trackio: ``address`` is the project; on this machine unless TRACKIO_SPACE_ID or
     TRACKIO_SERVER_URL is set.
     """
     trackio = import_module("trackio")
-    made = trackio.init(
-        project=place or "pomona",
+    active_run = trackio.init(
+        project=address or "pomona",
         name=run.name,
         config=dict(run.settings),
         resume="allow",
@@ -152,7 +158,7 @@ def _trackio(place: str, run: TrackedRun) -> Board:
         auto_log_cpu=False,
         auto_log_gpu=False,
     )
-    return Board(lambda n, figures: made.log(figures, step=n), lambda ok: trackio.finish())  # noqa: ARG005
+    return Board(lambda n, figures: active_run.log(figures, step=n), lambda ok: trackio.finish())  # noqa: ARG005
 
 
 TRACKERS: dict[str, Callable[[str, TrackedRun], Board]] = {
@@ -183,30 +189,30 @@ class TrackerCallback(NullCallback):
     note_to: Callable[[str], None]
     _board: Board | None = None
     _failed: bool = False
-    _told: set[tuple[str, int]] = field(default_factory=set)
+    _logged: set[tuple[str, int]] = field(default_factory=set)
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Open the tracker."""
-        name, _, place = self.track.partition(":")
+        name, _, address = self.track.partition(":")
 
         def opened() -> None:
-            self._board = TRACKERS[name](place, self.run)
+            self._board = TRACKERS[name](address, self.run)
 
         if not self._board:
             self._guarded(opened)
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Log a round and its new evaluations."""
         self._log(scalars(row, evaluations))
 
-    def end(self, result: Result) -> None:
+    def on_run_end(self, result: Result) -> None:
         """Log the evaluations after the last round, of the models made from its uploads, and the
         summary.
         """
         if result.rounds:
             last = result.rounds[-1]
-            here = [e for e in result.evaluations if e.round == last.round]
-            self._log(scalars(last, here) | summary(result.summary, last.round))
+            evaluations = [e for e in result.evaluations if e.round == last.round]
+            self._log(scalars(last, evaluations) | summary(result.summary, last.round))
         self.close(finished=True)
 
     def close(self, finished: bool = False) -> None:
@@ -218,15 +224,15 @@ class TrackerCallback(NullCallback):
     def _log(self, figures: Mapping[tuple[str, int], float]) -> None:
         by_round: dict[int, dict[str, float]] = {}
         for (name, number), value in figures.items():
-            if (name, number) not in self._told:
+            if (name, number) not in self._logged:
                 by_round.setdefault(number, {})[name] = value
-        self._told |= figures.keys()
+        self._logged |= figures.keys()
         if board := self._board:
             for number in sorted(by_round):
                 self._guarded(lambda n=number: board.log(n, by_round[n]))  # type: ignore[misc]
 
     def _guarded(self, call: Callable[[], Any]) -> None:
-        """Call the tracker, whose output is no part of the command's."""
+        """Call the tracker, whose output does not belong to the command's."""
         if self._failed:
             return
         try:
@@ -238,8 +244,8 @@ class TrackerCallback(NullCallback):
             self.note_to(f"{name} failed, and is left out from here on ({bare(worded(fault))})")
 
 
-def aloud(text: str) -> None:
-    """Say on standard error what nobody watches for, as in a bench's cell."""
+def print_note(text: str) -> None:
+    """Write a note to standard error where there is no callback, as in a bench's cell."""
     with suppress(OSError, ValueError):
         sys.stderr.write(f"note: {text}\n")
 
@@ -268,25 +274,25 @@ def scalars(row: RoundRow, evaluations: Sequence[Evaluation]) -> dict[tuple[str,
         figures[f"{e.split}_{e.metric}_worst_client/{model}", e.round] = e.worst
         figures[f"{e.split}_accuracy_mean_over_clients/{model}", e.round] = e.accuracy_mean
         figures[f"{e.split}_loss_mean_over_clients/{model}", e.round] = mean_of_known(e.loss)
-        if len(e.clients) <= MOST_CLIENTS:
+        if len(e.clients) <= MAX_CURVES:
             for client, value in zip(e.clients, e.value, strict=True):
                 name = f"{e.split}_{e.metric}_client_{client:02}/{model}"
                 figures[name, e.round] = value
     return {key: value for key, value in figures.items() if value is not None}
 
 
-def summary(found: Mapping[str, Any], number: int) -> dict[tuple[str, int], float]:
+def summary(values: Mapping[str, Any], number: int) -> dict[tuple[str, int], float]:
     """Return the numbers of a run's summary as ``scalars`` does, by names that all trackers
     accept.
     """
     return {
         (re.sub(r"[^\w./ -]", "", f"summary/{key}"), number): float(value)
-        for key, value in flat(found).items()
+        for key, value in flat(values).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 
-def told(config: Config, folder: Path | None) -> dict[str, Any]:
+def tracked_settings(config: Config, folder: Path | None) -> dict[str, Any]:
     """Return a run's settings for a tracker: with the folder of its record, without the seed of
     private noise.
     """
@@ -299,7 +305,7 @@ def tracking(
     config: Config,
     folder: Path | None,
     start: Mapping[str, Any],
-    after: int,
+    resume_round: int,
     note: Callable[[str], None],
 ) -> Iterator[tuple[TrackerCallback, ...]]:
     """Yield the callback of ``config.track``, which is closed with the block; none without one.
@@ -308,7 +314,7 @@ def tracking(
         config: the resolved settings.
         folder: of the record, if any.
         start: the start event; it identifies the run when it is resumed.
-        after: number of the round to resume after; 0 at the start.
+        resume_round: number of the round to resume after; 0 at the start.
         note: called once if the tracker fails.
     """
     if config.track is None:
@@ -318,7 +324,7 @@ def tracking(
         os.environ.setdefault(name, value)
     id_ = hashlib.sha256(json.dumps(start, sort_keys=True).encode()).hexdigest()[:16]
     name = f"{config.method.name}-{config.data.name}-{id_[:6]}".replace(":", ".")
-    run = TrackedRun(id_, name, told(config, folder), after)
+    run = TrackedRun(id_, name, tracked_settings(config, folder), resume_round)
     tracker = TrackerCallback(config.track, run, note)
     try:
         yield (tracker,)

@@ -15,8 +15,8 @@ from pomona.config import Config
 from pomona.core.round import Roster
 from pomona.core.state import Lazy, Named, form, merged
 from pomona.federation.client import ClientRuntime, owner
-from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import Arrival, ClientRequest, Groups, Reply, received_bytes
+from pomona.federation.stale_models import StaleModels
 from pomona.methods.base import Downlink
 from pomona.storage.mapped_array import machine_memory
 
@@ -37,12 +37,12 @@ class Transport(Protocol):
 
     run: str
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join, from a model (d,) or the run's initial
         one.
         """
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
+    def visit(self, visit: ClientRequest, downlink: Downlink) -> list[Arrival]:
         """Exchange with the clients of a request; returns arrivals in the order of its ids, without
         absent clients.
         """
@@ -72,17 +72,17 @@ class Inline:
         self._clients = make(groups)
 
     @property
-    def copies(self) -> KeptCopies:
+    def copies(self) -> StaleModels:
         """Copies of each other's models that the clients keep."""
         return self._clients.copies
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
-        self._clients.begin(ids, roster, row)
+        self._clients.add_clients(ids, roster, row)
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
+    def visit(self, visit: ClientRequest, downlink: Downlink) -> list[Arrival]:
         """Serve the clients one after another."""
-        return arrived(self._clients.visit(visit, down), visit, down)
+        return as_arrivals(self._clients.visit(visit, downlink), visit, downlink)
 
     def commit(self, ids: Sequence[int]) -> None:
         """Commit the last visit for these clients."""
@@ -90,31 +90,33 @@ class Inline:
 
     def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
         """Return all clients' states and copies, and the positions of their privacy ledgers."""
-        return saved(self, ids)
+        return checkpoint_data(self, ids)
 
     def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
         """Restore clients from a checkpoint."""
         self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
         self._clients.restore(ids, tensors, roster)
 
-    def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
+    def collect(self, query: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """Return the result of a question to each client's runtime, in the order of ids."""
-        return [what(self._clients, i) for i in ids]
+        return [query(self._clients, i) for i in ids]
 
     def close(self) -> None:
         """Do nothing."""
 
 
-def arrived(replies: Sequence[Reply], visit: ClientRequest, down: Downlink) -> list[Arrival]:
+def as_arrivals(
+    replies: Sequence[Reply], visit: ClientRequest, downlink: Downlink
+) -> list[Arrival]:
     """Convert replies from this process tree, which belong to the current round."""
-    taken = dict(zip(visit.ids, received_bytes(down, visit.ids), strict=True))
+    downloaded = dict(zip(visit.ids, received_bytes(downlink, visit.ids), strict=True))
     return [
         Arrival(
             reply,
             SIMULATION,
             visit.round.number,
             visit.roster.sizes[reply.client],
-            taken[reply.client],
+            downloaded[reply.client],
             sum(t.nbytes for t in reply.uplink.values()),
         )
         for reply in replies
@@ -129,36 +131,38 @@ class LocalTransport(Transport, Protocol):
         """The share of the working time in which all processes worked; None for a single one."""
 
     @property
-    def copies(self) -> KeptCopies:
+    def copies(self) -> StaleModels:
         """Copies of each other's models that the clients keep."""
 
-    def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
+    def collect(self, query: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """Return the result of a question to each client's runtime, in the order of ids."""
 
     def close(self) -> None:
         """End the processes."""
 
 
-def saved(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
+def checkpoint_data(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy, list[Any]]:
     """Return tensors and note of a checkpoint for clients of this process tree; tensors in files
     are lazy.
     """
-    known = {
-        path: t for own in transport.collect(ClientRuntime.at_hand, ids) for path, t in own.items()
+    tensors = {
+        path: t
+        for client_tensors in transport.collect(ClientRuntime.at_hand, ids)
+        for path, t in client_tensors.items()
     }
 
     def fetch(path: str) -> Tensor:
-        if not known[path].is_meta:
-            return known[path]
+        if not tensors[path].is_meta:
+            return tensors[path]
         return transport.collect(partial(ClientRuntime.tensor, path=path), [owner(path)])[0]
 
-    states = Lazy({path: form(t) for path, t in known.items()}, fetch)
+    states = Lazy({path: form(t) for path, t in tensors.items()}, fetch)
     return merged(states, transport.copies.stored(ids)), transport.collect(
         ClientRuntime.position, ids
     )
 
 
-def calls(
+def call_groups(
     config: Config,
     sizes: Sequence[int],
     workers: int,
@@ -171,25 +175,27 @@ def calls(
     bytes of memory of all workers, None for this machine's.
 
     If all clients read the same models in each step, a worker's clients train in one call, which
-    reads the models once for all, if they fit into memory beside all clients' states. Only the
+    reads the models once for all, if they fit into memory next to all clients' states. Only the
     native engine computes the same results for a client whatever the other clients in its call, and
     so for any number of workers and any memory.
     """
     alike = config.engine == "native" and config.method.method().client.reads_alike and not draws
     rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
-    have = machine_memory() if memory is None else memory
-    fits = rows * row <= (1 - config.state_memory) * have
+    available = machine_memory() if memory is None else memory
+    fits = rows * row <= (1 - config.state_memory) * available
     if alike and fits and config.rows_per_call is None:
         return by_worker(sizes, workers, LARGEST_CALL)
     return grouped(sizes, config.rows)
 
 
-def by_worker(sizes: Sequence[int], workers: int, most: int) -> Groups:
-    """Group clients by at most ``most``, with samples balanced among workers as well as single
+def by_worker(sizes: Sequence[int], workers: int, largest: int) -> Groups:
+    """Group clients by at most ``largest``, with samples balanced among workers as well as single
     clients allow.
     """
-    homes = (largest_first(home, sizes) for home in spread(sizes, workers))
-    return tuple(home[k : k + most] for home in homes for k in range(0, len(home), most))
+    shares = (largest_first(clients, sizes) for clients in spread(sizes, workers))
+    return tuple(
+        clients[k : k + largest] for clients in shares for k in range(0, len(clients), largest)
+    )
 
 
 def grouped(sizes: Sequence[int], rows: int) -> Groups:
@@ -209,10 +215,10 @@ def largest_first(ids: Sequence[int], sizes: Sequence[int]) -> tuple[int, ...]:
 
 def spread(sizes: Sequence[int], workers: int) -> list[tuple[int, ...]]:
     """Assign items to workers: largest first, to the least loaded; no worker stays empty."""
-    homes: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
-    loads = [0] * len(homes)
+    shares: list[list[int]] = [[] for _ in range(min(workers, len(sizes)))]
+    loads = [0] * len(shares)
     for client in largest_first(range(len(sizes)), sizes):
-        k = min(range(len(homes)), key=lambda k: (loads[k], len(homes[k])))
-        homes[k].append(client)
+        k = min(range(len(shares)), key=lambda k: (loads[k], len(shares[k])))
+        shares[k].append(client)
         loads[k] += sizes[client]
-    return [tuple(sorted(home)) for home in homes if home]
+    return [tuple(sorted(share)) for share in shares if share]

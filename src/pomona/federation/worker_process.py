@@ -14,7 +14,7 @@ from torch import multiprocessing
 from pomona.core.errors import ConfigError, WorkerError
 from pomona.federation.exchange import Groups
 from pomona.federation.transport import Make
-from pomona.federation.workers import Parts, answered
+from pomona.federation.workers import DownlinkPart, result_or_exception
 
 
 class Processes:
@@ -22,17 +22,17 @@ class Processes:
 
     def __init__(self, make: Make) -> None:
         self._make, self._pipes = make, list[Any]()
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
         # Each tensor of a reply is an open file, in both processes.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
     def start(self, groups: Groups) -> "WorkerProcess":
         """Fork a process for groups of clients."""
         return WorkerProcess(self._make, groups, self._pipes)
 
-    def deal(self, received: Parts) -> Callable[[Sequence[int]], Parts]:
+    def deal(self, received: DownlinkPart) -> Callable[[Sequence[int]], DownlinkPart]:
         """Return what a worker is sent of a downlink; its banks are in shared memory."""
-        return lambda places: {name: rows.part(places) for name, rows in received.items()}
+        return lambda positions: {name: rows.part(positions) for name, rows in received.items()}
 
 
 class WorkerProcess:
@@ -40,16 +40,16 @@ class WorkerProcess:
 
     def __init__(self, make: Make, groups: Groups, pipes: list[Any]) -> None:
         context = multiprocessing.get_context("fork")
-        self._pipe, there = context.Pipe()
+        self._pipe, child_pipe = context.Pipe()
         pipes.append(self._pipe)
         self._process = context.Process(
             target=_serve,
-            args=(there, list(pipes), make, groups),
+            args=(child_pipe, list(pipes), make, groups),
             daemon=True,
             name=f"pomona-worker-{len(pipes) - 1}",
         )
         self._process.start()
-        there.close()
+        child_pipe.close()
 
     @property
     def pid(self) -> int | None:
@@ -92,9 +92,9 @@ class WorkerProcess:
 
 
 def _too_many_files() -> ConfigError:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     return ConfigError(
-        f"so many clients take more than {most:,} open files in worker processes, which this "
+        f"so many clients take more than {limit:,} open files in worker processes, which this "
         "system allows; set workers = 1, or raise the limit (ulimit -Hn)"
     )
 
@@ -109,7 +109,7 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
     with contextlib.suppress(EOFError, ConnectionResetError, BrokenPipeError):
         while request := pipe.recv():
             function, args = request
-            answer = answered(function, clients, *args)
+            answer = result_or_exception(function, clients, *args)
             try:
                 pipe.send(answer)
             except (OSError, RuntimeError) as fault:  # the second is PyTorch's

@@ -17,13 +17,13 @@ from pomona.core.errors import PomonaError, WorkerError, listed, worded
 from pomona.core.round import Roster
 from pomona.core.state import Named, only
 from pomona.federation.client import ClientRuntime, owner
-from pomona.federation.copies import KeptCopies
 from pomona.federation.exchange import Arrival, ClientRequest, Groups
-from pomona.federation.transport import SIMULATION, arrived, saved, spread
+from pomona.federation.stale_models import StaleModels
+from pomona.federation.transport import SIMULATION, as_arrivals, checkpoint_data, spread
 from pomona.methods.base import Copies, Downlink, Rows
 
 T = TypeVar("T")
-Parts = Mapping[str, Rows | Copies]
+DownlinkPart = Mapping[str, Rows | Copies]
 
 
 class Worker(Protocol):
@@ -48,11 +48,11 @@ class Crew(Protocol):
     def start(self, groups: Groups) -> Worker:
         """Start a worker for groups of clients."""
 
-    def deal(self, received: Parts) -> Callable[[Sequence[int]], Parts]:
+    def deal(self, received: DownlinkPart) -> Callable[[Sequence[int]], DownlinkPart]:
         """Return what a worker is sent of a downlink, by the places of its clients."""
 
 
-def answered(function: Callable[..., Any], *args: Any) -> Any:
+def result_or_exception(function: Callable[..., Any], *args: Any) -> Any:
     """Return a function's result, or its exception as another process can read it: with the
     traceback, unless it is Pomona's own, which says everything in its text.
     """
@@ -62,12 +62,12 @@ def answered(function: Callable[..., Any], *args: Any) -> Any:
         return fault
     except Exception as fault:
         try:
-            told = copy(fault)  # made anew, as from its pickle
-            pickle.dumps(told)
+            copied = copy(fault)  # made anew, as from its pickle
+            pickle.dumps(copied)
         except Exception:
-            told = RuntimeError(worded(fault))
-        told.add_note(format_exc())
-        return told
+            copied = RuntimeError(worded(fault))
+        copied.add_note(format_exc())
+        return copied
 
 
 class Workers:
@@ -80,46 +80,50 @@ class Workers:
     run = SIMULATION
 
     def __init__(
-        self, crew: Crew, groups: Groups, sizes: Sequence[int], workers: int, copies: KeptCopies
+        self, crew: Crew, groups: Groups, sizes: Sequence[int], workers: int, copies: StaleModels
     ) -> None:
         self.copies = copies  # its banks must exist before a worker is forked
         self._crew = crew
-        self._home: dict[int, int] = {}
+        self._worker_of: dict[int, int] = {}
         self._workers: list[Worker] = []
         # seconds of visits in which all workers were busy, and in which any was
         self._together, self._any = 0.0, 0.0
-        for worker, homes in enumerate(
+        for worker, indices in enumerate(
             spread([sum(sizes[i] for i in group) for group in groups], workers)
         ):
-            own = tuple(groups[k] for k in homes)
-            self._workers.append(crew.start(own))
-            self._home |= {i: worker for group in own for i in group}
+            worker_groups = tuple(groups[k] for k in indices)
+            self._workers.append(crew.start(worker_groups))
+            self._worker_of |= {i: worker for group in worker_groups for i in group}
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
-        self.copies.begin(ids, roster, row)
-        homes = sorted({self._home[i] for i in ids})
-        for w in homes:
+        self.copies.add_clients(ids, roster, row)
+        workers = sorted({self._worker_of[i] for i in ids})
+        for w in workers:
             self._send(
-                w, ClientRuntime.begin, tuple(i for i in ids if self._home[i] == w), roster, row
+                w,
+                ClientRuntime.add_clients,
+                tuple(i for i in ids if self._worker_of[i] == w),
+                roster,
+                row,
             )
-        for w in homes:
+        for w in workers:
             self._receive(w)
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
+    def visit(self, visit: ClientRequest, downlink: Downlink) -> list[Arrival]:
         """Serve the clients in parallel."""
-        deal = self._crew.deal(self.copies.received(visit, down))
-        asked = sorted({self._home[i] for i in visit.ids})
-        for w in asked:
-            part = [k for k, i in enumerate(visit.ids) if self._home[i] == w]
-            cut = replace(visit, ids=tuple(visit.ids[k] for k in part))
-            self._send(w, ClientRuntime.visit, cut, deal(part))
-        replies = {r.client: r for w in asked for r in self._receive(w)}
+        deal = self._crew.deal(self.copies.received(visit, downlink))
+        workers = sorted({self._worker_of[i] for i in visit.ids})
+        for w in workers:
+            positions = [k for k, i in enumerate(visit.ids) if self._worker_of[i] == w]
+            request = replace(visit, ids=tuple(visit.ids[k] for k in positions))
+            self._send(w, ClientRuntime.visit, request, deal(positions))
+        replies = {r.client: r for w in workers for r in self._receive(w)}
         busy = [0.0] * len(self._workers)
         for reply in replies.values():
-            busy[self._home[reply.client]] += reply.seconds
+            busy[self._worker_of[reply.client]] += reply.seconds
         self._together, self._any = self._together + min(busy), self._any + max(busy)
-        return arrived([replies[i] for i in visit.ids], visit, down)
+        return as_arrivals([replies[i] for i in visit.ids], visit, downlink)
 
     @property
     def busy_share(self) -> float | None:
@@ -133,19 +137,19 @@ class Workers:
 
     def commit(self, ids: Sequence[int]) -> None:
         """Commit the last visit for these clients."""
-        self._all(lambda own: (ClientRuntime.commit, [i for i in ids if i in own]))
+        self._broadcast(lambda clients: (ClientRuntime.commit, [i for i in ids if i in clients]))
         self.copies.commit(ids)
 
     def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
         """Return all clients' states and copies, and the positions of their privacy ledgers."""
-        return saved(self, ids)
+        return checkpoint_data(self, ids)
 
     def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
         """Restore clients from a checkpoint."""
         self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
 
-        def part(own: set[int]) -> tuple[Any, ...]:
-            mine = [i for i in ids if i in own]
+        def request(clients: set[int]) -> tuple[Any, ...]:
+            mine = [i for i in ids if i in clients]
             return (
                 ClientRuntime.restore,
                 mine,
@@ -153,15 +157,17 @@ class Workers:
                 roster,
             )
 
-        self._all(part)
+        self._broadcast(request)
         self.copies.restore(ids, tensors, roster)
 
-    def collect(self, what: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
+    def collect(self, query: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
         """Return the result of a question to each client's runtime, in the order of ids."""
-        asked = [w for w in range(len(self._workers)) if any(self._home[i] == w for i in ids)]
-        for w in asked:
-            self._send(w, _each, what, [i for i in ids if self._home[i] == w])
-        answers = {i: answer for w in asked for i, answer in self._receive(w)}
+        workers = [
+            w for w in range(len(self._workers)) if any(self._worker_of[i] == w for i in ids)
+        ]
+        for w in workers:
+            self._send(w, _query_clients, query, [i for i in ids if self._worker_of[i] == w])
+        answers = {i: answer for w in workers for i, answer in self._receive(w)}
         return [answers[i] for i in ids]
 
     def close(self) -> None:
@@ -169,36 +175,36 @@ class Workers:
         for worker in self._workers:
             worker.close()
 
-    def _all(self, request: Callable[[set[int]], tuple[Any, ...]]) -> None:
+    def _broadcast(self, request: Callable[[set[int]], tuple[Any, ...]]) -> None:
         """Send every worker a request, by its client ids."""
         for w in range(len(self._workers)):
-            self._send(w, *request({i for i, home in self._home.items() if home == w}))
+            self._send(w, *request({i for i, worker in self._worker_of.items() if worker == w}))
         for w in range(len(self._workers)):
             self._receive(w)
 
     def _send(self, worker: int, function: Callable[..., Any], *args: Any) -> None:
-        with self._named(worker):
+        with self._naming_clients(worker):
             self._workers[worker].send(function, *args)
 
     def _receive(self, worker: int) -> Any:
-        with self._named(worker):
+        with self._naming_clients(worker):
             answer = self._workers[worker].receive()
         if isinstance(answer, BaseException):
             raise answer
         return answer
 
     @contextmanager
-    def _named(self, worker: int) -> Iterator[None]:
+    def _naming_clients(self, worker: int) -> Iterator[None]:
         """Name a lost worker's clients in its error."""
         try:
             yield
         except WorkerError as fault:
-            ids = sorted(i for i, w in self._home.items() if w == worker)
-            some = listed([*map(str, ids)], 10)
-            raise WorkerError(f"worker {worker} with clients {some} {fault}") from fault
+            ids = sorted(i for i, w in self._worker_of.items() if w == worker)
+            clients = listed([*map(str, ids)], 10)
+            raise WorkerError(f"worker {worker} with clients {clients} {fault}") from fault
 
 
-def _each(
-    clients: ClientRuntime, what: Callable[[ClientRuntime, int], T], ids: list[int]
+def _query_clients(
+    clients: ClientRuntime, query: Callable[[ClientRuntime, int], T], ids: list[int]
 ) -> list[tuple[int, T]]:
-    return [(i, what(clients, i)) for i in ids]
+    return [(i, query(clients, i)) for i in ids]

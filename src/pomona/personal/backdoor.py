@@ -42,4 +42,4 @@ def _fooled(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
 
 
 def _headline(clients: ClientRuntime, client: int, of: Model, best: int) -> Tensor | None:
-    return clients.kept.chosen(client, best).get(of)
+    return clients.recorded.chosen(client, best).get(of)

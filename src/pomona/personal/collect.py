@@ -12,7 +12,7 @@ from torch import Tensor
 from pomona import personal
 from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
-from pomona.federation.copies import SharedRows
+from pomona.federation.stale_models import SharedRows
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import LOSS
@@ -45,7 +45,9 @@ class KeptByClients(Mapping[int, Mapping[str, Tensor]]):
 
     def _there(self) -> list[int]:
         every = range(self._clients)
-        kept = self._transport.collect(partial(ClientRuntime.has, of=self._headline), every)
+        kept = self._transport.collect(
+            partial(ClientRuntime.has_model, model=self._headline), every
+        )
         return [client for client, has in zip(every, kept, strict=True) if has]
 
 
@@ -61,7 +63,7 @@ def held_models(
     rows, held = SharedRows(), dict[int, Mapping[str, Tensor]]()
     for i in range(clients):
         (model,) = transport.collect(
-            partial(ClientRuntime.handed_over, of=headline, best=best), [i]
+            partial(ClientRuntime.hand_over_model, model=headline, best=best), [i]
         )
         if model is not None:
             held[i] = {name: rows.shared(tensor.cpu().clone()) for name, tensor in model.items()}
@@ -202,7 +204,9 @@ def save_mask_examples(
         return
     found = {}
     for i in range(min(MOST_CLIENTS, scenario.config.clients)):
-        (ends,) = transport.collect(partial(ClientRuntime.extremes, of=headline, best=best), [i])
+        (ends,) = transport.collect(
+            partial(ClientRuntime.best_worst_masks, model=headline, best=best), [i]
+        )
         if ends is None:
             continue
         rows, masks, dice = ends

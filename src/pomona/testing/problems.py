@@ -313,7 +313,7 @@ class Federation:
             method.client, problem, self.initial, tuple((i,) for i in range(n)), seed
         )
         self.server = method.server.start(self.initial, self.roster, seed)
-        self.clients.begin(self.ids, self.roster, None)
+        self.clients.add_clients(self.ids, self.roster, None)
         self.replies: list[Reply] = []
 
     def only(self, *ids: int) -> None:
@@ -322,7 +322,7 @@ class Federation:
         new = tuple(i for i in now.members if i not in self.roster.members)
         if new:
             self.server, row = self.method.server.welcome(self.server, new, self.roster)
-            self.clients.begin(new, now, row)
+            self.clients.add_clients(new, now, row)
         self.roster, self.ids = now, now.members
 
     def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
@@ -375,7 +375,9 @@ def states(run: Federation) -> dict[str, Tensor]:
     held = flatten(run.server, "server")
     for i in run.ids:
         held |= flatten(run.state(i), str(i))
-        held |= {f"{i}.copies.{name}": rows for name, rows in run.clients.copies.of(i).items()}
+        held |= {
+            f"{i}.copies.{name}": rows for name, rows in run.clients.copies.models_of(i).items()
+        }
     return {k: v.clone() for k, v in held.items()}
 
 

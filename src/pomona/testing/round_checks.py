@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 from pomona.core.state import flatten, joined
 from pomona.core.training_settings import Adam, Optimizer
-from pomona.federation.exchange import ClientRequest, cut, stack
+from pomona.federation.exchange import ClientRequest, downlink_part, stack
 from pomona.methods.base import MethodSettings, Rows
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.training import LocalTraining
@@ -231,7 +231,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: An
     run = after(settings, problem, 1, **over)
     round_ = passes(settings, 2, **over)
     down = run.method.server.down(run.server, ids, run.roster, round_)
-    received = cut(
+    received = downlink_part(
         run.clients.copies.received(ClientRequest(round_, run.roster, ids), down), [0, 1, 2]
     )
     stacked = joined([run.state(i) for i in ids])

@@ -132,8 +132,8 @@ def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -
     from pomona_federation.silo.silo_report import NO_GAIN, WITHOUT_NOISE
     from pomona_federation.silo.silo_report import report as made
 
-    with progress_display(stays=False) as watcher:
-        r, page = made(folder, watcher, study)
+    with progress_display(stays=False) as display:
+        r, page = made(folder, display, study)
     if json:
         emit(vars(r))
         return

@@ -102,7 +102,7 @@ class FlowerTransport:
 
     # Implementation of the round loop's Transport.
 
-    def begin(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Remember what newcomers start from; they create their states themselves."""
         self._joined |= dict.fromkeys(ids, roster.sizes)
         if row is not None:
@@ -119,7 +119,7 @@ class FlowerTransport:
             at_round(self._round)
             most = largest(request.expects)  # twice that with 64 bits in place of 32
             announce(self.kit_run, 2 * most if self._sums else most)
-        self._spool = UplinkSpool.of(request, self.scratch)
+        self._spool = UplinkSpool.allocate(request, self.scratch)
         packed = PackedRows(down, self._encoding)
         members = self.registry.entries
         shown = introductions(members, len(self.agreed.federation.silo))
@@ -163,7 +163,7 @@ class FlowerTransport:
             return arrivals
         made = self._sums.of_round(arrivals, tasks, request, down)
         self.unused |= self._sums.unused
-        return {i: replace(a, reply=self._spool.kept(a.reply)) for i, a in made.items()}
+        return {i: replace(a, reply=self._spool.store(a.reply)) for i, a in made.items()}
 
     def commit(self, ids: Sequence[int]) -> None:
         """Count the round for these silos; they learn of it with their next task."""
@@ -309,7 +309,7 @@ class FlowerTransport:
             return None
         uplink = bytes(got.enclosed.get("uplink", b""))
         arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)
-        return replace(arrival, reply=self._spool.kept(arrival.reply))
+        return replace(arrival, reply=self._spool.store(arrival.reply))
 
     def _readmitted(self, sent: OutgoingTask, continued: int) -> None:
         """Record what a silo that was taken again has continued from."""

@@ -20,7 +20,7 @@ from pomona.core.fixed_point import Words, word
 from pomona.core.settings import Settings
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
-from pomona.federation.secure_sum import excess, mean, received
+from pomona.federation.secure_sum import excess, mean, receiver_tensors
 from pomona.methods.base import Downlink
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Refusal, SumRequest, Token
@@ -130,7 +130,7 @@ class MaskedSums:
         self, total: Words, place: int, request: ClientRequest, down: Downlink
     ) -> dict[str, Tensor]:
         """The mean uplink from the sum of a round, by what one of its silos received."""
-        came = received(down, request.ids.index(place))
+        came = receiver_tensors(down, request.ids.index(place))
         came = {name: self.encoding.narrow(row).to(row.dtype) for name, row in came.items()}
         return mean(total, came, request.expects, self.terms)
 

@@ -71,7 +71,7 @@ class RegistryFile(Settings):
 class MemberRegistry:
     """The registry of a server's kit; an entry's position is its silo's place.
 
-    Implements the loop's ``Attendance``.
+    Implements the loop's ``MembershipSchedule``.
 
     The registry in ``run/`` defines the members, and holds the sizes and rounds of the kit's own
     study. Each further study has its own registry for sizes and rounds, and takes the members from
@@ -209,7 +209,7 @@ class MemberRegistry:
                 f"{known}"
             )
 
-    # Implementation of Attendance.
+    # Implementation of MembershipSchedule.
 
     def roster(self, number: int, guest: int | None = None) -> "Roster":
         """The roster of round ``number``, settled on first request, with everyone who joined or
@@ -230,11 +230,11 @@ class MemberRegistry:
         ]
         return Roster((*sizes, *[0] * (self._places - len(sizes))), self.share)
 
-    def begun(self, number: int) -> tuple[int, ...]:
+    def members_until(self, number: int) -> tuple[int, ...]:
         """The silos that have been members in any round up to ``number``."""
         return tuple(i for i, e in enumerate(self.entries) if e.joined and e.joined <= number)
 
-    def parting(self, number: int) -> bool:  # noqa: ARG002 - the loop asks
+    def has_leavers(self, number: int) -> bool:  # noqa: ARG002 - the loop asks
         """Always False: no round is known in advance to be a silo's last; silos keep their models
         themselves.
         """

@@ -111,7 +111,7 @@ def _rounds(
     write_status(out, Status(state="running", round=point.number))
     with (
         Audit(kit_run / "audit.jsonl") as audit,
-        RunRecord(out, config.tree(), point.after) as record,
+        RunRecord(out, config.tree(), point.valid_to) as record,
     ):
         method = config.method.method()
         federation, share = agreed.federation, agreed.largest_share
@@ -131,7 +131,7 @@ def _rounds(
         )
         status = ServerStatusFile(out, transport, audit, record, consents)
         for note in point.notes:
-            status.note(note)
+            status.on_note(note)
         about = {} if agreed.own else {"study": agreed.study.name}
         about |= {} if agreed.trial is None else {"trial": f"{agreed.trial:03d}"}
         audit.write(
@@ -140,16 +140,22 @@ def _rounds(
         transport.exchange.gather(consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
         registry = MemberRegistry(out, federation, transport.greet, members, share)
-        if not point.found:
+        if not point.resume_from:
             _open(record, agreed, scenario, registry)
-        found = point.found and checkpoint.in_files(point.found, transport.scratch)
-        commits = Checkpointing(out, 1, stamp, found)
+        resume_from = point.resume_from and checkpoint.in_files(
+            point.resume_from, transport.scratch
+        )
+        checkpoints = Checkpointing(out, 1, stamp, resume_from)
         began = time()
         initial = scenario.initial.in_files(transport.scratch)
-        parts = (config, method.server, registry, initial, transport, record, status, commits)
+        parts = (config, method.server, registry, initial, transport, record, status, checkpoints)
         metric = scenario.choice.metric
         loop = Loop(
-            *parts, quorum=agreed.quorum, metric=metric, judged=status.judged, called=status.called
+            *parts,
+            quorum=agreed.quorum,
+            metric=metric,
+            on_admission=status.on_admission,
+            client_name=status.client_name,
         )
         loop.run()
         result = close_record(record, time() - began)
@@ -159,8 +165,8 @@ def _rounds(
 
 @dataclass
 class ServerStatusFile(NullCallback):
-    """The loop's callback and its ``judged``: writes ``live.json`` after each round, and the audit
-    log.
+    """The loop's callback and its ``on_admission``: writes ``live.json`` after each round, and the
+    audit log.
     """
 
     out: Path
@@ -175,20 +181,20 @@ class ServerStatusFile(NullCallback):
     def __post_init__(self) -> None:
         self._live = read_status_file(LiveStatus, self.out / LIVE)
 
-    def begin(self) -> None:
+    def on_run_begin(self) -> None:
         """Record that the connected silos have reported their sizes."""
         self._weigh()
 
-    def note(self, text: str) -> None:
+    def on_note(self, text: str) -> None:
         """Show the operator a line."""
         self.audit.write("note", text=text)
         logger.info("%s", text)
 
-    def called(self, client: int) -> str:
+    def client_name(self, client: int) -> str:
         """A client by its silo's name."""
         return self.transport.registry.entries[client].name
 
-    def judged(self, number: int, verdict: Admission) -> None:
+    def on_admission(self, number: int, verdict: Admission) -> None:
         """Log which uplinks a round uses; if it is tried again, the last decision counts."""
         self._quarantined, unused = verdict.history.quarantined(), self.transport.unused
         names = [entry.name for entry in self.transport.registry.entries]
@@ -212,14 +218,14 @@ class ServerStatusFile(NullCallback):
         self._live = self._live.model_copy(update={"unused": records, **news})
         write_json(self.out / LIVE, self._live)
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
         """Write the status of a committed round, and why silos that were not asked were not.
 
         Raises Paused if the server is drained.
         """
         self._weigh()
         for line in self.transport.readmitted:
-            self.note(line)
+            self.on_note(line)
             self.record.note(Note(line, "training", row.round))
         entries = self.transport.registry.entries
         present = [entries[i].name for i in row.cohort]
@@ -265,7 +271,7 @@ class ServerStatusFile(NullCallback):
         registry = self.transport.registry
         lines = heavy(samples(registry.entries), registry.share)
         for line in lines if lines != self._heavy else ():
-            self.note(line)
+            self.on_note(line)
         self._heavy = lines
 
 

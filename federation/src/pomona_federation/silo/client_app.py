@@ -16,7 +16,7 @@ from pomona import personal
 from pomona.core.errors import CheckpointError, ConfigError, ProtocolError
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
-from pomona.federation.kept_models import ModelChoice
+from pomona.federation.recorded_models import ModelChoice
 from pomona.federation.round_plan import round_of
 from pomona.federation.scoring import IntervalOf, Scoring, no_interval
 from pomona.methods.base import Downlink
@@ -134,7 +134,7 @@ class ClientApp:
         clients, reply = self._visit(task, base, down, start)
         if self.silo.own.config.privacy:
             PrivacyBudget(self.silo.folder).note_spent(
-                task.agreement, task.run, clients.spent(task.place)
+                task.agreement, task.run, clients.epsilon(task.place)
             )
         reply, uplink, secret, norm = self._made(task, reply, down)
         about |= disclosed(reply, self.silo.agreed.run_study.shares)
@@ -274,7 +274,7 @@ class ClientApp:
             self._rounds.restore(base, clients, place, roster)
         else:
             joined = replace(roster, sizes=task.joined or task.sizes)
-            clients.begin(
+            clients.add_clients(
                 (place,), joined, judged_model(silo.folder, silo.agreed, silo.own, place, start)
             )
         visit = ClientRequest(
@@ -283,7 +283,7 @@ class ClientApp:
             (place,),
             task.trains,
             frozenset(task.watched),
-            keep=True,
+            keep_models=True,
         )
         (reply,) = clients.visit(visit, down)
         clients.commit((place,))

@@ -15,7 +15,7 @@ from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Reply
 from pomona.federation.noise_in_sums import coarse, noise_adds_up
 from pomona.federation.round_plan import round_of
-from pomona.federation.secure_sum import change, received, weighed
+from pomona.federation.secure_sum import change, receiver_tensors, weighed
 from pomona.methods.base import Downlink
 from pomona.storage.tensor_validation import non_finite
 from pomona_federation.messages.masks import masked, public
@@ -56,7 +56,7 @@ class MaskedPart:
         The server gets no uplink, and a fault in place of one that is not finite, or of numbers too
         coarse for its noise.
         """
-        config, came = self.silo.agreed.config, received(down, 0)
+        config, came = self.silo.agreed.config, receiver_tensors(down, 0)
         rest = replace(reply, uplink={})
         if reply.fault or not reply.uplink:
             return rest, b"", 0.0

@@ -145,7 +145,7 @@ def write(
         _round_of_model(task, when),
         task.number - (not task.trains),
         _sources(path.parent.parent, scenario, agreed, task),
-        clients.spent(place) if config.privacy else None,
+        clients.epsilon(place) if config.privacy else None,
         {"the agreement of the federation": agreed.agreement},
     )
     model_card.write(card, path)

@@ -15,7 +15,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, worded
 from pomona.core.round import Roster
 from pomona.core.toml import named
-from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.batchnorm_statistics import with_statistics
 from pomona.federation.round_plan import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
 from pomona.objective.private import PrivateObjective
@@ -158,7 +158,10 @@ class InitialDownlink:
     def down(self) -> Downlink:
         """The first round's downlink."""
         known = self.scenario()
-        server, roster = accompanied(self.server, known.initial), roster_of(self.task, known.config)
+        server, roster = (
+            with_statistics(self.server, known.initial),
+            roster_of(self.task, known.config),
+        )
         begun = server.start(known.initial, roster, known.config.seed)
         return server.down(begun, (self.task.place,), roster, round_of(known.config, 1))
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.core.errors import DataError, listed
 from pomona.core.round import Roster
-from pomona.federation.batchnorm_statistics import accompanied
+from pomona.federation.batchnorm_statistics import with_statistics
 from pomona.federation.round_plan import round_of
 from pomona.federation.run_checks import caution, cautions
 from pomona.methods.base import Initial, Rows
@@ -190,7 +190,7 @@ def _outlined(agreed: StudyAgreement) -> Traffic:
 
 
 def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: int) -> Traffic:
-    server = accompanied(config.method.method().server, initial)
+    server = with_statistics(config.method.method().server, initial)
     roster = Roster((samples,) * agreed.federation.places, config.largest_share)
     begun = server.start(initial, roster, config.seed)
     encoding = Encoding(agreed.run_study.wire, agreed.federation.places)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
-from pomona.core.membership import Planned
+from pomona.core.membership import PlannedMembership
 from pomona.core.round import Roster, Round
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.federation.checkpointing import Checkpointing
@@ -51,7 +51,7 @@ class Trace:
 
 
 def trace(
-    scenario: Scenario, client: int, first_round: int, watcher: Callback | None = None
+    scenario: Scenario, client: int, first_round: int, callback: Callback | None = None
 ) -> Trace:
     """Run a scenario in memory with a callback, and collect a client's models from round
     ``first_round`` on.
@@ -84,17 +84,17 @@ def trace(
         lambda g: ClientRuntime(traced, scenario.objective(), scenario.initial, g, config.seed),
         groups,
     )
-    record, attendance = RunRecord(None, config.tree()), Planned(config.membership, roster)
-    commits = Checkpointing(None, 1, {})
+    record, schedule = RunRecord(None, config.tree()), PlannedMembership(config.membership, roster)
+    checkpoints = Checkpointing(None, 1, {})
     Loop(
         config,
         method.server,
-        attendance,
+        schedule,
         scenario.initial,
         transport,
         record,
-        watcher or NullCallback(),
-        commits,
+        callback or NullCallback(),
+        checkpoints,
     ).run()
     if len(rounds) < 2:
         raise ConfigError(

@@ -32,7 +32,7 @@ class LivePageCallback(NullCallback):
         self._due = 0.0
         self._wrote, self._longest = monotonic(), 0.0
 
-    def round(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002 - all is on record
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002 - all is on record
         """Write the page, if it is due."""
         begun = monotonic()
         if begun >= self._due:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.federation.kept_models import ModelChoice
+from pomona.federation.recorded_models import ModelChoice
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS, METRICS, Score
 from pomona.personal.collect import _kept
@@ -128,11 +128,11 @@ class Client:
         self.choice, self.points = ModelChoice("own_best", ("personal", "trained"), metric), points
         for number, value, loss, *_ in points:
             score = Score("personal", "trained", "validation", 9, loss, None, value)
-            self.choice.after(0, number, torch.tensor([float(number)]), [score])
+            self.choice.update(0, number, torch.tensor([float(number)]), [score])
 
     @property
     def kept(self):
-        return int(self.choice.of(0, torch.tensor([-1.0]), -1))
+        return int(self.choice.choose(0, torch.tensor([-1.0]), -1))
 
 
 numbers = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3]))
@@ -152,7 +152,7 @@ def test_what_is_held_round_by_round_is_the_best_of_the_whole_curve(scores, metr
             rest.choice.restore(0, path.rpartition(".")[2], tensor)
         for number, value, loss, *_ in points[cut:]:
             score = Score("personal", "trained", "validation", 9, loss, None, value)
-            rest.choice.after(0, number, torch.tensor([float(number)]), [score])
+            rest.choice.update(0, number, torch.tensor([float(number)]), [score])
         assert rest.kept == Client(points, metric).kept
 
 

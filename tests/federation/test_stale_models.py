@@ -9,10 +9,10 @@ import torch
 import pomona
 from pomona.core.errors import CheckpointError
 from pomona.core.round import Roster
-from pomona.federation import copies
+from pomona.federation import stale_models
 from pomona.federation.callbacks import StopAfter
-from pomona.federation.copies import KeptCopies, _Entry
 from pomona.federation.exchange import ClientRequest
+from pomona.federation.stale_models import StaleModels, _Entry
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.checkpoint import newest
 from problems import a_round, digest_of_models, tiny
@@ -41,7 +41,7 @@ class OwnMatrices:
     def __init__(self, name, bank):
         self.bank, self.held, self.pending = bank, {}, {}
 
-    def begin(self, ids, first):
+    def add_clients(self, ids, first):
         if len(first.index):
             self.held |= {i: first.bank[first.index].clone() for i in ids}
 
@@ -90,7 +90,7 @@ OWN = [
 def test_a_bank_gives_what_matrices_of_their_own_would(step, init, over, tmp_path, monkeypatch):
     """For any number of workers, in memory and in files."""
     with monkeypatch.context() as patch:
-        patch.setattr(copies, "_Entry", OwnMatrices)
+        patch.setattr(stale_models, "_Entry", OwnMatrices)
         own = pomona.run(apple(step, init, workers=1, **over), tmp_path / "own")
     for workers, share in ((1, 0.5), (2, 0.5), (3, TINY)):
         folder = tmp_path / f"{workers} {share}"
@@ -169,8 +169,8 @@ def first(initial, roster):
 
 
 def keeping():
-    copies = KeptCopies.alone({"models": first}, Initial(lambda _: torch.tensor([7.0]), ()))
-    copies.begin((0, 1, 2), ROSTER, None)
+    copies = StaleModels.in_memory({"models": first}, Initial(lambda _: torch.tensor([7.0]), ()))
+    copies.add_clients((0, 1, 2), ROSTER, None)
     return copies
 
 
@@ -191,7 +191,7 @@ def test_a_copy_is_what_came_last():
     copies.commit((0, 2))  # 1 was absent after all
     assert down(copies, [4.0, 5.0, 6.0], [[2], [2], [1]]) == [[7, 2, 6], [7, 7, 6], [1, 5, 7]]
     copies.commit((0, 1, 2))
-    assert copies.of(0)["models"].squeeze(1).tolist() == [7, 2, 6]
+    assert copies.models_of(0)["models"].squeeze(1).tolist() == [7, 2, 6]
 
 
 def test_a_place_that_is_left_empty_brings_nothing():
@@ -231,13 +231,16 @@ def test_a_visit_that_does_not_train_keeps_nothing():
     copies = keeping()
     assert down(copies, [1.0, 2.0, 3.0], [[1], [0], [0]], trains=False)[0] == [7, 2, 7]
     copies.commit((0, 1, 2))
-    assert copies.of(0)["models"].squeeze(1).tolist() == [7, 7, 7]
+    assert copies.models_of(0)["models"].squeeze(1).tolist() == [7, 7, 7]
 
 
 def test_who_joins_has_copies_of_the_model_that_it_starts_from():
     copies = keeping()
-    copies.begin((1,), ROSTER, torch.tensor([9.0]))
-    assert [copies.of(i)["models"].squeeze(1).tolist() for i in (0, 1)] == [[7, 7, 7], [9, 9, 9]]
+    copies.add_clients((1,), ROSTER, torch.tensor([9.0]))
+    assert [copies.models_of(i)["models"].squeeze(1).tolist() for i in (0, 1)] == [
+        [7, 7, 7],
+        [9, 9, 9],
+    ]
 
 
 def test_rows_of_the_same_bytes_are_one_and_go_with_the_last_who_has_them():
@@ -269,7 +272,9 @@ def test_stored_copies_come_back_as_they_were_and_missing_ones_are_said():
     }
     again = keeping()
     again.restore((0, 2), stored, ROSTER)
-    assert all(torch.equal(again.of(i)["models"], copies.of(i)["models"]) for i in (0, 2))
+    assert all(
+        torch.equal(again.models_of(i)["models"], copies.models_of(i)["models"]) for i in (0, 2)
+    )
     assert again.stored((0, 2)).keys() == stored.keys()
     for path in ("copies.2.models", "row.1.models"):
         with pytest.raises(CheckpointError, match=rf"missing: {path}"):

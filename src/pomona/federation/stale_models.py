@@ -23,50 +23,63 @@ from pomona.federation.exchange import ClientRequest
 from pomona.methods.base import Copies, Initial, Rows
 from pomona.storage.row_bank import MemoryBank, RowBank
 
-First = Callable[[Initial, Roster], Rows]  # a client's initial copies; index (N,)
+InitialCopies = Callable[[Initial, Roster], Rows]  # a client's initial copies; index (N,)
 NewBank = Callable[[Tensor, int], RowBank]  # an example row (d,), and the number of rows per round
 Numbers = NDArray[np.int64]
 COPIES, ROW = "copies", "row"  # types of a checkpoint's tensors
 
 
-def matrix_bytes(keeps: Mapping[str, First], initial: Initial, roster: Roster) -> int:
+def matrix_bytes(
+    initial_copies: Mapping[str, InitialCopies], initial: Initial, roster: Roster
+) -> int:
     """Return the bytes of the rows that one client keeps if none are shared."""
-    firsts = [first(initial, roster) for first in keeps.values()]
+    firsts = [first(initial, roster) for first in initial_copies.values()]
     return sum(len(rows.index) * rows.bank[0].nbytes for rows in firsts)
 
 
-class KeptCopies:
+class StaleModels:
     """The copies of some clients, by the downlink's entry in which models arrive."""
 
     def __init__(
-        self, keeps: Mapping[str, First], initial: Initial, banks: Mapping[str, RowBank]
+        self,
+        initial_copies: Mapping[str, InitialCopies],
+        initial: Initial,
+        banks: Mapping[str, RowBank],
     ) -> None:
-        """Create the copies that a client half ``keeps``, with a bank for each entry."""
-        self._firsts, self._initial = keeps, initial
-        self._entries = {name: _Entry(name, banks[name]) for name in keeps}
+        """Create the copies that a client half ``initial_copies``, with a bank for each entry."""
+        self._firsts, self._initial = initial_copies, initial
+        self._entries = {name: _Entry(name, banks[name]) for name in initial_copies}
 
     @classmethod
-    def alone(cls, keeps: Mapping[str, First], initial: Initial) -> Self:
+    def in_memory(cls, initial_copies: Mapping[str, InitialCopies], initial: Initial) -> Self:
         """Create copies in the memory of this process."""
-        return cls(keeps, initial, {name: MemoryBank() for name in keeps})
+        return cls(initial_copies, initial, {name: MemoryBank() for name in initial_copies})
 
     @classmethod
     def banked(
-        cls, keeps: Mapping[str, First], initial: Initial, roster: Roster, bank: NewBank
+        cls,
+        initial_copies: Mapping[str, InitialCopies],
+        initial: Initial,
+        roster: Roster,
+        bank: NewBank,
     ) -> Self:
         """Create copies of a federation's clients in banks for rows like its initial ones."""
-        likes = {name: first(initial, roster).bank[0] for name, first in keeps.items()}
-        return cls(keeps, initial, {name: bank(like, len(roster)) for name, like in likes.items()})
+        examples = {name: first(initial, roster).bank[0] for name, first in initial_copies.items()}
+        return cls(
+            initial_copies,
+            initial,
+            {name: bank(example, len(roster)) for name, example in examples.items()},
+        )
 
-    def begin(self, ids: Sequence[int], roster: Roster, w: Tensor | None) -> None:
+    def add_clients(self, ids: Sequence[int], roster: Roster, w: Tensor | None) -> None:
         """Give clients that join their initial copies; they start from ``w`` (d,), or the run's
         initial models.
         """
         for name, first in self._firsts.items():
-            self._entries[name].begin(ids, first(self._initial.instead(w), roster))
+            self._entries[name].add_clients(ids, first(self._initial.instead(w), roster))
 
     def received(
-        self, visit: ClientRequest, down: Mapping[str, Rows | Copies]
+        self, visit: ClientRequest, downlink: Mapping[str, Rows | Copies]
     ) -> dict[str, Rows | Copies]:
         """Return a downlink with these clients' updated copies in place of the received models.
 
@@ -77,7 +90,7 @@ class KeptCopies:
             name: self._entries[name].received(visit, rows)
             if name in self._entries and isinstance(rows, Rows)
             else rows
-            for name, rows in down.items()
+            for name, rows in downlink.items()
         }
 
     def commit(self, ids: Iterable[int]) -> None:
@@ -93,19 +106,21 @@ class KeptCopies:
             path: t for entry in self._entries.values() for path, t in entry.stored(ids).items()
         }
 
-    def restore(self, ids: Sequence[int], named: Named, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: Named, roster: Roster) -> None:
         """Restore copies, the inverse of ``stored``.
 
         Raises CheckpointError if something is missing.
         """
         for name, first in self._firsts.items():
             if len(first(self._initial, roster).index):
-                self._entries[name].restore(ids, named)
+                self._entries[name].restore(ids, tensors)
 
-    def of(self, client: int) -> dict[str, Tensor]:
+    def models_of(self, client: int) -> dict[str, Tensor]:
         """Return a client's copies (N, d) by entry."""
         return {
-            name: entry.of(client) for name, entry in self._entries.items() if entry.holds(client)
+            name: entry.models_of(client)
+            for name, entry in self._entries.items()
+            if entry.has_client(client)
         }
 
     @property
@@ -121,9 +136,9 @@ class _Entry:
         self.name, self.bank = name, bank
         self._tables: dict[int, Numbers] = {}
         self._pending: dict[int, Numbers] = {}
-        self._found: dict[int, int] = {}  # the sum of a row's bits -> its number
+        self._numbers: dict[int, int] = {}  # the sum of a row's bits -> its number
 
-    def begin(self, ids: Sequence[int], first: Rows) -> None:
+    def add_clients(self, ids: Sequence[int], first: Rows) -> None:
         if len(first.index):
             numbers = np.array([self._number(row) for row in first.bank])
             self._tables |= {i: numbers[first.index.numpy()] for i in ids}
@@ -132,15 +147,15 @@ class _Entry:
         if not self._tables:
             return rows
         self._drop_unused()
-        absent, came, tables = ~visit.roster.known.numpy(), dict[int, int](), list[Numbers]()
+        absent, numbers, tables = ~visit.roster.known.numpy(), dict[int, int](), list[Numbers]()
         zero = self._number(torch.zeros_like(rows.bank[0])) if absent.any() else None
-        for client, asked in zip(visit.ids, rows.index.tolist(), strict=True):
+        for client, senders in zip(visit.ids, rows.index.tolist(), strict=True):
             table = self._tables[client].copy()
             if zero is not None:
                 table[absent] = zero
-            others = [j for j in asked if j != client]
-            came |= {j: self._number(rows.bank[j]) for j in others if j not in came}
-            table[others] = [came[j] for j in others]
+            peers = [j for j in senders if j != client]
+            numbers |= {j: self._number(rows.bank[j]) for j in peers if j not in numbers}
+            table[peers] = [numbers[j] for j in peers]
             tables.append(table)
         self._pending = dict(zip(visit.ids, tables, strict=True)) if visit.trains else {}
         return Copies(self.bank, torch.from_numpy(np.stack(tables)), rows.index)
@@ -149,34 +164,34 @@ class _Entry:
         self._tables |= {i: self._pending[i] for i in ids if i in self._pending}
         self._pending = {}
 
-    def holds(self, client: int) -> bool:
+    def has_client(self, client: int) -> bool:
         return client in self._tables
 
-    def of(self, client: int) -> Tensor:
+    def models_of(self, client: int) -> Tensor:
         return torch.stack([self.bank.row(number) for number in self._tables[client].tolist()])
 
     def stored(self, ids: Sequence[int]) -> dict[str, Tensor]:
         """Return tables of indices into the rows, which are in the order of first use."""
-        held = [i for i in ids if self.holds(i)]
-        if not held:
+        clients = [i for i in ids if self.has_client(i)]
+        if not clients:
             return {}
-        tables = np.stack([self._tables[i] for i in held])
-        numbers, first, place = np.unique(tables, return_index=True, return_inverse=True)
+        tables = np.stack([self._tables[i] for i in clients])
+        numbers, first, inverse = np.unique(tables, return_index=True, return_inverse=True)
         order = np.argsort(first)
-        places = torch.from_numpy(np.argsort(order)[place.reshape(tables.shape)])
+        indices = torch.from_numpy(np.argsort(order)[inverse.reshape(tables.shape)])
         rows = {
             self._row(k): self.bank.row(number) for k, number in enumerate(numbers[order].tolist())
         }
-        return {self._table(i): table for i, table in zip(held, places, strict=True)} | rows
+        return {self._table(i): table for i, table in zip(clients, indices, strict=True)} | rows
 
-    def restore(self, ids: Sequence[int], named: Named) -> None:
-        self._require(named, map(self._table, ids))
-        tables = {i: named[self._table(i)].numpy() for i in ids}
-        places = sorted({int(place) for table in tables.values() for place in np.unique(table)})
-        self._require(named, map(self._row, places))
-        numbers = {place: self._number(named[self._row(place)]) for place in places}
+    def restore(self, ids: Sequence[int], tensors: Named) -> None:
+        self._require(tensors, map(self._table, ids))
+        tables = {i: tensors[self._table(i)].numpy() for i in ids}
+        indices = sorted({int(index) for table in tables.values() for index in np.unique(table)})
+        self._require(tensors, map(self._row, indices))
+        numbers = {index: self._number(tensors[self._row(index)]) for index in indices}
         self._tables |= {
-            i: np.array([numbers[place] for place in t.tolist()]) for i, t in tables.items()
+            i: np.array([numbers[index] for index in t.tolist()]) for i, t in tables.items()
         }
 
     def _number(self, row: Tensor) -> int:
@@ -184,32 +199,34 @@ class _Entry:
         exists.
         """
         address = int(bits(row).sum())
-        known = self._found.get(address)
-        if known is None or not torch.equal(bits(self.bank.row(known)), bits(row)):
-            known = self._found[address] = self.bank.put(row)
-        return known
+        number = self._numbers.get(address)
+        if number is None or not torch.equal(bits(self.bank.row(number)), bits(row)):
+            number = self._numbers[address] = self.bank.put(row)
+        return number
 
     def _drop_unused(self) -> None:
         used = set(np.unique(np.stack(list(self._tables.values()))).tolist())
         self.bank.keep(used)
-        self._found = {address: number for address, number in self._found.items() if number in used}
+        self._numbers = {
+            address: number for address, number in self._numbers.items() if number in used
+        }
 
     def _table(self, client: int) -> str:
         return f"{COPIES}.{client}.{self.name}"
 
-    def _row(self, place: int) -> str:
-        return f"{ROW}.{place}.{self.name}"
+    def _row(self, index: int) -> str:
+        return f"{ROW}.{index}.{self.name}"
 
     @staticmethod
-    def _require(named: Named, paths: Iterable[str]) -> None:
-        if missing := [path for path in paths if path not in named]:
+    def _require(tensors: Named, paths: Iterable[str]) -> None:
+        if missing := [path for path in paths if path not in tensors]:
             raise CheckpointError(
                 f"the stored copies are not whole (missing: {missing[0]}); resume with the version "
                 "of pomona that wrote them, or start over in another folder"
             )
 
 
-LEAST = 1024
+MIN_SHARED = 1024
 """Minimum size (in numbers) for which sharing is attempted."""
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
 
@@ -218,7 +235,7 @@ class SharedRows:
     """Tensors in use in this process, by content, held by weak references."""
 
     def __init__(self) -> None:
-        self._held: WeakValueDictionary[tuple[int, torch.dtype, int], Tensor] = (
+        self._tensors: WeakValueDictionary[tuple[int, torch.dtype, int], Tensor] = (
             WeakValueDictionary()
         )
 
@@ -229,20 +246,24 @@ class SharedRows:
 
         Tensors in files and small ones are returned unchanged.
         """
-        if tensor.numel() < LEAST or in_file(tensor):
+        if tensor.numel() < MIN_SHARED or in_file(tensor):
             return tensor
-        own = bits(tensor)
+        content = bits(tensor)
         # integers: independent of the order of summation
         address = (
             tensor.numel(),
             tensor.dtype,
-            int(own.sum()),
+            int(content.sum()),
         )
-        other = self._held.get(address)
-        if other is not None and other.device == tensor.device and torch.equal(own, bits(other)):
-            return other if other.shape == tensor.shape else other.view(tensor.shape)
+        stored = self._tensors.get(address)
+        if (
+            stored is not None
+            and stored.device == tensor.device
+            and torch.equal(content, bits(stored))
+        ):
+            return stored if stored.shape == tensor.shape else stored.view(tensor.shape)
         if tensor.is_contiguous():
-            self._held[address] = tensor
+            self._tensors[address] = tensor
         return tensor
 
 

@@ -16,8 +16,8 @@ from pomona.federation.scoring import Model
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import ACCURACY, Metric, Score
 
-Keep = Literal["last", "best", "own_best"]
-NOTED = 4  # the round of the last model, that of the best, and the best's metric and loss
+KeepRule = Literal["last", "best", "own_best"]
+CHECKPOINTED = 4  # the round of the last model, that of the best, and the best's metric and loss
 
 
 @dataclass
@@ -29,49 +29,53 @@ class ModelChoice:
     its uplinks. Round 0, the untrained model, is never the best.
 
     Attributes:
-        keep: as in the settings.
+        rule: ``keep`` of the settings.
         headline: (model, when) of the headline model.
         metric: of its scores.
     """
 
-    keep: Keep = "last"
+    rule: KeepRule = "last"
     headline: tuple[str, str] = ("", "")
     metric: Metric = ACCURACY
     _rows: dict[int, Tensor] = field(default_factory=dict)
     _round: dict[int, int] = field(default_factory=dict)  # of the last model
     _best: dict[int, Point] = field(default_factory=dict)  # a client's own, of the stored model
 
-    def before(self, client: int, last: Tensor | None, best: int) -> None:
-        """Store a client's last model (d,) before it is replaced, if its round is ``best``, the
-        best common round.
+    def keep_previous(self, client: int, last: Tensor | None, best_round: int) -> None:
+        """Store a client's last model (d,) before it is replaced, if its round is at most
+        ``best_round``, the best common round.
         """
-        if self.keep == "best" and last is not None and 0 < self._round.get(client, 0) <= best:
+        if (
+            self.rule == "best"
+            and last is not None
+            and 0 < self._round.get(client, 0) <= best_round
+        ):
             self._rows[client] = last
 
-    def after(self, client: int, number: int, row: Tensor, scores: Sequence[Score]) -> None:
+    def update(self, client: int, number: int, row: Tensor, scores: Sequence[Score]) -> None:
         """Update with a client's model (d,) from a visit in round ``number``, and the scores of all
         its models.
         """
         self._round[client] = number if self.headline[1] == "trained" else number - 1
-        own = [
+        headline_scores = [
             s
             for s in scores
             if (s.model, s.when, s.split) == (*self.headline, "validation") and s.samples
         ]
-        if self.keep != "own_best" or not own or self._round[client] < 1:
+        if self.rule != "own_best" or not headline_scores or self._round[client] < 1:
             return
-        point = Point(self._round[client], own[0].value, own[0].loss)
-        held = [self._best[client]] if client in self._best else []
+        point = Point(self._round[client], headline_scores[0].value, headline_scores[0].loss)
+        previous = [self._best[client]] if client in self._best else []
         # the best of all rounds follows from the previous best
-        found = best([*held, point], self.metric, own=True)
-        if found and found.round == point.round:
+        best_point = best([*previous, point], self.metric, own=True)
+        if best_point and best_point.round == point.round:
             self._best[client], self._rows[client] = point, row
 
-    def of(self, client: int, last: Tensor, best: int) -> Tensor:
-        """Return the model (d,) to write for a client, given its last one; ``best``: the best
+    def choose(self, client: int, last: Tensor, best_round: int) -> Tensor:
+        """Return the model (d,) to write for a client, given its last one; ``best_round``: the best
         common round.
         """
-        if self.keep == "best" and self._round.get(client, 0) <= best:
+        if self.rule == "best" and self._round.get(client, 0) <= best_round:
             return last
         return self._rows.get(client, last)
 
@@ -81,28 +85,28 @@ class ModelChoice:
 
     def stored(self, client: int) -> dict[str, Tensor]:
         """Return all that a checkpoint needs, by dotted path."""
-        if self.keep == "last" or client not in self._round:
+        if self.rule == "last" or client not in self._round:
             return {}
         numbers = (self._round[client], *self._best.get(client, Point(0, None, None))[:3])
-        noted = [nan if v is None else float(v) for v in numbers]
-        held = {f"chosen.{client}.row": self._rows[client]} if client in self._rows else {}
-        return {f"chosen.{client}.noted": torch.tensor(noted, dtype=torch.float64), **held}
+        values = [nan if v is None else float(v) for v in numbers]
+        rows = {f"chosen.{client}.row": self._rows[client]} if client in self._rows else {}
+        return {f"chosen.{client}.noted": torch.tensor(values, dtype=torch.float64), **rows}
 
-    def restore(self, client: int, what: str, tensor: Tensor) -> None:
+    def restore(self, client: int, entry: str, tensor: Tensor) -> None:
         """Restore one of the ``stored`` tensors, by the end of its path. Raises CheckpointError."""
-        if what == "row":
+        if entry == "row":
             self._rows[client] = tensor
         else:
-            if len(tensor) != NOTED:
+            if len(tensor) != CHECKPOINTED:
                 raise CheckpointError(
                     "the checkpoint notes another kind of best round; resume with the version of "
                     "Pomona that wrote it"
                 )
-            number, best, *figures = tensor.tolist()
+            number, best_round, *figures = tensor.tolist()
             self._round[client] = int(number)
-            if best:
+            if best_round:
                 value, loss = (None if isnan(figure) else figure for figure in figures)
-                self._best[client] = Point(int(best), value, loss)
+                self._best[client] = Point(int(best_round), value, loss)
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class Observed:
 
 
 @dataclass
-class KeptModels:
+class RecordedModels:
     """The kept models of some clients, rows (d,) by (model, when); ``choice``: which headline model
     is written.
     """
@@ -123,15 +127,15 @@ class KeptModels:
     choice: ModelChoice
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
 
-    def keep(self, client: int, observed: Observed) -> None:
-        """Keep a client's observed models in place of earlier ones."""
-        held, headline = self._models.setdefault(client, {}), self.choice.headline
+    def update(self, client: int, observed: Observed) -> None:
+        """KeepRule a client's observed models in place of earlier ones."""
+        models, headline = self._models.setdefault(client, {}), self.choice.headline
         if headline in observed.rows:
-            self.choice.before(client, held.get(headline), observed.visit.best)
-            self.choice.after(
+            self.choice.keep_previous(client, models.get(headline), observed.visit.best)
+            self.choice.update(
                 client, observed.visit.round.number, observed.rows[headline], observed.scores
             )
-        held.update(observed.rows)
+        models.update(observed.rows)
 
     def last(self, client: int) -> dict[Model, Tensor]:
         """Return a client's last models."""
@@ -142,18 +146,18 @@ class KeptModels:
 
         ``best``: the best common validation round.
         """
-        kept, headline = self.last(client), self.choice.headline
+        models, headline = self.last(client), self.choice.headline
         return (
-            kept | {headline: self.choice.of(client, kept[headline], best)}
-            if headline in kept
-            else kept
+            models | {headline: self.choice.choose(client, models[headline], best)}
+            if headline in models
+            else models
         )
 
     def examined(self, client: int, best: int) -> dict[Model, Tensor]:
         """Return the models whose full metrics are recorded: own best rounds differ by client, and
         are not examined.
         """
-        return self.chosen(client, best) if self.choice.keep == "best" else self.last(client)
+        return self.chosen(client, best) if self.choice.rule == "best" else self.last(client)
 
     def drop(self, client: int) -> None:
         """Drop a client's models."""
@@ -162,16 +166,16 @@ class KeptModels:
 
     def stored(self, client: int) -> dict[str, Tensor]:
         """Return all that a checkpoint needs of a client's models, by dotted path."""
-        kept = {
-            f"kept.{client}.{model}.{when}": w for (model, when), w in self.last(client).items()
+        tensors = {
+            f"kept.{client}.{model}.{moment}": w for (model, moment), w in self.last(client).items()
         }
-        return kept | self.choice.stored(client)
+        return tensors | self.choice.stored(client)
 
     def restore(self, path: str, tensor: Tensor) -> None:
         """Restore one of the ``stored`` tensors; others are ignored."""
-        kind, client, *rest = path.split(".")
-        if kind == "kept":
-            model, when = rest
-            self._models.setdefault(int(client), {})[model, when] = tensor
-        elif kind == "chosen":
-            self.choice.restore(int(client), rest[0], tensor)
+        section, client, *entry = path.split(".")
+        if section == "kept":
+            model, moment = entry
+            self._models.setdefault(int(client), {})[model, moment] = tensor
+        elif section == "chosen":
+            self.choice.restore(int(client), entry[0], tensor)
