@@ -3,6 +3,7 @@
 import ast
 
 import pytest
+
 from ceilings import exceeded
 from vague_names import bindings, vague
 
