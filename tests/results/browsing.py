@@ -17,10 +17,14 @@ def written(results: list[Result], out: Path, live: LiveProgress | None = None) 
 
 
 def opened(browser: Any, path: Path, address: str = "") -> None:
+    """Load a page, and unfold its sections."""
     # What the browser opens of its own accord when it starts is no business of the page.
     browser.get("about:blank")
     browser.get_log("performance"), browser.get_log("browser")
     browser.get(path.as_uri() + address)
+    browser.execute_script(
+        "for (const fold of document.querySelectorAll('.fold')) fold.open = true"
+    )
 
 
 def choose(page: Any, control: str, text: str) -> None:

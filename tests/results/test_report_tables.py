@@ -93,7 +93,7 @@ def test_the_page_has_both_with_links_to_them() -> None:
     page = report(runs([guarded()]))
     for table in (unseen(runs([guarded()])), privacy(runs([guarded()]))):
         assert f'<a href="#{table.name}">{table.title}</a>' in page
-        assert f'<section id="{table.name}"' in page
+        assert f'id="{table.name}">' in page
     assert (
         '<th scope="row">clinic 4</th><td>personal, as received</td><td class="number">50</td>'
         in page

@@ -62,7 +62,7 @@ def judged(run: Run) -> str:
 
 
 def _several(runs: list[Run]) -> list[str]:
-    if why := _unranked(runs):
+    if why := unranked(runs):
         return [why]
     known = [run for run in runs if run.mean is not None]
     base = baseline(known, known[0]) if known else None
@@ -72,11 +72,11 @@ def _several(runs: list[Run]) -> list[str]:
     others = [run for run in known if run is not best and run is not base]
     rivals = [gained(best, run) for run in others]
     if base is None:
-        return [*_useless(known), _level(best), *_yardsticks(best), *_among(best, rivals)]
+        return [*useless(known), _level(best), *_yardsticks(best), *_among(best, rivals)]
     found = gained(best, base)
     verdict = jointly([found.mean, *(gained(run, base).mean for run in others)])[0]
     return [
-        *_useless(known),
+        *useless(known),
         _helps(found, verdict, len(rivals) + 1),
         *([evidence(best, found.mean)] if found.mean else []),
         by_client(found),
@@ -85,7 +85,7 @@ def _several(runs: list[Run]) -> list[str]:
     ]
 
 
-def _unranked(runs: list[Run]) -> str:
+def unranked(runs: list[Run]) -> str:
     """Explain why runs are not ranked; empty if they can be."""
     if len({run.scenario for run in runs}) > 1:
         return (
@@ -148,10 +148,10 @@ def _helps(found: Gains, verdict: Verdict | None, tried: int) -> str:
             f"{LEVEL}{corrected}: {title} {levels} {over}, a gain of {gain}."
         )
     if verdict == "better":
-        place, unfair = "ahead of", _overtrained(base)
-        opening = "" if unfair or _useless([run]) else "Federation helps: "
+        place, unfair = "ahead of", overtrained(base)
+        opening = "" if unfair or useless([run]) else "Federation helps: "
     else:
-        place, unfair = "behind", _overtrained(run)
+        place, unfair = "behind", overtrained(run)
         opening = "" if unfair else "Federation does not help here: "
     return (
         f"{opening}{best} is {place} {base.label}, training alone, in {title}, {levels} {over}: "
@@ -176,7 +176,7 @@ def _over(found: Gains) -> str:
     return f"on average over {few}clients{_seeds(found.run)}"
 
 
-def _overtrained(behind: Run) -> str:
+def overtrained(behind: Run) -> str:
     """Explain why the compared round is unfair to the worse run; empty if it is not."""
     since = worse_since(behind)
     if since is None:
@@ -187,7 +187,7 @@ def _overtrained(behind: Run) -> str:
     )
 
 
-def _useless(runs: list[Run]) -> list[str]:
+def useless(runs: list[Run]) -> list[str]:
     """Report first if no run, including local training, is better than a constant prediction."""
     for run in runs:
         constant = mean_of_known([v for c, v in run.constant.items() if c in run.values])

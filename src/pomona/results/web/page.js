@@ -185,8 +185,13 @@ addEventListener("beforeprint", () => { closed = [...document.querySelectorAll("
 addEventListener("afterprint", () => closed.forEach(d => { d.open = false; }));
 
 /* Links within the page keep the choices. */
+function unfold(section) {
+  const target = document.getElementById(section);
+  for (let fold = target?.closest("details"); fold; fold = fold.parentElement.closest("details")) fold.open = true;
+  target?.scrollIntoView();
+}
 function go(section) {
-  document.getElementById(section)?.scrollIntoView();
+  unfold(section);
   choice.section = section;
   writeAddress();
 }
@@ -207,7 +212,7 @@ for (const panel of PANELS) {
 }
 showTheme();
 update();
-if (choice.section) document.getElementById(choice.section)?.scrollIntoView();
+if (choice.section) unfold(choice.section);
 
 /* While the run goes on the page reads itself again; not under the reader's hands. */
 const news = document.getElementById("news"), pause = document.getElementById("pause");

@@ -35,7 +35,9 @@ from pomona.results.tables.optional import privacy, subgroups, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
+from pomona.results.text.headline import headline
 from pomona.results.text.verdicts import verdicts
+from pomona.results.web.overview import overview
 from pomona.results.web.page_data import Json, LiveProgress, left_out, payload
 from pomona.results.web.page_writer import render, write_page
 from pomona.results.wording import capital, size
@@ -105,6 +107,8 @@ def page(
         title=narrative.title(runs),
         first=links[0][0],
         links=links,
+        headline=headline(runs),
+        overview=overview(runs),
         verdicts=verdicts(runs),
         setup=narrative.setup(runs),
         cautions=[] if live else cautions(runs),
@@ -143,11 +147,14 @@ def _links(
     forms: Sequence[str],
 ) -> list[Link]:
     """Return the sections of the page, in order."""
+    outcome = [(anchor, heading) for anchor, heading in parts if anchor == "outcome"]
     return [
-        *((one.name, one.title) for one in gains[:1]),
-        ("summary", "Results"),
-        *parts,
-        *([("clients-table", "Client by client")] if tables else []),
+        ((gains[0].name, gains[0].title) if gains else ("summary", "Results")),
+        *outcome,
+        *([("clients-table", "Client by client")] if tables or len(gains) > 1 else []),
+        ("sure", "How sure is this?"),
+        *(part for part in parts if part not in outcome),
+        *([("summary", "All results and their cost")] if gains else []),
         *((one.name, one.title) for one in asides),
         ("settings", "Settings"),
         *([("files", "Figures as files")] if forms else []),

@@ -1,0 +1,67 @@
+"""The one sentence at the top of a report: whether federation helps, and by how much."""
+
+from pomona.record.paired_gain import jointly
+from pomona.results.gain_presentation import Gained, gained, interval
+from pomona.results.run_numbers import Run, baseline, contender
+from pomona.results.seeds import over_seeds
+from pomona.results.text.verdicts import LEVEL, overtrained, unranked, useless
+from pomona.results.wording import capital, counted
+
+
+def headline(runs: list[Run]) -> str:
+    """Return the sentence; it claims no more than ``verdicts``, which has the reservations."""
+    compared = over_seeds(runs)
+    sentence = _one(compared[0]) if len(compared) == 1 else _several(compared)
+    return sentence.replace(" %", "\N{NO-BREAK SPACE}%")
+
+
+def _one(run: Run) -> str:
+    if run.kept is None:
+        return "No model was evaluated on a test split."
+    if run.kept.mean is None:
+        return f"No client's test samples define {run.metric.title}."
+    return (
+        f"{capital(run.metric.title)} {run.metric.text(run.kept.mean)} on average over "
+        f"{counted(len(run.values), 'client')}."
+    )
+
+
+def _several(runs: list[Run]) -> str:
+    if reason := unranked(runs):
+        return reason
+    known = [run for run in runs if run.mean is not None]
+    best = contender(known)
+    base = baseline(known, known[0]) if known else None
+    if best is None or best is base:
+        return f"No {runs[0].metric.title} was recorded."
+    if sentences := useless(known):
+        return sentences[0]
+    if base is None:
+        return (
+            f"{best.label} has the best {best.metric.title}, {best.metric.text(best.mean)} on "
+            "average over clients; no run of training alone to compare it with."
+        )
+    return _helps(
+        gained(best, base), [gained(run, base) for run in known if run not in (best, base)]
+    )
+
+
+def _helps(gain: Gained, others: list[Gained]) -> str:
+    """Return the verdict on a run's gain over training alone, corrected for the other runs."""
+    run, title = gain.run, gain.run.metric.title
+    if gain.over is None:
+        return "The records do not show whether federation helps: the gain has no interval."
+    verdict = jointly([gain.over, *(one.over for one in others)])[0]
+    ends = f" (95 % interval {interval(run.metric, gain.over)})" if gain.over.ends else ""
+    does = "gains" if gain.over.value >= 0 else "loses"
+    change = f"{does} {run.metric.gap(abs(gain.over.value)).lstrip('+')} in {title}"
+    if verdict == LEVEL:
+        return f"No significant difference to training alone: {run.label} {change}{ends}."
+    if overtrained(gain.base if verdict == "better" else run):
+        return (
+            f"Not decided: {run.label} {change}{ends}, but one of the two has got worse since its "
+            "best round."
+        )
+    if verdict == "better":
+        return f"Federation helps: {run.label} {change} over training alone{ends}."
+    return f"Federation does not help here: {run.label} {change} against training alone{ends}."
