@@ -83,10 +83,15 @@ def test_drain_and_undrain_say_what_follows_and_are_audited_once(tmp_path, capsy
 def test_a_study_that_a_drain_has_ended_says_so_and_is_not_lost(fault, verdict, tmp_path):
     """Also if the server is undrained before its supervisor looks."""
     (tmp_path / DRAIN).touch()
-    with pytest.raises((SystemExit, OSError)), status_kept(tmp_path):
-        if fault:
-            raise fault
-        require_undrained(tmp_path)
+
+    def ends():
+        with status_kept(tmp_path):
+            if fault:
+                raise fault
+            require_undrained(tmp_path)
+
+    with pytest.raises((SystemExit, OSError)):
+        ends()
     (tmp_path / DRAIN).unlink()
     ended = read_status(tmp_path)
     assert ("undrain" in ended.reason) == (verdict == "drained")

@@ -57,7 +57,6 @@ def server(folder: Path, study: str | None = None) -> Row:
     queue = StudyQueue(folder)
     meant, federation = queue.current if study is None else queue.named(study), queue.federation
     agreed, state, work = None, folder / "run", folder / "run"
-    submitted = meant is not None and meant.known is not None
     if meant:
         agreed, state, work = meant.agreed(federation, folder), meant.folder, meant.at_work
     live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
@@ -75,7 +74,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "version": str(versions.own()),
         **_fields(held, "pid", "since"),
         "trial": None if work == state else int(work.name),
-        **_run(state, work, held is not None, queue.state(meant) if submitted else None),
+        **_run(state, work, held is not None, queue.state(meant) if meant and meant.known else None),
         "sum": _sum(agreed),
         "rounds": live.rounds or (agreed.study.rounds if agreed else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),

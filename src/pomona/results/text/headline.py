@@ -1,7 +1,7 @@
 """The one sentence at the top of a report: whether federation helps, and by how much."""
 
 from pomona.record.paired_gain import jointly
-from pomona.results.gain_presentation import Gained, gained, interval
+from pomona.results.gain_presentation import Gains, gained, interval
 from pomona.results.run_numbers import Run, baseline, contender
 from pomona.results.seeds import over_seeds
 from pomona.results.text.verdicts import LEVEL, overtrained, unranked, useless
@@ -16,12 +16,12 @@ def headline(runs: list[Run]) -> str:
 
 
 def _one(run: Run) -> str:
-    if run.kept is None:
+    if run.reported is None:
         return "No model was evaluated on a test split."
-    if run.kept.mean is None:
+    if run.reported.mean is None:
         return f"No client's test samples define {run.metric.title}."
     return (
-        f"{capital(run.metric.title)} {run.metric.text(run.kept.mean)} on average over "
+        f"{capital(run.metric.title)} {run.metric.text(run.reported.mean)} on average over "
         f"{counted(len(run.values), 'client')}."
     )
 
@@ -46,15 +46,15 @@ def _several(runs: list[Run]) -> str:
     )
 
 
-def _helps(gain: Gained, others: list[Gained]) -> str:
+def _helps(gain: Gains, others: list[Gains]) -> str:
     """Return the verdict on a run's gain over training alone, corrected for the other runs."""
     run, title = gain.run, gain.run.metric.title
-    if gain.over is None:
+    if gain.mean is None:
         return "The records do not show whether federation helps: the gain has no interval."
-    verdict = jointly([gain.over, *(one.over for one in others)])[0]
-    ends = f" (95 % interval {interval(run.metric, gain.over)})" if gain.over.ends else ""
-    does = "gains" if gain.over.value >= 0 else "loses"
-    change = f"{does} {run.metric.gap(abs(gain.over.value)).lstrip('+')} in {title}"
+    verdict = jointly([gain.mean, *(one.mean for one in others)])[0]
+    ends = f" (95 % interval {interval(run.metric, gain.mean)})" if gain.mean.ends else ""
+    does = "gains" if gain.mean.value >= 0 else "loses"
+    change = f"{does} {run.metric.gap(abs(gain.mean.value)).lstrip('+')} in {title}"
     if verdict == LEVEL:
         return f"No significant difference to training alone: {run.label} {change}{ends}."
     if overtrained(gain.base if verdict == "better" else run):

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil, floor, log10
 
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.results.gain_presentation import MINUS, Gained, gained_over, interval, signed
-from pomona.results.method_colours import Look
+from pomona.results.gain_presentation import MINUS, Gains, gained_over, interval, signed
+from pomona.results.method_colours import Style
 from pomona.results.run_numbers import Run, baseline
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital
@@ -24,13 +24,13 @@ class Strip:
     """A row of the picture.
 
     Attributes:
-        label, look: of the run.
+        label, style: of the run.
         text: the mean in numbers; ``range_text``: its interval, empty if it has none.
         mean, low, high, dots: positions in percent of the width.
     """
 
     label: str
-    look: Look
+    style: Style
     text: str
     range_text: str
     mean: float
@@ -66,14 +66,14 @@ def overview(runs: Sequence[Run]) -> Overview | None:
     return _of_values(rows)
 
 
-def _of_gains(gains: Sequence[Gained], base: Run) -> Overview:
+def _of_gains(gains: Sequence[Gains], base: Run) -> Overview:
     metric = gains[0].run.metric
     unit = "percentage points" if metric.percent else metric.title
     means = {
-        g.run: g.over.value if g.over else mean_of_known(g.differences.values()) or 0.0
+        g.run: g.mean.value if g.mean else mean_of_known(g.differences.values()) or 0.0
         for g in gains
     }
-    ranges = {g.run: g.over.ends if g.over and g.over.ends else None for g in gains}
+    ranges = {g.run: g.mean.ends if g.mean and g.mean.ends else None for g in gains}
     scale = _Scale.of(
         [0.0, *means.values()]
         + [end for ends in ranges.values() if ends for end in ends]
@@ -84,7 +84,7 @@ def _of_gains(gains: Sequence[Gained], base: Run) -> Overview:
             g.run,
             scale,
             signed(metric, means[g.run]),
-            interval(metric, g.over) if g.over and g.over.ends else "",
+            interval(metric, g.mean) if g.mean and g.mean.ends else "",
             means[g.run],
             ranges[g.run],
             g.differences,
@@ -141,7 +141,7 @@ def _strip(
     dots = [ordered[int(i * step)] for i in range(min(len(ordered), MOST_DOTS))]
     return Strip(
         label=run.label,
-        look=run.look,
+        style=run.style,
         text=text,
         range_text=range_text,
         mean=scale.at(mean),
