@@ -59,6 +59,7 @@ def server(folder: Path, study: str | None = None) -> Row:
     agreed, state, work = None, folder / "run", folder / "run"
     if meant:
         agreed, state, work = meant.agreed(federation, folder), meant.folder, meant.at_work
+    state_in_queue = queue.state(meant) if meant and meant.known else None
     live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
     members, share = (
         entries(folder, work if meant and meant.known else None),
@@ -74,7 +75,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "version": str(versions.own()),
         **_fields(held, "pid", "since"),
         "trial": None if work == state else int(work.name),
-        **_run(state, work, held is not None, queue.state(meant) if meant and meant.known else None),
+        **_run(state, work, held is not None, state_in_queue),
         "sum": _sum(agreed),
         "rounds": live.rounds or (agreed.study.rounds if agreed else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
