@@ -49,15 +49,15 @@ def test_lira_is_the_ratio_of_normal_densities_of_the_other_runs():
 def test_lira_sees_what_a_threshold_does_not():
     """Records differ more than membership moves them: only their own levels tell."""
     seen, member = runs(64, 200, effect=1.5)
-    ratio = roc.auc(Pairs.of(membership.lira(seen, member), member))
-    plain = roc.auc(Pairs.of(membership.threshold(seen, member), member))
+    ratio = roc.auc(Pairs.flatten(membership.lira(seen, member), member))
+    plain = roc.auc(Pairs.flatten(membership.threshold(seen, member), member))
     assert ratio.low > 0.78  # two normals 1.5 apart: 0.856
     assert plain.high < 0.68
 
 
 def test_without_an_effect_nothing_is_found():
     seen, member = runs(64, 200)
-    found = roc.auc(Pairs.of(membership.lira(seen, member), member))
+    found = roc.auc(Pairs.flatten(membership.lira(seen, member), member))
     assert found.low <= 0.5 <= found.high
 
 
@@ -90,9 +90,9 @@ def test_differences_find_the_mean_of_a_clients_records():
     records = draw.standard_normal((20, 50))
     member = draw.random((60, 20)) < 0.5
     sent = (member @ records) / member.sum(1, keepdims=True)
-    found = roc.auc(Pairs.of(membership.differences(sent, member), member))
+    found = roc.auc(Pairs.flatten(membership.differences(sent, member), member))
     assert found.low > 0.8
     noise = roc.auc(
-        Pairs.of(membership.differences(draw.standard_normal((60, 50)), member), member)
+        Pairs.flatten(membership.differences(draw.standard_normal((60, 50)), member), member)
     )
     assert noise.low <= 0.5 <= noise.high

@@ -30,7 +30,7 @@ def test_clopper_pearson_is_scipys(hits):
 def test_auc_is_scikit_learns_and_its_interval_delongs(ties):
     score, member = normal(1, 60, 0.8)
     score = np.round(score) if ties else score
-    pairs = Pairs.of(score, member)
+    pairs = Pairs.flatten(score, member)
     found = roc.auc(pairs)
     assert found.value == pytest.approx(roc_auc_score(member[0], score[0]))
     ins, outs = score[0][member[0]], score[0][~member[0]]
@@ -43,7 +43,7 @@ def test_auc_is_scikit_learns_and_its_interval_delongs(ties):
 def test_the_same_records_twice_tell_no_more():
     score, member = normal(1, 80, 0.5)
     once, twice = (
-        roc.auc(Pairs.of(np.tile(score, (k, 1)), np.tile(member, (k, 1)))) for k in (1, 2)
+        roc.auc(Pairs.flatten(np.tile(score, (k, 1)), np.tile(member, (k, 1)))) for k in (1, 2)
     )
     assert twice == pytest.approx(once)
 
@@ -53,14 +53,14 @@ def test_the_interval_covers_one_half_as_often_as_it_says():
     for seed in range(300):
         score, member = normal(4, 40, 0.0, seed)
         score += stream(seed, "records").standard_normal(40)  # of one record, alike in all runs
-        found = roc.auc(Pairs.of(score, member))
+        found = roc.auc(Pairs.flatten(score, member))
         covered += found.low <= 0.5 <= found.high
     assert covered / 300 >= 0.91
 
 
 def test_hits_are_those_of_the_best_threshold():
     score, member = normal(10, 100, 1.0)
-    pairs = Pairs.of(score, member)
+    pairs = Pairs.flatten(score, member)
     found = roc.hits_at(pairs, 0.05)
     best = max(
         (score[member] >= t).mean() for t in score.ravel() if (score[~member] >= t).mean() <= 0.05
@@ -74,16 +74,16 @@ def test_scores_without_an_error_are_no_certainty(runs):
     of sqrt(0.025). In the second run, where members are the others of the first, there are no more.
     """
     member = np.array([[True, True, False, False], [False, False, True, True]])[:runs]
-    found = roc.auc(Pairs.of(member * 1.0, member))
+    found = roc.auc(Pairs.flatten(member * 1.0, member))
     assert found == pytest.approx((1.0, 0.025**0.5, 1.0))
-    alike = roc.auc(Pairs.of(member * 0.0, member))
+    alike = roc.auc(Pairs.flatten(member * 0.0, member))
     assert alike.low < 0.5 < alike.high
 
 
 def test_too_few_records_show_no_small_share():
     """One in a hundred of 40 records is none, in however many runs."""
-    assert roc.hits_at(Pairs.of(*normal(32, 40, 1.0)), 0.01) is None
-    pairs = Pairs.of(*normal(1, 500, 1.0))
+    assert roc.hits_at(Pairs.flatten(*normal(32, 40, 1.0)), 0.01) is None
+    pairs = Pairs.flatten(*normal(1, 500, 1.0))
     assert roc.hits_at(pairs, 0.001) is None
     assert roc.hits_at(pairs, 0.05) is not None
 

@@ -11,9 +11,9 @@ import pytest
 from pomona.audit import roc
 from pomona.audit.audit import audit
 from pomona.audit.budgets import at_epsilon
-from pomona.audit.findings import EVERYBODY, assess
+from pomona.audit.findings import ALL_CLIENTS, assess
 from pomona.audit.page import epsilon_table, write
-from pomona.audit.shadows import Plan, Shadows, drawn, run_all, watched
+from pomona.audit.shadows import Plan, Shadows, reading_rounds, redraw, run_all
 from pomona.audit.views import Records
 from pomona.cli import main
 from pomona.config import resolve
@@ -68,7 +68,7 @@ def test_an_overfitted_run_is_found_out(audited):
 
 def test_with_membership_drawn_by_lot_nothing_is_found(run, audited):
     result = load(run)
-    plan = Plan.of(result, resolve(result.config), audited[1] / "shadows")
+    plan = Plan.for_run(result, resolve(result.config), audited[1] / "shadows")
     shadows = plan.read(RUNS)
     covered = []
     for seed in range(10):
@@ -91,7 +91,7 @@ def test_what_is_proven_holds_for_all_clients_together():
     seen = {"server": np.where(member, 1.0, -1.0)}
     found = assess(Shadows(records, member, seen, {}, {}, np.full((8, 2), np.nan)), 0.0).proven
     tail = 0.05 / 3 / 2
-    for client, n in ((0, 40), (1, 40), (EVERYBODY, 80)):
+    for client, n in ((0, 40), (1, 40), (ALL_CLIENTS, 80)):
         assert found[client] == pytest.approx(log(tail ** (1 / n)) - log(1 - tail ** (1 / n)))
 
 
@@ -115,7 +115,7 @@ def test_the_page_names_parties_and_numbers(audited):
 
 
 def test_a_stopped_audit_loses_one_run(run, tmp_path, monkeypatch):
-    plan = Plan.of(load(run), leaking(rounds=1), tmp_path)
+    plan = Plan.for_run(load(run), leaking(rounds=1), tmp_path)
     stopped = Plan.run
 
     def until(self, number):
@@ -134,16 +134,16 @@ def test_a_stopped_audit_loses_one_run(run, tmp_path, monkeypatch):
     assert counted == [(2, 4), (3, 4), (4, 4)]
     assert [plan.file(k).read_bytes() for k in (0, 1)] == kept
     assert again.member.shape == (4, 120)
-    other = Plan.of(load(run), leaking(rounds=2), tmp_path)
+    other = Plan.for_run(load(run), leaking(rounds=2), tmp_path)
     assert other.missing(4) == [0, 1, 2, 3]  # other settings, other files
 
 
 def test_records_are_drawn_anew_for_each_run_and_stay_with_their_client(run):
-    plan = Plan.of(load(run), leaking(), run)
-    assert drawn(plan.partition, 0, 0) is plan.partition
+    plan = Plan.for_run(load(run), leaking(), run)
+    assert redraw(plan.partition, 0, 0) is plan.partition
     inside = []
     for number in range(1, 200):
-        made = drawn(plan.partition, 0, number)
+        made = redraw(plan.partition, 0, number)
         for own, before in zip(made.clients, plan.partition.clients, strict=True):
             pool = np.union1d(before.train, before.test)
             assert np.array_equal(np.union1d(own.train, own.test), pool)
@@ -177,8 +177,8 @@ def test_the_ledger_of_noise_in_sums_bounds_attacks_on_sums_alone(audited):
 
 
 def test_two_rounds_are_read_besides_the_last():
-    assert watched(1) == frozenset()
-    assert watched(9) == {3, 6}
+    assert reading_rounds(1) == frozenset()
+    assert reading_rounds(9) == {3, 6}
 
 
 def test_no_attack_beats_the_ledger(tmp_path):
@@ -192,7 +192,7 @@ def test_no_attack_beats_the_ledger(tmp_path):
     }
     simulate(Scenario.prepare(leaking(privacy=privacy, rounds=3, local_epochs=2)), tmp_path / "run")
     result = load(tmp_path / "run")
-    plan = Plan.of(result, resolve(result.config), tmp_path / "shadows")
+    plan = Plan.for_run(result, resolve(result.config), tmp_path / "shadows")
     found = assess(run_all(plan, 8), 1e-3)
     assert all(10 < ledger < 1000 for ledger in found.ledger)
     assert all(found.proven[i] <= found.ledger[i] for i in range(2))
@@ -209,7 +209,7 @@ def test_at_three_budgets_less_noise_hides_less(run, tmp_path):
 
 def test_what_cannot_be_audited_is_said(run, tmp_path):
     with pytest.raises(ConfigError, match="hands samples to all clients"):
-        Plan.of(load(run), leaking(method="fedavg-data"), tmp_path)
+        Plan.for_run(load(run), leaking(method="fedavg-data"), tmp_path)
     with pytest.raises(ConfigError, match="no epsilon bounds fedproto"):
         at_epsilon(Scenario.prepare(leaking(method="fedproto")), 8.0)
 
@@ -224,7 +224,7 @@ def test_a_client_of_whose_records_no_other_draw_is_possible_is_refused(run, tmp
     few = replace(partition, clients=(small, *partition.clients[1:]))
     (tmp_path / "partition.json").write_text(few.text())
     with pytest.raises(ConfigError, match=f"client 0 has {train} training and {test} test"):
-        Plan.of(replace(result, folder=tmp_path), resolve(result.config), tmp_path)
+        Plan.for_run(replace(result, folder=tmp_path), resolve(result.config), tmp_path)
 
 
 def test_the_command_writes_the_page_and_says_where(run, tmp_path, capsys):

@@ -21,7 +21,7 @@ KEPT = ("apple", "fedavg", "fedproto", "fedrep", "mocha", "scaffold")
 
 def recorded(name, **over):
     scenario = Scenario.prepare(tiny(name, **over))
-    recorder = Recorder(scenario, Records.of(scenario), frozenset({1}))
+    recorder = Recorder(scenario, Records.build(scenario), frozenset({1}))
     return recorder, simulate(scenario, None, recorder)
 
 
@@ -38,7 +38,7 @@ def recorded(name, **over):
 def test_models_are_told_by_their_numbered_parameters(name, part):
     scenario = Scenario.prepare(tiny(name))
     expected = part(scenario.initial)
-    found = [places.tolist() for places in Readable.of(scenario).up.values()]
+    found = [places.tolist() for places in Readable.build(scenario).uplink.values()]
     assert found == ([list(expected)] if expected is not None else [])
 
 
@@ -50,9 +50,9 @@ def test_every_method_is_read(name):
     parties = set(recorder.losses)
     if name == "separate":
         assert not parties
-        assert not recorder.others
+        assert not recorder.messages
     elif name in WITHOUT:
-        assert sorted(recorder.others) == [0, 1, 2, 3]
+        assert sorted(recorder.messages) == [0, 1, 2, 3]
     else:
         assert "server" in parties
     for losses in recorder.losses.values():
@@ -71,7 +71,7 @@ class Uplinks(NullCallback):
 def test_the_server_sees_the_loss_of_each_clients_model(name):
     """A change of a model is read as the model that it makes."""
     scenario = Scenario.prepare(tiny(name))
-    recorder = Recorder(scenario, Records.of(scenario), frozenset())
+    recorder = Recorder(scenario, Records.build(scenario), frozenset())
     seen = Uplinks()
     simulate(scenario, None, CallbackList(recorder, seen))
     objective = scenario.objective()

@@ -94,7 +94,7 @@ def test_a_part_is_tabulated_and_what_is_left_is_named(call, tmp_path):
     assert (said.count(left), said.count("written  ")) == (1, 1)
     assert not any(other in said for other in ("waiting", "data missing", "gone"))
     code, said, _ = call(*words, "--json")
-    assert json.loads(said)["rows"] == made.part(**part).rows == [made.rows[0], made.rows[2]]
+    assert json.loads(said)["rows"] == made.select(**part).rows == [made.rows[0], made.rows[2]]
     # The folder is the whole suite's, and its tables and its page are.
     assert load(out).rows == made.rows
     assert made.counts == {"data missing": 3, "finished": 2, "waiting": 7}

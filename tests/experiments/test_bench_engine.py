@@ -92,9 +92,9 @@ def test_a_scenario_chooses_the_same_whether_others_run_or_not(tmp_path):
     both = run(suite, tmp_path / "both", here())
     assert both.counts == {"finished": 6}
     for name, result in zip(("few", "turned"), both.results["results"], strict=True):
-        alone = run(suite, tmp_path / name, here(), scenarios=[name]).part([name])
+        alone = run(suite, tmp_path / name, here(), scenarios=[name]).select([name])
         assert alone.results["results"] == [result]
-        assert alone.results == both.part([name]).results
+        assert alone.results == both.select([name]).results
     again = run(suite, tmp_path / "few", here())
     assert again.results == both.results
 
@@ -297,15 +297,15 @@ def test_a_failure_that_is_on_no_file_is_told_by_a_shared_bench_too(tmp_path):
 
 def test_a_failure_that_another_bench_takes_back_meanwhile_is_none(tmp_path, monkeypatch):
     config = resolve({"method": "separate"})
-    bench_job.put_on_file(tmp_path, bench_job.Failure(1, "why"))
-    assert bench_job.look(tmp_path, config).state == "failed"
+    bench_job.store_failure(tmp_path, bench_job.Failure(1, "why"))
+    assert bench_job.read_state(tmp_path, config).state == "failed"
 
     def taken_back(path):
-        bench_job.forget(path.parent)
+        bench_job.clear_failure(path.parent)
         return content(path)
 
     monkeypatch.setattr(bench_job, "content", taken_back)
-    assert bench_job.look(tmp_path, config).state == "waiting"
+    assert bench_job.read_state(tmp_path, config).state == "waiting"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_its_runs_are_those_of_pomona_run(made):
     assert frame.loc["fedavg", "verdict"] == "worse"
     assert pd.isna(frame.loc["separate", "gain"])
     assert frame["reason"].tolist() == ["the base itself", "", ""]
-    assert made.part(["none"]).to_frame().empty
+    assert made.select(["none"]).to_frame().empty
     assert pd.isna(made.to_frame("ditto")["gain"]).all()
     assert {*made.to_frame("ditto")["reason"]} == {"ditto is not in this bench"}
     flat = pd.DataFrame(made.rows).set_index("method")

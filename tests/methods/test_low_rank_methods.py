@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.errors import ConfigError
-from pomona.experiments.job import look
+from pomona.experiments.job import read_state
 from pomona.methods.base import Initial
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.feddpa import Changes, FedDPA
@@ -108,7 +108,9 @@ def test_ffa_trains_a_network_without_changes_as_fedavg_and_a_resumed_run_is_the
     pomona.run(lora("ffa-lora", rounds=2), tmp_path / "parts")
     parts = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "parts", resume=True)
     assert all(torch.equal(parts.models[0][k], v) for k, v in whole.models[0].items())
-    found = look(tmp_path / "whole", lora("ffa-lora", rounds=3))  # as a bench looks for its cells
+    found = read_state(
+        tmp_path / "whole", lora("ffa-lora", rounds=3)
+    )  # as a bench looks for its cells
     assert found.state == "finished"
 
 

@@ -105,12 +105,14 @@ def test_every_number_can_be_shown(path):
 
 def test_numbers_are_as_printed():
     table = suite("apple-table1").reference
-    assert Printed.of(table.of("MNIST, pathological"), "Separate").value == 97.34
-    slides = table.of("PathMNIST, practical").numbers["APFL"]
+    assert Printed.of(table.for_scenario("MNIST, pathological"), "Separate").value == 97.34
+    slides = table.for_scenario("PathMNIST, practical").numbers["APFL"]
     assert (slides.value, slides.note) == (86.35, "the slides' value; the paper prints 78.7")
     private = "CIFAR-10, DP-SGD sigma=0, delta=1e-5, 15 clients, 5 latent distributions"
     for name in ("fedfomo-table4", "fedfomo-table6"):
-        assert as_printed(suite(name).reference.of(private).epsilon["FedFomo"]) == "infinite"
+        assert (
+            as_printed(suite(name).reference.for_scenario(private).epsilon["FedFomo"]) == "infinite"
+        )
 
 
 def test_what_a_table_averages_and_when():
@@ -119,7 +121,7 @@ def test_what_a_table_averages_and_when():
     """
     averages = {path.stem: AVERAGES[read_reference(path).average] for path in NUMBERS}
     for name, average in averages.items():
-        assert average.over == (
+        assert average.unit == (
             "samples" if name.startswith("fedala") or name in POOLED else "clients"
         )
         assert average.moment == ("last" if name.startswith(LAST) else "best_test")
@@ -140,7 +142,7 @@ def test_apple_has_the_settings_of_its_table_3_at_full_size():
     compared = 0
     for name, column in known.scenario.items():
         own = flat(known.config("full", name, "apple", {}, 0).tree())
-        for key, value in chosen.of(column.title).chosen["APPLE mu!=0"].items():
+        for key, value in chosen.for_scenario(column.title).chosen["APPLE mu!=0"].items():
             assert own[key] == value
             compared += 1
     assert compared == 40

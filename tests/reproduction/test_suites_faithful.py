@@ -80,7 +80,7 @@ def test_fedala_trains_on_three_quarters_of_the_rows(table):
 def test_fedala_without_adaptation_stands_beside_the_papers_figure():
     known = suite("fedala-table2")
     column, row = known.scenario["tiny-without-adaptation"], known.method["fedala-frozen"]
-    assert known.reference.of(column.title).numbers[row.row].value == 33.81
+    assert known.reference.for_scenario(column.title).numbers[row.row].value == 33.81
     assert {
         c.config.method.round_epochs
         for c in cells("fedala-table2", "full")

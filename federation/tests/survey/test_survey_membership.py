@@ -45,10 +45,10 @@ def answers():
 @pytest.mark.slow
 def test_a_survey_tells_a_little_of_who_is_in_it(answers):
     sent, member = answers
-    found = roc.auc(Pairs.of(differences(sent, member), member))
+    found = roc.auc(Pairs.flatten(differences(sent, member), member))
     assert 0.5 < found.low < found.high < 0.8
     lots = stream(0, "lots").permuted(member.ravel()).reshape(member.shape)
-    nothing = roc.auc(Pairs.of(differences(sent, lots), lots))
+    nothing = roc.auc(Pairs.flatten(differences(sent, lots), lots))
     assert nothing.low <= 0.5 <= nothing.high
 
 

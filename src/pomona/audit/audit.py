@@ -6,20 +6,20 @@ from pathlib import Path
 
 from pomona.audit.budgets import at_epsilon
 from pomona.audit.findings import Findings, assess
-from pomona.audit.first_uplink import BATCHES, Rebuilt, rebuilt, unfit
-from pomona.audit.shadows import Plan, divided, run_all
+from pomona.audit.first_uplink import BATCHES, Reconstruction, reconstruct, unfit
+from pomona.audit.shadows import Plan, run_all, scenario_with
 from pomona.config import resolve
 from pomona.core.files import own, writing
 from pomona.record.result import Result
 from pomona.scenario import Scenario
 
 RUNS = 32
-Told = Callable[[str, int, int], None]  # (what, done, of)
+ProgressCallback = Callable[[str, int, int], None]  # (stage, count, total)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was found at one budget.
+    """Results at one budget.
 
     Attributes:
         findings: the numbers.
@@ -27,7 +27,7 @@ class Measured:
     """
 
     findings: Findings
-    pictures: dict[int, list[Rebuilt]]
+    pictures: dict[int, list[Reconstruction]]
 
 
 @dataclass(frozen=True)
@@ -51,46 +51,53 @@ class Audit:
 
 def audit(
     result: Result,
-    out: Path,
+    folder: Path,
     runs: int = RUNS,
     epsilons: Sequence[float] = (),
-    told: Told = lambda *_: None,
+    report_progress: ProgressCallback = lambda *_: None,
 ) -> Audit:
-    """Attack a recorded run, making the shadow runs that ``out`` lacks.
+    """Attack a recorded run, making the shadow runs that are missing in ``folder``.
 
     Args:
         result: the run, with its folder.
-        out: folder for everything written.
+        folder: for everything written.
         runs: how many runs are attacked, the recorded one among them.
         epsilons: also attack the run with differential privacy of each.
-        told: called with what is done, how much of it, and of how much.
+        report_progress: called with the stage, the count so far and the total.
 
     Raises:
         ConfigError: the run cannot be audited.
     """
-    plan = Plan.of(result, resolve(result.config), own(out, "shadows"))
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True, mode=0o700)  # its page may show records
-    scenario = divided(plan.config, plan.partition, plan.folder)
+    plan = Plan.for_run(result, resolve(result.config), own(folder, "shadows"))
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # its page may show records
+    scenario = scenario_with(plan.config, plan.partition, plan.folder)
     plans: list[tuple[float | None, Plan]] = [(None, plan)]
     for epsilon in epsilons:
-        told(f"noise for epsilon {epsilon:g}", 0, 1)
+        report_progress(f"noise for epsilon {epsilon:g}", 0, 1)
         privacy = at_epsilon(scenario, epsilon)
         config = plan.config.model_copy(update={"privacy": privacy, "engine": "torch"})
         plans.append((epsilon, replace(plan, config=config)))
     reason = unfit(scenario)
-    made = [_measured(each, runs, epsilon, not reason, told) for epsilon, each in plans]
-    return Audit(result, scenario, made, out, f"{reason}" if reason else "")
+    measurements = [
+        _measure(budget_plan, runs, epsilon, not reason, report_progress)
+        for epsilon, budget_plan in plans
+    ]
+    return Audit(result, scenario, measurements, folder, f"{reason}" if reason else "")
 
 
-def _measured(plan: Plan, runs: int, epsilon: float | None, pictures: bool, told: Told) -> Measured:
+def _measure(
+    plan: Plan, runs: int, epsilon: float | None, pictures: bool, report_progress: ProgressCallback
+) -> Measured:
     """Attack the runs of one plan."""
-    at = "" if epsilon is None else f" at epsilon {epsilon:g}"
-    shadows = run_all(plan, runs, lambda done, of: told(f"shadow runs{at}", done, of))
+    suffix = "" if epsilon is None else f" at epsilon {epsilon:g}"
+    shadows = run_all(
+        plan, runs, lambda count, total: report_progress(f"shadow runs{suffix}", count, total)
+    )
     delta = plan.config.privacy.delta if plan.config.privacy else 0.0
     findings = assess(shadows, delta, epsilon)
-    found: dict[int, list[Rebuilt]] = {}
-    for done, batch in enumerate(BATCHES if pictures else ()):
-        told(f"records from first messages{at}", done, len(BATCHES))
-        found[batch] = rebuilt(plan.config, plan.partition, plan.folder, batch)
-    return Measured(findings, found)
+    reconstructions: dict[int, list[Reconstruction]] = {}
+    for count, batch in enumerate(BATCHES if pictures else ()):
+        report_progress(f"records from first messages{suffix}", count, len(BATCHES))
+        reconstructions[batch] = reconstruct(plan.config, plan.partition, plan.folder, batch)
+    return Measured(findings, reconstructions)

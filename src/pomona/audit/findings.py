@@ -1,4 +1,4 @@
-"""The numbers of an audit, from what was seen in its runs."""
+"""The numbers of an audit, , from the observations of its runs."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from pomona.audit.shadows import Shadows
 from pomona.metrics.nan_safe import Array
 
 FEW_ALARMS = (0.01, 0.001)
-EVERYBODY = -1  # in place of a client
+ALL_CLIENTS = -1  # in place of a client
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Membership:
 
     Attributes:
         party, attack: by name.
-        client: its number; ``EVERYBODY`` for all together.
-        members, others: pairs of a record and a run with and without it.
+        client: its number; ``ALL_CLIENTS`` for all together.
+        members, nonmembers: pairs of a record and a run with and without it.
         auc: how often a member scores above another record.
-        hits: members found at each of ``FEW_ALARMS``, None where there are too few others.
+        hits: members found at each of ``FEW_ALARMS``, None where there are too few nonmembers.
         curve: false alarms and hits at each threshold.
     """
 
@@ -34,7 +34,7 @@ class Membership:
     attack: str
     client: int
     members: int
-    others: int
+    nonmembers: int
     auc: Estimate
     hits: tuple[float | None, ...]
     curve: tuple[Array, Array]
@@ -59,8 +59,8 @@ class Findings:
     Attributes:
         runs: how many were attacked.
         ledger: each client's epsilon by its ledger, the largest of the runs; None without bound.
-        proven: the epsilon that the attacks on each client prove at least, and under ``EVERYBODY``
-            those on all together: at 95 % none of these is too high.
+        proven: the epsilon that the attacks on each client prove at least, and under
+            ``ALL_CLIENTS`` those on all together: at 95 % none of these is too high.
         budget: the epsilon that was asked for; None for the run's own settings.
         unseen: parties that receive no model.
     """
@@ -73,16 +73,18 @@ class Findings:
     budget: float | None = None
     unseen: list[str] = field(default_factory=list)
 
-    def of(self, party: str) -> list[Membership]:
+    def by_party(self, party: str) -> list[Membership]:
         """Return the attacks of one party."""
-        return [each for each in self.membership if each.party == party]
+        return [attack for attack in self.membership if attack.party == party]
 
     def main(self, party: str) -> Membership | None:
-        """Return a party's chief attack on all clients together, chosen before any numbers: one
+        """Return a party's main attack on all clients together, chosen before any numbers: one
         that compares runs.
         """
-        own = [e for e in self.of(party) if e.client == EVERYBODY and e.attack != "threshold"]
-        return own[0] if own else None
+        pooled = [
+            e for e in self.by_party(party) if e.client == ALL_CLIENTS and e.attack != "threshold"
+        ]
+        return pooled[0] if pooled else None
 
     def record(self) -> dict[str, Any]:
         """Return the numbers for JSON."""
@@ -91,16 +93,16 @@ class Findings:
             "budget": self.budget,
             "ledger": self.ledger,
             "epsilon_at_least": {
-                "all" if client == EVERYBODY else str(client): epsilon
+                "all" if client == ALL_CLIENTS else str(client): epsilon
                 for client, epsilon in self.proven.items()
             },
             "membership": [
                 {
                     "party": e.party,
                     "attack": e.attack,
-                    "client": None if e.client == EVERYBODY else e.client,
+                    "client": None if e.client == ALL_CLIENTS else e.client,
                     "members": e.members,
-                    "others": e.others,
+                    "others": e.nonmembers,
                     "auc": e.auc,
                     "hits": dict(zip(map(str, FEW_ALARMS), e.hits, strict=True)),
                 }
@@ -117,7 +119,7 @@ def assess(shadows: Shadows, delta: float, budget: float | None = None) -> Findi
     worst = shadows.epsilon.max(0)
     return Findings(
         len(shadows.member),
-        [each for party, scores in scored.items() for each in _attacks(shadows, party, scores)],
+        [attack for party, scores in scored.items() for attack in _attacks(shadows, party, scores)],
         [site for party in shadows.sites for site in _sites(shadows, party)],
         [float(e) if isfinite(e) else None for e in worst],
         _proven(shadows, [s for scores in scored.values() for s in scores.values()], delta),
@@ -126,67 +128,69 @@ def assess(shadows: Shadows, delta: float, budget: float | None = None) -> Findi
     )
 
 
-def _whose(shadows: Shadows) -> dict[int, Mask]:
-    """Return the records (R,) of each client, and all of them under ``EVERYBODY``."""
+def _client_masks(shadows: Shadows) -> dict[int, Mask]:
+    """Return the records (R,) of each client, and all of them under ``ALL_CLIENTS``."""
     client = shadows.records.client
-    own = {int(i): client == i for i in np.unique(client)}
-    return own | {EVERYBODY: np.ones(len(client), bool)}
+    masks = {int(i): client == i for i in np.unique(client)}
+    return masks | {ALL_CLIENTS: np.ones(len(client), bool)}
 
 
 def _attacks(shadows: Shadows, party: str, scored: Mapping[str, Array]) -> Iterator[Membership]:
     for name, scores in scored.items():
-        for client, own in _whose(shadows).items():
-            if made := measured(scores[:, own], shadows.member[:, own]):
-                yield Membership(party, name, client, **made)
+        for client, mask in _client_masks(shadows).items():
+            if figures := attack_figures(scores[:, mask], shadows.member[:, mask]):
+                yield Membership(party, name, client, **figures)
 
 
 def _proven(shadows: Shadows, attacks: list[Array], delta: float) -> dict[int, float]:
     """Return the epsilon that attacks (M, R) prove, by client: all together at 95 %, since each has
     its share of the 5 % (Bonferroni).
     """
-    whose = _whose(shadows)
-    trust = 1 - (1 - roc.TRUST) / len(whose)
+    masks = _client_masks(shadows)
+    trust = 1 - (1 - roc.TRUST) / len(masks)
     return {
         client: roc.least_epsilon(
-            [scores[:, own] for scores in attacks], shadows.member[:, own], delta, trust
+            [scores[:, mask] for scores in attacks], shadows.member[:, mask], delta, trust
         )
-        for client, own in whose.items()
+        for client, mask in masks.items()
     }
 
 
 def _scored(shadows: Shadows, party: str) -> Mapping[str, Array]:
     """Return the scores (M, R) of each attack on what a party receives."""
-    if party in shadows.seen:
-        seen = _beside_others(shadows.seen[party], shadows.records.client)
-        return {name: attack(seen, shadows.member) for name, attack in membership.ATTACKS.items()}
-    if party != "server" or not shadows.others:
+    if party in shadows.confidences:
+        confidences = _centred(shadows.confidences[party], shadows.records.client)
+        return {
+            name: attack(confidences, shadows.member) for name, attack in membership.ATTACKS.items()
+        }
+    if party != "server" or not shadows.messages:
         return {}
     scores = np.full(shadows.member.shape, np.nan)
-    for client, sent in shadows.others.items():
-        own = shadows.records.client == client
-        scores[:, own] = membership.differences(sent, shadows.member[:, own])
+    for client, messages in shadows.messages.items():
+        mask = shadows.records.client == client
+        scores[:, mask] = membership.differences(messages, shadows.member[:, mask])
     return {"differences": scores}
 
 
-def _beside_others(seen: Array, client: NDArray[np.int64]) -> Array:
+def _centred(confidences: Array, client: NDArray[np.int64]) -> Array:
     """Return confidences (M, R) less their mean over the client's records in the run: models differ
     from run to run, for all records alike.
     """
-    centred = seen.copy()
-    for each in np.unique(client):
-        own = client == each
-        centred[:, own] -= seen[:, own].mean(1, keepdims=True)
+    centred = confidences.copy()
+    for i in np.unique(client):
+        mask = client == i
+        centred[:, mask] -= confidences[:, mask].mean(1, keepdims=True)
     return centred
 
 
-def measured(score: Array, member: Mask) -> dict[str, Any]:
-    """Return the figures of scores (M, R); empty without members or without others."""
-    pairs = Pairs.of(score, member)
-    if not pairs.both:
+def attack_figures(score: Array, member: Mask) -> dict[str, Any]:
+    """Return the figures of scores (M, R); empty without members or without nonmembers."""
+    pairs = Pairs.flatten(score, member)
+    if not pairs.comparable:
         return {}
     return {
         "members": int(pairs.member.sum()),
-        "others": int((~pairs.member).sum()),
+        "nonmembers": int((~pairs.member).sum()),
         "auc": roc.auc(pairs),
         "hits": tuple(roc.hits_at(pairs, share) for share in FEW_ALARMS),
         "curve": roc.curve(pairs),
@@ -194,13 +198,13 @@ def measured(score: Array, member: Mask) -> dict[str, Any]:
 
 
 def _sites(shadows: Shadows, party: str) -> Iterator[Site]:
-    """Guess each record's client: under whose model it does best, beside what is usual there."""
+    """Guess each record's client: whose model fits it best, relative to what is usual there."""
     losses = shadows.sites[party]
-    known = ~np.isnan(losses).any(1)
-    if known.sum() < 2:
+    has_model = ~np.isnan(losses).any(1)
+    if has_model.sum() < 2:
         return
-    clients = np.flatnonzero(known)
-    fit = membership.confidence(losses[known])
+    clients = np.flatnonzero(has_model)
+    fit = membership.confidence(losses[has_model])
     guess = clients[(fit - fit.mean(1, keepdims=True)).argmax(0)]
     among = np.isin(shadows.records.client, clients)
     for trained in (True, False):

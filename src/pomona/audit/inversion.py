@@ -13,7 +13,7 @@ from torch.func import functional_call
 from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSpace
 
-STEPS, RATE, STARTS = 400, 0.1, 2
+STEPS, RATE, RESTARTS = 400, 0.1, 2
 SMOOTH = 1e-3  # weight of the total variation of images
 TINY = 1e-12
 
@@ -21,8 +21,8 @@ TINY = 1e-12
 def first_linear(
     module: nn.Module, space: ParameterSpace, width: int
 ) -> tuple[slice, slice] | None:
-    """Return the places of weight (o, width) and bias (o,) in a row, of a network that begins with
-    a linear layer on the whole input; None for others.
+    """Return the positions of weight (o, width) and bias (o,) in a row, of a network that starts
+    with a linear layer on the whole input; None for others.
     """
     first = space.linear(module, layers(module)[0][0])
     return (first.weight, first.bias) if first and first.features == width else None
@@ -54,8 +54,8 @@ def by_cosine(
     random starts; the best is returned (Geiping et al., "Inverting gradients", NeurIPS 2020,
     equation 4). ``limits`` bound each input from below and above.
     """
-    best, least = torch.empty(0), float("inf")
-    for _ in range(STARTS):
+    best, lowest = torch.empty(0), float("inf")
+    for _ in range(RESTARTS):
         x = torch.randn(tuple(shape), generator=generator).clamp(*limits).requires_grad_()
         optimizer = torch.optim.Adam([x], lr=RATE)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
@@ -66,13 +66,13 @@ def by_cosine(
             optimizer.step()
             schedule.step()
             x.data.clamp_(*limits)
-        if (reached := float(_distance(gradient(x), target).detach())) < least:
-            best, least = x.detach(), reached
+        if (reached := float(_distance(gradient(x), target).detach())) < lowest:
+            best, lowest = x.detach(), reached
     return best
 
 
-def _distance(one: Tensor, other: Tensor) -> Tensor:
-    return 1 - torch.nn.functional.cosine_similarity(one, other, dim=0)
+def _distance(a: Tensor, b: Tensor) -> Tensor:
+    return 1 - torch.nn.functional.cosine_similarity(a, b, dim=0)
 
 
 def total_variation(x: Tensor) -> Tensor:
@@ -89,21 +89,21 @@ def gradient_of(
     row: Tensor,
     criterion: Callable[[Tensor, Tensor], Tensor],
     targets: Tensor,
-    places: Tensor,
+    positions: Tensor,
 ) -> Callable[[Tensor], Tensor]:
-    """Return the function from inputs (b, ...) to the loss gradient's entries (k,) at ``places`` of
-    a row (d,), which can be differentiated once more.
+    """Return the function from inputs (b, ...) to the loss gradient's entries (k,) at ``positions``
+    of a row (d,), which can be differentiated again.
     """
-    known = torch.zeros(space.trained, dtype=torch.bool)
-    known[places] = True
-    parts = {
-        e.name: (e.view(row).detach().clone().requires_grad_(), e.view(known))
+    visible = torch.zeros(space.trained, dtype=torch.bool)
+    visible[positions] = True
+    tensors = {
+        e.name: (e.view(row).detach().clone().requires_grad_(), e.view(visible))
         for e in space.parameters
     }
-    used = {name: own for name, own in parts.items() if bool(own[1].any())}
+    used = {name: pair for name, pair in tensors.items() if bool(pair[1].any())}
 
     def gradient(x: Tensor) -> Tensor:
-        leaves = {name: leaf for name, (leaf, _) in parts.items()}
+        leaves = {name: leaf for name, (leaf, _) in tensors.items()}
         loss = criterion(functional_call(module, leaves, (x,)).float(), targets).mean()
         slopes = torch.autograd.grad(
             loss,
@@ -117,18 +117,18 @@ def gradient_of(
     return gradient
 
 
-def ordered(space: ParameterSpace, part: Tensor, places: Tensor) -> Tensor:
-    """Return entries (k,) of a row at places in the order of ``gradient_of``, which is that of the
-    module's tensors.
+def ordered(space: ParameterSpace, entries: Tensor, positions: Tensor) -> Tensor:
+    """Return entries (k,) of a row at these positions in the order of ``gradient_of``, which is
+    that of the module's tensors.
     """
-    known, row = torch.zeros(space.trained, dtype=torch.bool), part.new_zeros(space.trained)
-    known[places], row[places] = True, part
-    return torch.cat([e.view(row)[e.view(known)] for e in space.parameters])
+    visible, row = torch.zeros(space.trained, dtype=torch.bool), entries.new_zeros(space.trained)
+    visible[positions], row[positions] = True, entries
+    return torch.cat([e.view(row)[e.view(visible)] for e in space.parameters])
 
 
 @dataclass(frozen=True)
 class Match:
-    """Reconstructions beside their originals.
+    """Reconstructions and their originals.
 
     Attributes:
         order: (b,) the reconstruction of each original.
@@ -141,16 +141,16 @@ class Match:
     recognised: NDArray[np.bool_]
 
 
-def matched(found: Tensor, truth: Tensor, everybody: Tensor) -> Match:
+def matched(estimates: Tensor, truth: Tensor, all_inputs: Tensor) -> Match:
     """Assign reconstructions (b, ...) to originals (b, ...), and search each among all records (R,
     ...), the originals among them.
     """
-    made, own, others = (t.flatten(1).double() for t in (found, truth, everybody))
-    distances = torch.cdist(own, made)
+    rebuilt, originals, records = (t.flatten(1).double() for t in (estimates, truth, all_inputs))
+    distances = torch.cdist(originals, rebuilt)
     _, order = linear_sum_assignment(distances.numpy())
-    made = made[torch.from_numpy(order)]
-    nearest = torch.stack([(others - one).norm(dim=1).min() for one in made])
-    recognised = (made - own).norm(dim=1) <= nearest
-    one, other = (t - t.mean(1, keepdim=True) for t in (made, own))
-    likeness = torch.nn.functional.cosine_similarity(one, other, dim=1)
+    rebuilt = rebuilt[torch.from_numpy(order)]
+    nearest = torch.stack([(records - x).norm(dim=1).min() for x in rebuilt])
+    recognised = (rebuilt - originals).norm(dim=1) <= nearest
+    x, y = (t - t.mean(1, keepdim=True) for t in (rebuilt, originals))
+    likeness = torch.nn.functional.cosine_similarity(x, y, dim=1)
     return Match(order, likeness.numpy(), recognised.numpy())

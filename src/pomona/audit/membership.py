@@ -9,7 +9,7 @@ import numpy as np
 from pomona.audit.roc import Mask
 from pomona.metrics.nan_safe import Array
 
-LEAST, MOST = 1e-7, 50.0  # losses in float32 end there
+MIN_LOSS, MAX_LOSS = 1e-7, 50.0  # losses in float32 end there
 FLOOR = 1e-12  # of a variance, where all runs agree
 
 
@@ -19,66 +19,69 @@ def confidence(losses: Array) -> Array:
     Carlini et al. ("Membership inference attacks from first principles", IEEE S&P 2022, section
     IV-C). Of other losses it is as well a falling function.
     """
-    loss = np.clip(losses, LEAST, MOST)
+    loss = np.clip(losses, MIN_LOSS, MAX_LOSS)
     return np.asarray(-loss - np.log(-np.expm1(-loss)))
 
 
-def threshold(seen: Array, member: Mask) -> Array:
+def threshold(confidences: Array, member: Mask) -> Array:
     """Return scores of the simplest attack: members have low losses (Yeom et al., CSF 2018)."""
-    return seen
+    return confidences
 
 
-def lira(seen: Array, member: Mask) -> Array:
+def lira(confidences: Array, member: Mask) -> Array:
     """Return log likelihood ratios of confidences (M, R): with the record over without it.
 
     The online attack of Carlini et al. (2022, algorithm 1), with one variance for all records, as
     they advise for few runs. NaN where no other run has the record, or none lacks it.
     """
-    inside, outside = (_likelihood(seen, part & ~np.isnan(seen)) for part in (member, ~member))
+    inside, outside = (
+        _likelihood(confidences, mask & ~np.isnan(confidences)) for mask in (member, ~member)
+    )
     return inside - outside
 
 
-def _likelihood(seen: Array, chosen: Mask) -> Array:
-    """Return the log likelihood (M, R) of each value beside the other chosen ones, constants left
-    out.
+def _likelihood(confidences: Array, chosen: Mask) -> Array:
+    """Return the log likelihood (M, R) of each value given the other chosen ones, without
+    constants.
     """
-    variance = _variance(seen, chosen)
+    variance = _variance(confidences, chosen)
     return np.asarray(
-        -((seen - _others(seen, chosen)) ** 2) / (2 * variance) - np.log(variance) / 2
+        -((confidences - _leave_one_out_means(confidences, chosen)) ** 2) / (2 * variance)
+        - np.log(variance) / 2
     )
 
 
-def _others(seen: Array, chosen: Mask) -> Array:
+def _leave_one_out_means(confidences: Array, chosen: Mask) -> Array:
     """Return (M, R) the mean of a record's values over the other chosen runs; NaN for none."""
-    own = np.where(chosen, seen, 0.0)
-    sums, counts = own.sum(0) - own, chosen.sum(0) - chosen
+    values = np.where(chosen, confidences, 0.0)
+    sums, counts = values.sum(0) - values, chosen.sum(0) - chosen
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def _variance(seen: Array, chosen: Mask) -> float:
+def _variance(confidences: Array, chosen: Mask) -> float:
     """Return the variance within records, over all of them."""
     counts = chosen.sum(0)
-    means = np.where(chosen, seen, 0.0).sum(0) / np.maximum(counts, 1)
-    squares = np.where(chosen, (seen - means) ** 2, 0.0).sum()
+    means = np.where(chosen, confidences, 0.0).sum(0) / np.maximum(counts, 1)
+    squares = np.where(chosen, (confidences - means) ** 2, 0.0).sum()
     return max(float(squares) / max(int((counts - 1).clip(min=0).sum()), 1), FLOOR)
 
 
-def differences(sent: Array, member: Mask) -> Array:
+def differences(messages: Array, member: Mask) -> Array:
     """Return scores (M, R) of messages (M, D) of any meaning: how far a run's message goes towards
     those of other runs with the record, from those without.
 
     The optimal linear test if all numbers vary alike; they are scaled to do so. It needs products
     of messages only, so that D may be large.
     """
-    scale = sent.std(0)
-    unit = (sent - sent.mean(0)) / np.where(scale > 0, scale, 1.0)
+    scale = messages.std(0)
+    unit = (messages - messages.mean(0)) / np.where(scale > 0, scale, 1.0)
     products = unit @ unit.T  # (M, M)
     np.fill_diagonal(products, 0.0)  # a run is not compared with itself
     totals = products.sum(1, keepdims=True)
-    with_, number = products @ member, member.sum(0) - member
-    left = len(sent) - 1 - number
-    means = with_ / np.maximum(number, 1) - (totals - with_) / np.maximum(left, 1)
-    return np.where((number > 0) & (left > 0), means, np.nan)
+    with_record, n_with = products @ member, member.sum(0) - member
+    n_without = len(messages) - 1 - n_with
+    means = with_record / np.maximum(n_with, 1) - (totals - with_record) / np.maximum(n_without, 1)
+    return np.where((n_with > 0) & (n_without > 0), means, np.nan)
 
 
 ATTACKS = {"threshold": threshold, "lira": lira}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pomona.audit import pictures
 from pomona.audit.audit import Audit, Measured
-from pomona.audit.findings import EVERYBODY, FEW_ALARMS, Findings, Membership
+from pomona.audit.findings import ALL_CLIENTS, FEW_ALARMS, Findings, Membership
 from pomona.audit.pictures import ATTACKS
 from pomona.audit.roc import Estimate
 from pomona.audit.views import Readable
@@ -20,12 +20,12 @@ PARTIES = {"server": "The server", "peer": "Another client"}
 SLIGHT = 0.6  # AUC below which an attack knows little
 
 
-def write(found: Audit) -> Path:
+def write(audit: Audit) -> Path:
     """Write page and numbers into the audit's folder; return the page's path."""
-    numbers = [record(each) for each in found.measured]
+    numbers = [record(measured) for measured in audit.measured]
     with drawing():
-        texts = {NUMBERS: json.dumps(numbers, indent=2) + "\n", PAGE: _html(found)}
-        return write_page(found.folder, texts)
+        texts = {NUMBERS: json.dumps(numbers, indent=2) + "\n", PAGE: _html(audit)}
+        return write_page(audit.folder, texts)
 
 
 def record(measured: Measured) -> dict[str, Any]:
@@ -33,46 +33,46 @@ def record(measured: Measured) -> dict[str, Any]:
     rebuilt = {
         str(batch): [
             {
-                "client": one.client,
-                "closed_form": one.closed,
-                "likeness": one.match.likeness.tolist(),
-                "recognised": one.match.recognised.tolist(),
+                "client": reconstruction.client,
+                "closed_form": reconstruction.closed,
+                "likeness": reconstruction.match.likeness.tolist(),
+                "recognised": reconstruction.match.recognised.tolist(),
             }
-            for one in made
+            for reconstruction in reconstructions
         ]
-        for batch, made in measured.pictures.items()
+        for batch, reconstructions in measured.pictures.items()
     }
     return {**measured.findings.record(), "rebuilt": rebuilt}
 
 
-def verdict(found: Findings, party: str) -> str:
-    """Say in one sentence what a party can tell of who was trained on."""
-    name, best = PARTIES[party], found.main(party)
+def verdict(findings: Findings, party: str) -> str:
+    """Return one sentence on how well a party recognises training records."""
+    name, best = PARTIES[party], findings.main(party)
     if best is None:
         return f"{name} receives nothing that these attacks can read."
-    value, low, high = (f"{100 * part:.0f}" for part in best.auc)
+    value, low, high = (f"{100 * share:.0f}" for share in best.auc)
     cases = (
         f"of two records, one of each kind, it names the right one in {value} of 100 cases "
         f"({low} to {high}; guessing: 50)."
     )
     if best.auc.low <= 0.5:
         return f"{name} was not shown to tell training records from others: {cases}"
-    much = "a little" if best.auc.value < SLIGHT else "clearly"
-    return f"{name} can tell training records from others {much} better than by guessing: {cases}"
+    degree = "a little" if best.auc.value < SLIGHT else "clearly"
+    return f"{name} can tell training records from others {degree} better than by guessing: {cases}"
 
 
-def party_table(audit: Audit, found: Findings, party: str) -> Table:
-    """Return a party's table: what each attack tells of each client."""
+def party_table(audit: Audit, findings: Findings, party: str) -> Table:
+    """Return a party's table: each attack's figures for each client."""
     header = ["client", "attack", "AUC", "95 % interval"]
     header += [f"found at {100 * share:g} % false alarms" for share in FEW_ALARMS]
-    made = found.of(party)
-    rows = [_row(audit, each) for each in made]
-    together = [k for k, each in enumerate(made) if each.client == EVERYBODY]
+    attacks = findings.by_party(party)
+    rows = [_row(audit, attack) for attack in attacks]
+    together = [k for k, attack in enumerate(attacks) if attack.client == ALL_CLIENTS]
     return Table(
         party,
         f"{PARTIES[party]} receives {_received(audit, party)}",
         [
-            verdict(found, party),
+            verdict(findings, party),
             "AUC: how often the attack ranks a training record above another record of the same "
             "client; 0.5 is guessing, 1 is certainty. A dash: too few records to show so low a "
             "share of false alarms.",
@@ -88,26 +88,26 @@ def _received(audit: Audit, party: str) -> str:
     if party == "server":
         sums = audit.scenario.config.secure_aggregation
         return "the mean of all clients' models" if sums else "each client's messages"
-    single = Readable.of(audit.scenario).single
+    single = Readable.build(audit.scenario).single
     return "single clients' models" if single else "what the server makes of all messages"
 
 
-def _row(audit: Audit, each: Membership) -> list[str]:
-    who = "all clients" if each.client == EVERYBODY else audit.scenario.names[each.client]
-    interval = f"{each.auc.low:.3f} to {each.auc.high:.3f}"
-    hits = [NOTHING if share is None else f"{100 * share:.1f} %" for share in each.hits]
-    return [who, ATTACKS[each.attack], f"{each.auc.value:.3f}", interval, *hits]
+def _row(audit: Audit, attack: Membership) -> list[str]:
+    client = "all clients" if attack.client == ALL_CLIENTS else audit.scenario.names[attack.client]
+    interval = f"{attack.auc.low:.3f} to {attack.auc.high:.3f}"
+    hits = [NOTHING if share is None else f"{100 * share:.1f} %" for share in attack.hits]
+    return [client, ATTACKS[attack.attack], f"{attack.auc.value:.3f}", interval, *hits]
 
 
-def _share(of: Estimate) -> str:
+def _share(estimate: Estimate) -> str:
     """Format a share with its interval, in percent."""
-    value, low, high = (f"{100 * part:.1f}" for part in of)
+    value, low, high = (f"{100 * share:.1f}" for share in estimate)
     return f"{value} % ({low} to {high})"
 
 
-def sites_table(found: Findings) -> Table | None:
+def sites_table(findings: Findings) -> Table | None:
     """Return the table of guesses at which client holds a record."""
-    if not found.sites:
+    if not findings.sites:
         return None
     rows = [
         [
@@ -117,7 +117,7 @@ def sites_table(found: Findings) -> Table | None:
             f"{100 * s.chance:.1f} %",
             str(s.records),
         ]
-        for s in found.sites
+        for s in findings.sites
     ]
     note = (
         "A record is given to the client whose model fits it best. Where records not trained on "
@@ -131,15 +131,15 @@ def sites_table(found: Findings) -> Table | None:
 def epsilon_table(audit: Audit) -> Table | None:
     """Return the table of epsilon from both sides; None without privacy."""
     rows = []
-    for each in (m.findings for m in audit.measured):
-        for client, ledger in enumerate(each.ledger):
+    for findings in (m.findings for m in audit.measured):
+        for client, ledger in enumerate(findings.ledger):
             if ledger is not None:
-                asked = "the run's own" if each.budget is None else f"{each.budget:g}"
+                budget = "the run's own" if findings.budget is None else f"{findings.budget:g}"
                 rows.append(
                     [
-                        asked,
+                        budget,
                         audit.scenario.names[client],
-                        f"{each.proven[client]:.2f}",
+                        f"{findings.proven[client]:.2f}",
                         f"{ledger:.2f}",
                     ]
                 )
@@ -155,12 +155,15 @@ def epsilon_table(audit: Audit) -> Table | None:
 
 
 def _html(audit: Audit) -> str:
-    parts = [_section(audit, measured) for measured in audit.measured]
-    own = audit.measured[0].findings
+    sections = [_section(audit, measured) for measured in audit.measured]
+    findings = audit.measured[0].findings
     card = audit.scenario.config.method.method().card
-    epsilons, both = epsilon_table(audit), pictures.both_sides([m.findings for m in audit.measured])
+    epsilons, figure = (
+        epsilon_table(audit),
+        pictures.both_sides([m.findings for m in audit.measured]),
+    )
     config = audit.scenario.config
-    links = [(f"part-{k}", part["title"]) for k, part in enumerate(parts)]
+    links = [(f"part-{k}", section["title"]) for k, section in enumerate(sections)]
     links += [("epsilon", "Epsilon")] if epsilons else []
     return render(
         "audit.html.jinja",
@@ -168,11 +171,11 @@ def _html(audit: Audit) -> str:
         title=f"What a run of {card.presentation.title} reveals",
         first="part-0",
         links=[*links, ("method", "How it was measured")],
-        opening=[verdict(own, party) for party in PARTIES],
-        parts=parts,
+        opening=[verdict(findings, party) for party in PARTIES],
+        parts=sections,
         epsilons=epsilons,
-        both=(both, both.png()) if both else None,
-        runs=own.runs,
+        both=(figure, figure.png()) if figure else None,
+        runs=findings.runs,
         unfit=audit.unfit,
         tells=[*card.exchange.tells.values()],
         down=card.exchange.down,
@@ -182,19 +185,21 @@ def _html(audit: Audit) -> str:
 
 
 def _section(audit: Audit, measured: Measured) -> dict[str, Any]:
-    """Return what the page says of one budget."""
-    found = measured.findings
-    tables = [party_table(audit, found, p) for p in PARTIES if found.of(p)]
-    site = sites_table(found)
-    shown: list[ReportFigure | None] = [pictures.curves(found)]
-    for batch, made in measured.pictures.items():
-        if made:
-            what = "one record" if batch == 1 else f"{batch} records"
-            title = f"What the first message of a client with {what} shows"
-            shown.append(pictures.records(audit.scenario, made, f"batch-{batch}", title))
+    """Return the page's section on one budget."""
+    findings = measured.findings
+    tables = [party_table(audit, findings, p) for p in PARTIES if findings.by_party(p)]
+    site = sites_table(findings)
+    figures: list[ReportFigure | None] = [pictures.curves(findings)]
+    for batch, reconstructions in measured.pictures.items():
+        if reconstructions:
+            records = "one record" if batch == 1 else f"{batch} records"
+            title = f"What the first message of a client with {records} shows"
+            figures.append(
+                pictures.records(audit.scenario, reconstructions, f"batch-{batch}", title)
+            )
     return {
-        "title": "The run" if found.budget is None else f"With epsilon {found.budget:g}",
+        "title": "The run" if findings.budget is None else f"With epsilon {findings.budget:g}",
         "tables": [*tables, *([site] if site else [])],
-        "unseen": [PARTIES[party] for party in found.unseen],
-        "pictures": [(one, one.png()) for one in shown if one],
+        "unseen": [PARTIES[party] for party in findings.unseen],
+        "pictures": [(figure, figure.png()) for figure in figures if figure],
     }

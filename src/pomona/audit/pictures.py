@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pomona.audit.findings import EVERYBODY, Findings
-from pomona.audit.first_uplink import Rebuilt
+from pomona.audit.findings import ALL_CLIENTS, Findings
+from pomona.audit.first_uplink import Reconstruction
 from pomona.metrics.nan_safe import Array
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure
@@ -21,22 +21,22 @@ ATTACKS = {
 }
 STYLES = {"threshold": ":", "lira": "-", "differences": "--"}
 NAMES = {"server": "server", "peer": "another client"}
-Pair = tuple[Rebuilt, int]  # and the number of a record
-LEAST = 1e-3  # share of false alarms where the logarithmic axes begin
+Pair = tuple[Reconstruction, int]  # and the number of a record
+AXIS_MIN = 1e-3  # share of false alarms where the logarithmic axes begin
 
 
-def curves(found: Findings) -> ReportFigure | None:
+def curves(findings: Findings) -> ReportFigure | None:
     """Draw hits over false alarms of each attack on all clients together, on logarithmic axes."""
-    own = [each for each in found.membership if each.client == EVERYBODY]
-    if not own:
+    attacks = [attack for attack in findings.membership if attack.client == ALL_CLIENTS]
+    if not attacks:
         return None
     figure, axes = plot.panels(5.2, 4.4)
     ax = axes[0, 0]
-    for each in own:
-        label = f"{NAMES[each.party]}, {ATTACKS[each.attack]}"
-        ax.plot(*each.curve, STYLES[each.attack], color=COLOURS[each.party], label=label)
-    ax.plot([LEAST, 1], [LEAST, 1], color=plot.FRAME, linewidth=1, label="guessing")
-    ax.set(xscale="log", yscale="log", xlim=(LEAST, 1), ylim=(LEAST, 1))
+    for attack in attacks:
+        label = f"{NAMES[attack.party]}, {ATTACKS[attack.attack]}"
+        ax.plot(*attack.curve, STYLES[attack.attack], color=COLOURS[attack.party], label=label)
+    ax.plot([AXIS_MIN, 1], [AXIS_MIN, 1], color=plot.FRAME, linewidth=1, label="guessing")
+    ax.set(xscale="log", yscale="log", xlim=(AXIS_MIN, 1), ylim=(AXIS_MIN, 1))
     ax.set(xlabel="share of false alarms", ylabel="share of training records found")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
@@ -48,39 +48,41 @@ def curves(found: Findings) -> ReportFigure | None:
         "Each curve is one attack, all clients together. Along the grey line an attack finds "
         "training records as often as it names others by mistake: it knows nothing.",
         "Curves of training records found over false alarms: "
-        + "; ".join(f"{e.party}, {e.attack}: AUC {e.auc.value:.3f}" for e in own)
+        + "; ".join(f"{e.party}, {e.attack}: AUC {e.auc.value:.3f}" for e in attacks)
         + ".",
         figure,
         [
             {"party": e.party, "attack": e.attack, "false alarms": x, "found": y}
-            for e in own
+            for e in attacks
             for x, y in zip(*e.curve, strict=True)
         ],
     )
 
 
-def records(scenario: Scenario, made: Sequence[Rebuilt], name: str, title: str) -> ReportFigure:
-    """Draw records beside what was rebuilt of them."""
-    pairs = [(one, k) for one in made for k in range(len(one.truth))]
-    draw = _tables if made[0].truth.dim() == 2 else _images
+def records(
+    scenario: Scenario, reconstructions: Sequence[Reconstruction], name: str, title: str
+) -> ReportFigure:
+    """Draw records next to their reconstructions."""
+    pairs = [(rebuilt, k) for rebuilt in reconstructions for k in range(len(rebuilt.truth))]
+    draw = _tables if reconstructions[0].truth.dim() == 2 else _images
     figure = draw(scenario, pairs)
-    recognised = sum(int(one.match.recognised.sum()) for one in made)
-    how = "in closed form" if made[0].closed else "by a search"
+    recognised = sum(int(rebuilt.match.recognised.sum()) for rebuilt in reconstructions)
+    how = "in closed form" if reconstructions[0].closed else "by a search"
     return ReportFigure(
         name,
         title,
         f"Rebuilt {how} from the first message. {recognised} of {len(pairs)} are nearer to their "
         "record than to any other.",
-        f"Records beside what was rebuilt of them; {recognised} of {len(pairs)} are recognised.",
+        f"Records next to their reconstructions; {recognised} of {len(pairs)} are recognised.",
         figure,
         [
             {
-                "client": one.client,
+                "client": rebuilt.client,
                 "record": k,
-                "likeness": float(one.match.likeness[k]),
-                "recognised": bool(one.match.recognised[k]),
+                "likeness": float(rebuilt.match.likeness[k]),
+                "recognised": bool(rebuilt.match.recognised[k]),
             }
-            for one, k in pairs
+            for rebuilt, k in pairs
         ],
     )
 
@@ -89,24 +91,26 @@ def image(scenario: Scenario, x: Tensor) -> Array:
     """Return a network's input (C, *S) as a picture (H, W) or (H, W, 3) of numbers in 0 to 1; of a
     volume its middle slice.
     """
-    shift, scale = (np.asarray(part) for part in (scenario.dataset.shift, scenario.dataset.scale))
+    shift, scale = (
+        np.asarray(values) for values in (scenario.dataset.shift, scenario.dataset.scale)
+    )
     pixels = x.movedim(0, -1).cpu().numpy() * scale + shift
     if pixels.ndim == 4:
         pixels = pixels[len(pixels) // 2]
     low, high = scenario.dataset.x.min(), scenario.dataset.x.max()
-    shown = np.clip((pixels - low) / max(float(high - low), 1e-9), 0, 1)
-    return np.asarray(shown if shown.shape[-1] == 3 else shown[..., 0])
+    scaled = np.clip((pixels - low) / max(float(high - low), 1e-9), 0, 1)
+    return np.asarray(scaled if scaled.shape[-1] == 3 else scaled[..., 0])
 
 
 def _images(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
     """Draw records as pictures, the rebuilt ones below."""
     figure, axes = plot.panels(1.25 * len(pairs) + 0.6, 2.9, 2, len(pairs))
-    for column, (one, k) in zip(axes.T, pairs, strict=True):
-        for ax, x in zip(column, (one.truth[k], one.found[k]), strict=True):
+    for column, (rebuilt, k) in zip(axes.T, pairs, strict=True):
+        for ax, x in zip(column, (rebuilt.truth[k], rebuilt.estimate[k]), strict=True):
             ax.imshow(image(scenario, x), cmap="gray", vmin=0, vmax=1)
             ax.set(xticks=[], yticks=[])
             plot.bare(ax)
-        column[0].set_title(scenario.names[one.client], fontsize=8)
+        column[0].set_title(scenario.names[rebuilt.client], fontsize=8)
     axes[0, 0].set_ylabel("record")
     axes[1, 0].set_ylabel("rebuilt")
     return figure
@@ -115,33 +119,33 @@ def _images(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
 def _tables(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
     """Draw each feature of a table's records, and the rebuilt ones."""
     figure, axes = plot.panels(7.0, 1.7 * len(pairs), len(pairs))
-    for ax, (one, k) in zip(axes.flat, pairs, strict=True):
-        x = torch.arange(len(one.truth[k]))
+    for ax, (rebuilt, k) in zip(axes.flat, pairs, strict=True):
+        x = torch.arange(len(rebuilt.truth[k]))
         ax.plot(
-            x, one.truth[k], "o", color=plot.INK, markersize=5, fillstyle="none", label="record"
+            x, rebuilt.truth[k], "o", color=plot.INK, markersize=5, fillstyle="none", label="record"
         )
-        ax.plot(x, one.found[k], "x", color=COLOURS["peer"], label="rebuilt")
+        ax.plot(x, rebuilt.estimate[k], "x", color=COLOURS["peer"], label="rebuilt")
         ax.set_ylabel("deviations")
-        ax.set_title(scenario.names[one.client])
+        ax.set_title(scenario.names[rebuilt.client])
     axes[0, 0].legend(ncols=2)
     axes[-1, 0].set_xlabel("feature")
     return figure
 
 
-def both_sides(found: Sequence[Findings]) -> ReportFigure | None:
-    """Draw the epsilon that attacks prove beside the ledger's."""
-    known = [(f, max(e for e in f.ledger if e is not None)) for f in found if any(f.ledger)]
-    if not known:
+def both_sides(findings: Sequence[Findings]) -> ReportFigure | None:
+    """Draw the epsilon that attacks prove next to the ledger's."""
+    bounded = [(f, max(e for e in f.ledger if e is not None)) for f in findings if any(f.ledger)]
+    if not bounded:
         return None
     figure, axes = plot.panels(5.2, 3.2)
-    ax, x = axes[0, 0], np.arange(len(known))
-    upper = [ledger for _, ledger in known]
-    lower = [max(each.proven[EVERYBODY], LEAST) for each, _ in known]
+    ax, x = axes[0, 0], np.arange(len(bounded))
+    upper = [ledger for _, ledger in bounded]
+    lower = [max(finding.proven[ALL_CLIENTS], AXIS_MIN) for finding, _ in bounded]
     ax.vlines(x, lower, upper, color=plot.FRAME)
     ax.plot(x, upper, "v", color=plot.INK, label="at most, by the ledger")
     ax.plot(x, lower, "^", color=COLOURS["peer"], label="at least, by the attacks")
-    ax.set(yscale="log", ylabel="epsilon", xlim=(-0.5, len(known) - 0.5))
-    ax.set_xticks(x, ["the run" if f.budget is None else f"{f.budget:g}" for f, _ in known])
+    ax.set(yscale="log", ylabel="epsilon", xlim=(-0.5, len(bounded) - 0.5))
+    ax.set_xticks(x, ["the run" if f.budget is None else f"{f.budget:g}" for f, _ in bounded])
     ax.set_xlabel("epsilon asked for")
     plot.grid(ax)
     ax.legend()
@@ -154,7 +158,7 @@ def both_sides(found: Sequence[Findings]) -> ReportFigure | None:
         + "; ".join(f"{low:.2g} to {high:.3g}" for low, high in zip(lower, upper, strict=True)),
         figure,
         [
-            {"asked": f.budget, "at most": high, "at least": f.proven[EVERYBODY]}
-            for f, high in known
+            {"asked": f.budget, "at most": high, "at least": f.proven[ALL_CLIENTS]}
+            for f, high in bounded
         ],
     )

@@ -37,14 +37,14 @@ class Pairs:
     record: NDArray[np.int64]
 
     @classmethod
-    def of(cls, score: Array, member: Mask) -> "Pairs":
+    def flatten(cls, score: Array, member: Mask) -> "Pairs":
         """Return the pairs of scores (M, R) by run and record that are not NaN."""
-        known = ~np.isnan(score)
+        defined = ~np.isnan(score)
         record = np.broadcast_to(np.arange(score.shape[1]), score.shape)
-        return cls(score[known], member[known], record[known])
+        return cls(score[defined], member[defined], record[defined])
 
     @property
-    def both(self) -> bool:
+    def comparable(self) -> bool:
         """Whether there are members and others."""
         return bool(self.member.any() and not self.member.all())
 
@@ -74,40 +74,42 @@ def auc(pairs: Pairs) -> Estimate:
     below = 1 - _placements(pairs.score[~pairs.member], pairs.score[pairs.member])
     area = float(above.mean())
     m, n = len(above), len(below)
-    parts = [
+    sums = [
         _sums(pairs.record[pairs.member], above - area, pairs.record),
         _sums(pairs.record[~pairs.member], below - area, pairs.record),
     ]
-    (s10, s01), s11 = (_spread(part, part) for part in parts), _spread(*parts)
+    (s10, s01), s11 = (_spread(cluster, cluster) for cluster in sums), _spread(*sums)
     variance = max(s10 / m + s01 / n + 2 * s11 / (m * n), 0.0)
     if variance == 0:
-        trained, others = (part[:, 1] > 0 for part in parts)
-        apart = min(trained.sum(), others.sum(), (trained | others).sum() // 2)
-        return Estimate(area, *map(float, clopper_pearson(round(area * apart), int(apart))))
-    half = float(norm.ppf((1 + TRUST) / 2)) * variance**0.5
-    return Estimate(area, max(area - half, 0.0), min(area + half, 1.0))
+        trained, untrained = (cluster[:, 1] > 0 for cluster in sums)
+        pairs_apart = min(trained.sum(), untrained.sum(), (trained | untrained).sum() // 2)
+        return Estimate(
+            area, *map(float, clopper_pearson(round(area * pairs_apart), int(pairs_apart)))
+        )
+    margin = float(norm.ppf((1 + TRUST) / 2)) * variance**0.5
+    return Estimate(area, max(area - margin, 0.0), min(area + margin, 1.0))
 
 
-def _placements(scores: Array, others: Array) -> Array:
+def _placements(scores: Array, references: Array) -> Array:
     """Return the share of others below each score, equal ones by half."""
-    ordered = np.sort(others)
+    ordered = np.sort(references)
     return (
         np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
     ) / (2 * len(ordered))
 
 
-def _sums(record: NDArray[np.int64], values: Array, everything: NDArray[np.int64]) -> Array:
+def _sums(record: NDArray[np.int64], values: Array, all_records: NDArray[np.int64]) -> Array:
     """Return sums of values by record, (K, 2): the sum, and how many it has."""
-    size = int(everything.max()) + 1
+    size = int(all_records.max()) + 1
     return np.stack([np.bincount(record, values, size), np.bincount(record, minlength=size)], 1)
 
 
-def _spread(one: Array, other: Array) -> float:
+def _spread(left: Array, right: Array) -> float:
     """Return Obuchowski's S: the clusters' mean product, by those that have any."""
-    sums, own = one[:, 0] @ other[:, 0], one is other
-    clusters = int((one[:, 1] > 0).sum()) if own else int(((one + other)[:, 1] > 0).sum())
+    sums, same_side = left[:, 0] @ right[:, 0], left is right
+    clusters = int((left[:, 1] > 0).sum()) if same_side else int(((left + right)[:, 1] > 0).sum())
     scale = clusters / max(clusters - 1, 1)
-    return float(scale * sums / (one[:, 1].sum() if own else 1))
+    return float(scale * sums / (left[:, 1].sum() if same_side else 1))
 
 
 def hits_at(pairs: Pairs, false_alarms: float) -> float | None:
@@ -117,7 +119,7 @@ def hits_at(pairs: Pairs, false_alarms: float) -> float | None:
     sample can show so low a share. It has no interval, as the threshold is of the same pairs.
     """
     n = len(np.unique(pairs.record[~pairs.member]))
-    if not pairs.both or n * false_alarms < RULE_OF_THREE:
+    if not pairs.comparable or n * false_alarms < RULE_OF_THREE:
         return None
     fpr, tpr, _ = roc_curve(pairs.member, pairs.score, drop_intermediate=False)
     return float(tpr[fpr <= false_alarms].max())
@@ -140,29 +142,36 @@ def least_epsilon(
     (Jagielski et al., NeurIPS 2020; Nasr et al., IEEE S&P 2021): that the best of many was chosen
     does not raise it. Pairs count as independent: a record's membership is drawn anew for each run.
     """
-    half = len(member) // 2
+    middle = len(member) // 2
     best, proven = -np.inf, 0.0
     for score in attacks:
-        choice, judge = (Pairs.of(score[p], member[p]) for p in (slice(half), slice(half, None)))
-        if not (choice.both and judge.both):
+        choice, judge = (
+            Pairs.flatten(score[p], member[p]) for p in (slice(middle), slice(middle, None))
+        )
+        if not (choice.comparable and judge.comparable):
             continue
         steps = np.unique(np.quantile(choice.score, np.linspace(0, 1, 400)))
         bounds = _proven(choice, steps, delta, trust)
         if bounds.max() > best:
             best = float(bounds.max())
-            side, place = np.unravel_index(int(bounds.argmax()), bounds.shape)
-            proven = float(_proven(judge, steps[[place]], delta, trust)[side, 0])
+            side, column = np.unravel_index(int(bounds.argmax()), bounds.shape)
+            proven = float(_proven(judge, steps[[column]], delta, trust)[side, 0])
     return max(proven, 0.0)
 
 
 def _proven(pairs: Pairs, thresholds: Array, delta: float, trust: float) -> Array:
     """Return the bound (2, k) at each threshold: from those at or above, and from those below."""
     ins, outs = np.sort(pairs.score[pairs.member]), np.sort(pairs.score[~pairs.member])
-    under, over = (np.searchsorted(part, thresholds, "left") for part in (ins, outs))
+    ins_below, outs_below = (
+        np.searchsorted(ordered, thresholds, "left") for ordered in (ins, outs)
+    )
     m, n = len(ins), len(outs)
-    sides = [((m - under), m, (n - over), n), (over, n, under, m)]
-    found = []
-    for right, of, wrong, total in sides:
-        low, high = clopper_pearson(right, of, trust)[0], clopper_pearson(wrong, total, trust)[1]
-        found.append(np.log(np.maximum(low - delta, 1e-12)) - np.log(high))
-    return np.stack(found)
+    sides = [((m - ins_below), m, (n - outs_below), n), (outs_below, n, ins_below, m)]
+    bounds = []
+    for hits, positives, alarms, negatives in sides:
+        low, high = (
+            clopper_pearson(hits, positives, trust)[0],
+            clopper_pearson(alarms, negatives, trust)[1],
+        )
+        bounds.append(np.log(np.maximum(low - delta, 1e-12)) - np.log(high))
+    return np.stack(bounds)

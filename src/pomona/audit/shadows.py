@@ -38,22 +38,22 @@ UNATTACKED = 9999  # number of a run
 
 @dataclass(frozen=True)
 class Shadows:
-    """What was seen in M runs; run 0 is the audited one itself.
+    """Observations of M runs; run 0 is the audited one itself.
 
     Attributes:
         records: the R records.
         member: (M, R) who was trained on.
-        seen: by party, (M, R): confidence in each record, by what the party receives.
+        confidences: by party, (M, R): confidence in each record, by what the party receives.
         sites: by party, (N, R): losses under each client's model in run 0.
-        others: by client, (M, D): messages of a client without a model.
+        messages: by client, (M, D): messages of a client without a model.
         epsilon: (M, N) by each client's ledger; NaN without one, infinite without a bound.
     """
 
     records: Records
     member: Mask
-    seen: Mapping[str, Array]
+    confidences: Mapping[str, Array]
     sites: Mapping[str, Array]
-    others: Mapping[int, Array]
+    messages: Mapping[int, Array]
     epsilon: Array
 
 
@@ -66,7 +66,7 @@ class Plan:
     folder: Path
 
     @classmethod
-    def of(cls, result: Result, config: Config, folder: Path) -> "Plan":
+    def for_run(cls, result: Result, config: Config, folder: Path) -> "Plan":
         """Return the plan for a recorded run.
 
         Raises ConfigError for a run that cannot be audited.
@@ -78,9 +78,9 @@ class Plan:
                 "audit; take another method"
             )
         partition = Partition.load(result.folder / "partition.json")
-        named = zip(result.about["clients"], partition.clients, strict=True)
-        for name, train, test in ((name, len(c.train), len(c.test)) for name, c in named):
-            if min(train, test) < 1 or train + test < 3:  # see ``_redrawn``
+        clients = zip(result.about["clients"], partition.clients, strict=True)
+        for name, train, test in ((name, len(c.train), len(c.test)) for name, c in clients):
+            if min(train, test) < 1 or train + test < 3:  # see ``_redraw_client``
                 raise ConfigError(
                     f"{titled(name)} has {train} training and {test} test records; an audit "
                     "compares training records with records of the same client that were not "
@@ -92,7 +92,7 @@ class Plan:
                 f"{result.folder} has lr = 'auto' and no checkpoint with the rate that was found; "
                 "run it again"
             )
-        return cls(_alone(config, lr), partition, folder)
+        return cls(_without_extras(config, lr), partition, folder)
 
     def file(self, number: int) -> Path:
         """Return the file of a run; other settings or data have other files."""
@@ -101,45 +101,45 @@ class Plan:
         return self.folder / f"{number:04d}-{name}.safetensors"
 
     def missing(self, runs: int) -> list[int]:
-        """Return the numbers of runs that are not there yet."""
+        """Return the numbers of missing runs."""
         return [k for k in range(runs) if not self.file(k).exists()]
 
     def run(self, number: int) -> None:
-        """Make one run, and keep what was seen.
+        """Make one run, and save the observations.
 
         Raises PomonaError as the run does.
         """
-        partition = drawn(self.partition, self.config.seed, number)
-        scenario = divided(self.config, partition, self.folder)
-        records = Records.of(scenario)
-        rounds, torched = watched(self.config.rounds), scenario.with_settings(engine="torch")
-        recorder = Recorder(torched, records, rounds, self._rest(torched))
+        partition = redraw(self.partition, self.config.seed, number)
+        scenario = scenario_with(self.config, partition, self.folder)
+        records = Records.build(scenario)
+        rounds, torched = reading_rounds(self.config.rounds), scenario.with_settings(engine="torch")
+        recorder = Recorder(torched, records, rounds, self._reference_models(torched))
         result = simulate(scenario, None, recorder)
         trained = np.concatenate([c.train for c in partition.clients])
-        said = result.summary.get("privacy", {"void": "no privacy"})
-        spent = [None] * len(partition.clients) if said["void"] else said["clients"]
+        privacy = result.summary.get("privacy", {"void": "no privacy"})
+        epsilons = [None] * len(partition.clients) if privacy["void"] else privacy["clients"]
         tensors = {
             "rows": records.rows,
             "client": records.client,
             "member": np.isin(records.rows, trained),
-            "epsilon": np.array([np.inf if e is None else e for e in spent]),
-            **{f"seen.{p}": _mean(each) for p, each in recorder.losses.items()},
-            **{f"others.{i}": sent for i, sent in recorder.others.items()},
+            "epsilon": np.array([np.inf if e is None else e for e in epsilons]),
+            **{f"seen.{p}": _mean(readings) for p, readings in recorder.losses.items()},
+            **{f"others.{i}": message for i, message in recorder.messages.items()},
         }
         if number == 0:
             tensors |= {f"sites.{party}": losses for party, losses in recorder.sites.items()}
         self._write(number, tensors)
 
-    def _rest(self, scenario: Scenario) -> Tensor | None:
+    def _reference_models(self, scenario: Scenario) -> Tensor | None:
         """Return each client's model (N, d) in a run that is not attacked, for methods whose
         messages are parts of models; made once.
         """
-        if not Readable.of(scenario).partial:
+        if not Readable.build(scenario).partial:
             return None
         path = self.file(UNATTACKED)
         if not path.exists():
-            partition = drawn(self.partition, self.config.seed, UNATTACKED)
-            models = simulate(divided(self.config, partition, self.folder)).models
+            partition = redraw(self.partition, self.config.seed, UNATTACKED)
+            models = simulate(scenario_with(self.config, partition, self.folder)).models
             space = ParameterSpace(scenario.module())
             rows = [space.row(models[i]) for i in range(self.config.clients)]
             self._write(UNATTACKED, {"rows": torch.stack(rows).numpy()})
@@ -150,48 +150,49 @@ class Plan:
             publish(self.file(number), [save(tensors)], mode=0o600)
 
     def read(self, runs: int) -> Shadows:
-        """Return what all runs have seen, in order."""
-        found = [load(content(self.file(k), WEIGHTS)) for k in range(runs)]
+        """Return the observations of all runs, in order."""
+        observations = [load(content(self.file(k), WEIGHTS)) for k in range(runs)]
 
-        def named(section: str, parts: list[dict[str, Any]] = found) -> dict[str, Array]:
-            names = set.intersection(*({*part} for part in parts))
+        def stacked(section: str, sources: list[dict[str, Any]] = observations) -> dict[str, Array]:
+            names = set.intersection(*({*source} for source in sources))
             chosen = sorted(name for name in names if name.startswith(f"{section}."))
             return {
-                name.partition(".")[2]: np.stack([part[name] for part in parts]) for name in chosen
+                name.partition(".")[2]: np.stack([source[name] for source in sources])
+                for name in chosen
             }
 
         return Shadows(
-            Records(found[0]["rows"], found[0]["client"]),
-            np.stack([part["member"] for part in found]),
-            named("seen"),
-            {party: losses[0] for party, losses in named("sites", found[:1]).items()},
-            {int(i): sent for i, sent in named("others").items()},
-            np.stack([part["epsilon"] for part in found]),
+            Records(observations[0]["rows"], observations[0]["client"]),
+            np.stack([observation["member"] for observation in observations]),
+            stacked("seen"),
+            {party: losses[0] for party, losses in stacked("sites", observations[:1]).items()},
+            {int(i): messages for i, messages in stacked("others").items()},
+            np.stack([observation["epsilon"] for observation in observations]),
         )
 
 
-def _alone(config: Config, lr: Any) -> Config:
-    """Return settings that train the same models, with nothing recorded besides."""
+def _without_extras(config: Config, lr: Any) -> Config:
+    """Return settings that train the same models, and record nothing else."""
     changed: dict[str, Any] = {"lr": lr, "workers": 1, "track": None}
     if not (config.privacy or config.stop or config.keep != "last"):
         changed["eval_every"] = config.rounds
     return config.model_copy(update=changed)
 
 
-def watched(rounds: int) -> frozenset[int]:
+def reading_rounds(rounds: int) -> frozenset[int]:
     """Return the rounds in which the parties are read, evenly spaced, besides the end."""
     return frozenset(round(rounds * k / READINGS) for k in range(1, READINGS)) - {0, rounds}
 
 
 def _mean(losses: list[Array]) -> Array:
     """Return the mean confidence (R,) over readings, of those that are there."""
-    each = confidence(np.stack(losses))
-    known = ~np.isnan(each)
-    sums = np.where(known, each, 0.0).sum(0)
-    return np.asarray(np.where(known.any(0), sums / np.maximum(known.sum(0), 1), np.nan))
+    confidences = confidence(np.stack(losses))
+    defined = ~np.isnan(confidences)
+    sums = np.where(defined, confidences, 0.0).sum(0)
+    return np.asarray(np.where(defined.any(0), sums / np.maximum(defined.sum(0), 1), np.nan))
 
 
-def drawn(partition: Partition, seed: int, number: int) -> Partition:
+def redraw(partition: Partition, seed: int, number: int) -> Partition:
     """Return the partition of a run: its own for run 0; else each record is trained on with its
     client's share, independently.
 
@@ -200,13 +201,13 @@ def drawn(partition: Partition, seed: int, number: int) -> Partition:
     if number == 0:
         return partition
     clients = tuple(
-        _redrawn(rows, stream(seed, "audit membership", number, i))
+        _redraw_client(rows, stream(seed, "audit membership", number, i))
         for i, rows in enumerate(partition.clients)
     )
     return replace(partition, clients=clients)
 
 
-def _redrawn(rows: ClientRows, draw: np.random.Generator) -> ClientRows:
+def _redraw_client(rows: ClientRows, draw: np.random.Generator) -> ClientRows:
     pool = np.union1d(rows.train, rows.test)
     share = len(rows.train) / len(pool)
     while True:
@@ -215,7 +216,7 @@ def _redrawn(rows: ClientRows, draw: np.random.Generator) -> ClientRows:
             return replace(rows, train=pool[inside], test=pool[~inside])
 
 
-def divided(config: Config, partition: Partition, folder: Path) -> Scenario:
+def scenario_with(config: Config, partition: Partition, folder: Path) -> Scenario:
     """Return the scenario of a run with another partition, given by a file as users give one."""
     with writing(folder):
         path = publish(folder / "partition.json", [partition.text().encode()], mode=0o600)
@@ -226,14 +227,17 @@ def divided(config: Config, partition: Partition, folder: Path) -> Scenario:
     )
 
 
-def run_all(plan: Plan, runs: int, told: Callable[[int, int], None] = lambda *_: None) -> Shadows:
-    """Make the runs that are missing, and return what all have seen.
+def run_all(
+    plan: Plan, runs: int, report_progress: Callable[[int, int], None] = lambda *_: None
+) -> Shadows:
+    """Make the missing runs, and return the observations of all.
 
-    ``told``: called with the number of runs that are there and of all, before each and at the end.
+    ``report_progress``: called with the numbers of existing and of all runs, before each and at the
+    end.
     """
     missing = plan.missing(runs)
-    for done, number in enumerate(missing):
-        told(runs - len(missing) + done, runs)
+    for count, number in enumerate(missing):
+        report_progress(runs - len(missing) + count, runs)
         plan.run(number)
-    told(runs, runs)
+    report_progress(runs, runs)
     return plan.read(runs)

@@ -10,7 +10,7 @@ from cyclopts import Parameter, validators
 from rich.live import Live
 from rich.text import Text
 
-from pomona.audit.audit import RUNS, Told, audit
+from pomona.audit.audit import RUNS, ProgressCallback, audit
 from pomona.audit.page import NUMBERS, PARTIES, record, verdict, write
 from pomona.cli.output import EVERY, Json, console, echo_stderr, emit
 from pomona.core.errors import ConfigError
@@ -64,7 +64,7 @@ def privacy_audit(
 
 
 @contextmanager
-def progress() -> Iterator[Told]:
+def progress() -> Iterator[ProgressCallback]:
     """Yield a function that shows what is done: a line that is redrawn, or one every few
     seconds.
     """

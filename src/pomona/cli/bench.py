@@ -123,7 +123,7 @@ def bench(
         raise KeyboardInterrupt(
             f"the same command continues, finished cells are in {folder}"
         ) from None
-    requested = outcome.part(**selection)
+    requested = outcome.select(**selection)
     page = _write_page(outcome, folder, formats) if formats else None
     _print_outcome(requested, still_to_run(outcome.results), page, json)
     if "failed" in requested.counts:
@@ -304,7 +304,7 @@ class Board:
     def _text(self, group: Group, verdicts: Mapping[Path, JobState]) -> str:
         states = _states(group, verdicts)
         failed = sum(v.state == "failed" for v in states)
-        waiting = [c.folder for c in group.wanted(verdicts) if not verdicts[c.folder].settled]
+        waiting = [c.folder for c in group.ready(verdicts) if not verdicts[c.folder].settled]
         rounds = [
             s.round
             for f in dict.fromkeys(waiting)

@@ -29,11 +29,10 @@ VALUES = {
 
 def gained(folder: Path, results: Results, base: str) -> list[GainsOrReason]:
     """Return for each result its clients' gains over ``base`` on the same test samples, of the
-    models that the runs keep, and their mean; or why there are none.
+    models that the runs keep, and their mean; or the reason why they are undefined.
 
-    There are none for the base itself, where runs or their folders lack, over seeds of which each
-    has other test samples, and where clients lie: a bench's values are of the honest ones, gains of
-    all.
+    They are undefined for the base itself, without runs or their folders, if each seed has other
+    test samples, and if clients lie: a bench's values are of the honest ones, gains of all.
     """
     bases = {r["scenario"]: r for r in results["results"] if r["method"] == base}
     return [
@@ -46,7 +45,7 @@ def gained(folder: Path, results: Results, base: str) -> list[GainsOrReason]:
 
 def rows(results: Results, gains: Sequence[GainsOrReason]) -> list[dict[str, Any]]:
     """Return a record for each scenario and method: its test values, named as in ``table.csv``, and
-    its mean gain, None if there is none: ``reason`` then says why.
+    its mean gain, None if undefined, with the ``reason``.
 
     Verdicts of a scenario hold jointly (Holm): one may be open where its own interval is not.
     """
@@ -54,21 +53,21 @@ def rows(results: Results, gains: Sequence[GainsOrReason]) -> list[dict[str, Any
     table = bench_table.rows(results)
     verdicts: dict[int, Verdict | None] = {}
     for scenario in {row["scenario"] for row in table}:
-        own = [i for i, row in enumerate(table) if row["scenario"] == scenario]
-        verdicts |= zip(own, jointly([means[i] for i in own]), strict=True)
+        indices = [i for i, row in enumerate(table) if row["scenario"] == scenario]
+        verdicts |= zip(indices, jointly([means[i] for i in indices]), strict=True)
     return [
         {
             **{key: row[key] for key in ("scenario", "method", "state", "metric")},
             "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
             **{key: row[key] for key in VALUES},
-            "gain": known and known.value,
-            **{key: known and getattr(known, key) for key in ("low", "high", "p")},
-            "judged": known.judged if known else "",
-            "base": known.base if known else "",
+            "gain": mean and mean.value,
+            **{key: mean and getattr(mean, key) for key in ("low", "high", "p")},
+            "judged": mean.judged if mean else "",
+            "base": mean.base if mean else "",
             "verdict": verdicts[i],
             "reason": gain if isinstance(gain, str) else "",
         }
-        for i, (result, row, gain, known) in enumerate(
+        for i, (result, row, gain, mean) in enumerate(
             zip(results["results"], table, gains, means, strict=True)
         )
     ]
@@ -78,21 +77,23 @@ def _gained(folder: Path, result: Results, base: Results) -> GainsOrReason:
     """Return the gains over the seeds that both have finished, or why they are undefined."""
     if result is base:
         return "the base itself"
-    done = [
-        {cell["seed"]: folder / cell["folder"] for cell in each["cells"] if cell["figures"]}
-        for each in (result, base)
+    finished = [
+        {cell["seed"]: folder / cell["folder"] for cell in r["cells"] if cell["figures"]}
+        for r in (result, base)
     ]
-    mine, its = done
-    both = sorted(mine.keys() & its.keys())
-    seeds = [seed for seed in both if mine[seed].is_dir() and its[seed].is_dir()]
+    folders, base_folders = finished
+    common = sorted(folders.keys() & base_folders.keys())
+    seeds = [seed for seed in common if folders[seed].is_dir() and base_folders[seed].is_dir()]
     if not seeds:
-        return "the folders of its runs are missing" if both else "no seed of both has finished"
-    if any("attack" in (each["settings"] or {}) for each in (result, base)):
+        return "the folders of its runs are missing" if common else "no seed of both has finished"
+    if any("attack" in (r["settings"] or {}) for r in (result, base)):
         return "clients lie: values are of the honest ones, a gain would be of all"
     if metric(result) != metric(base):
         return "its metric is another"
     try:
-        clients, mean = gains([load(mine[s]) for s in seeds], [load(its[s]) for s in seeds])
+        clients, mean = gains(
+            [load(folders[s]) for s in seeds], [load(base_folders[s]) for s in seeds]
+        )
     except ConfigError:
         return f"each seed has other test samples; {ONE_PARTITION}"
     except (StorageError, DataError):
@@ -100,10 +101,14 @@ def _gained(folder: Path, result: Results, base: Results) -> GainsOrReason:
     return (clients, mean) if mean else "no client's test samples define it"
 
 
-def shown(row: Mapping[str, Any], judge: Metric) -> list[str]:
-    """Return a record's gain, its interval and its verdict, or why it has none, as text."""
-    ends = [judge.number(row[end], "+") for end in ("low", "high") if row[end] is not None]
-    return [judge.gap(row["gain"]), " to ".join(ends) or NOTHING, row["verdict"] or row["reason"]]
+def gain_cells(row: Mapping[str, Any], judge: Metric) -> list[str]:
+    """Return a record's gain, interval and verdict, or the reason why it has none, as text."""
+    interval = [judge.number(row[end], "+") for end in ("low", "high") if row[end] is not None]
+    return [
+        judge.gap(row["gain"]),
+        " to ".join(interval) or NOTHING,
+        row["verdict"] or row["reason"],
+    ]
 
 
 def html(folder: Path, results: Results, base: str) -> str:
@@ -117,7 +122,7 @@ def html(folder: Path, results: Results, base: str) -> str:
         cells = [row["scenario"], row["method"], row["state"], *[NOTHING] * (len(head) - 3)]
         if row["metric"] is not None:
             tested = [judge.text(row[key]) for key in values]
-            cells[2:] = [judge.title, *tested, *shown(row, judge)]
+            cells[2:] = [judge.title, *tested, *gain_cells(row, judge)]
         body.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     caption = (

@@ -61,9 +61,9 @@ class Bench:
         Raises PomonaError if pandas is not installed.
         """
         gained = bench_gains.gained(self.folder, self.results, base)
-        found = bench_gains.rows(self.results, gained)
-        names = found[0] if found else ()
-        return as_frame({name: [row[name] for row in found] for name in names})
+        records = bench_gains.rows(self.results, gained)
+        names = records[0] if records else ()
+        return as_frame({name: [row[name] for row in records] for name in names})
 
     def __repr__(self) -> str:
         runs = ", ".join(f"{count} {state}" for state, count in self.counts.items())
@@ -96,53 +96,60 @@ class Bench:
         cells = [c for r in self.results["results"] for c in r["cells"] if c["figures"]]
         return distinct(Note(**note) for c in cells for note in c["figures"].get("notes", ()))
 
-    def part(self, scenarios: Collection[str] = (), methods: Collection[str] = ()) -> "Bench":
+    def select(self, scenarios: Collection[str] = (), methods: Collection[str] = ()) -> "Bench":
         """Return the results of some scenarios and methods; an empty selection includes all."""
-        own = [
+        selected = [
             r
             for r in self.results["results"]
             if (not scenarios or r["scenario"] in scenarios)
             and (not methods or r["method"] in methods)
         ]
-        names = {"scenarios": {r["scenario"] for r in own}, "methods": {r["method"] for r in own}}
-        kept = {
-            key: {n: about for n, about in self.results[key].items() if n in names[key]}
+        names = {
+            "scenarios": {r["scenario"] for r in selected},
+            "methods": {r["method"] for r in selected},
+        }
+        headers = {
+            key: {n: header for n, header in self.results[key].items() if n in names[key]}
             for key in names
         }
-        return replace(self, results={**self.results, **kept, "results": own})
+        return replace(self, results={**self.results, **headers, "results": selected})
 
 
 def collect(
-    suite: Suite, size: Size, groups: Sequence[Group], verdicts: Mapping[Path, JobState], out: Path
+    suite: Suite,
+    size: Size,
+    groups: Sequence[Group],
+    verdicts: Mapping[Path, JobState],
+    folder: Path,
 ) -> Bench:
     """Collect the results of a bench, finished or not."""
-    part = suite.sized(size)
-    own = {v.folder: verdicts[v.folder] for g in groups for v in g.wanted(verdicts)}
-    made_with = {json.dumps(v.figures["versions"]) for v in own.values() if v.figures}
+    sized = suite.sized(size)
+    states = {v.folder: verdicts[v.folder] for g in groups for v in g.ready(verdicts)}
+    versions = {json.dumps(v.figures["versions"]) for v in states.values() if v.figures}
     results = {
         "schema": SCHEMA,
         **{key: getattr(suite, key) for key in ("title", "note", "own")},
         "reference": suite.reference
         and suite.reference.model_dump(mode="json", exclude_unset=True),
         "size": size,
-        "seeds": list(part.seeds or ()),
-        "tuning": {"points": part.points, "seed": suite.search_seed, "rule": RULE},
+        "seeds": list(sized.seeds or ()),
+        "tuning": {"points": sized.points, "seed": suite.search_seed, "rule": RULE},
         "scenarios": _scenarios(suite, groups),
         "methods": _methods(suite, size, groups),
-        "versions": [json.loads(text) for text in sorted(made_with)],
+        "versions": [json.loads(text) for text in sorted(versions)],
         "results": [_result(group, verdicts) for group in groups],
     }
-    timing = {str(folder): list(v.seconds) for folder, v in sorted(own.items()) if v.seconds}
-    return Bench(out, json.loads(json.dumps(results, allow_nan=False)), timing)
+    timing = {str(cell): list(v.seconds) for cell, v in sorted(states.items()) if v.seconds}
+    return Bench(folder, json.loads(json.dumps(results, allow_nan=False)), timing)
 
 
 def _scenarios(suite: Suite, groups: Sequence[Group]) -> Tree:
-    columns, wanted = suite.scenario.items(), {g.scenario for g in groups}
-    return {name: {"title": column.title} for name, column in columns if name in wanted}
+    columns, names = suite.scenario.items(), {g.scenario for g in groups}
+    return {name: {"title": column.title} for name, column in columns if name in names}
 
 
 def _methods(suite: Suite, size: Size, groups: Sequence[Group]) -> Tree:
-    wanted = {g.method for g in groups}
+    names = {g.method for g in groups}
     return {
         name: {
             "row": row.row,
@@ -150,7 +157,7 @@ def _methods(suite: Suite, size: Size, groups: Sequence[Group]) -> Tree:
             "space": {key: list(values) for key, values in suite.space(size, name).items()},
         }
         for name, row in suite.method.items()
-        if name in wanted
+        if name in names
     }
 
 
@@ -184,21 +191,25 @@ def _state(cells: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cell(cell: Cell, verdict: JobState) -> dict[str, Any]:
-    own = verdict.figures
+    figures = verdict.figures
     return {
         "seed": cell.seed,
         "folder": str(cell.folder),
         "state": verdict.state,
         "reason": verdict.failure.reason if verdict.failure else "",
-        "figures": {k: v for k, v in own.items() if k != "versions"} if own else None,
+        "figures": {k: v for k, v in figures.items() if k != "versions"} if figures else None,
     }
 
 
 def _tried(trial: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
     """Return the result of one point of the search."""
-    own = trial["figures"]
+    figures = trial["figures"]
     record = {k: v for k, v in trial.items() if k != "figures"}
-    return {"point": dict(cell.point), **record, "validation": own["validation"] if own else None}
+    return {
+        "point": dict(cell.point),
+        **record,
+        "validation": figures["validation"] if figures else None,
+    }
 
 
 def _settings(cell: Cell) -> Tree:
@@ -222,26 +233,26 @@ def save(bench: Bench) -> None:
         publish(bench.folder / name, [text.encode()])
 
 
-def require_same(suite: Suite, out: Path) -> None:
+def require_same(suite: Suite, folder: Path) -> None:
     """Refuse a folder with the table of another suite, which this one would replace.
 
     A suite that has grown has the same title and all scenarios and methods of the table. Results
     that cannot be read are written anew from the cells.
     """
     try:
-        known = load(out).results
+        stored = load(folder).results
     except StorageError:
         return
     lost = [
-        f"{kind} {', '.join(gone)}"
-        for kind, own in (("scenario", suite.scenario), ("method", suite.method))
-        if (gone := [name for name in known[f"{kind}s"] if name not in own])
+        f"{axis} {', '.join(missing)}"
+        for axis, names in (("scenario", suite.scenario), ("method", suite.method))
+        if (missing := [name for name in stored[f"{axis}s"] if name not in names])
     ]
-    if known["title"] != suite.title or lost:
-        what = f"has no {' and no '.join(lost)}" if lost else f"is {suite.title!r}"
+    if stored["title"] != suite.title or lost:
+        problem = f"has no {' and no '.join(lost)}" if lost else f"is {suite.title!r}"
         raise StorageError(
-            f"{out} holds the table of the suite {known['title']!r}, and this one {what}; give "
-            f"another folder (--out){'' if lost else ', or that title'}"
+            f"{folder} holds the table of the suite {stored['title']!r}, and this one {problem}; "
+            f"give another folder (--out){'' if lost else ', or that title'}"
         )
 
 
@@ -249,9 +260,9 @@ def load(folder: Path | str) -> Bench:
     """Read a bench's results. Raises StorageError if the folder has no readable ones."""
     folder = Path(folder)
 
-    def unreadable(why: str) -> StorageError:
+    def unreadable(reason: str) -> StorageError:
         return StorageError(
-            f"{folder} holds no readable bench ({why}); give a folder that `pomona bench` wrote"
+            f"{folder} holds no readable bench ({reason}); give a folder that `pomona bench` wrote"
         )
 
     try:
@@ -259,8 +270,8 @@ def load(folder: Path | str) -> Bench:
         schema = results.get("schema") if isinstance(results, dict) else None
         if schema != SCHEMA:
             raise unreadable(f"schema {plain(str(schema), 40)}, this version reads {SCHEMA}")
-        known, passed = SavedResults.model_validate(results), Timing.model_validate(timing)
-        return Bench(folder, known.model_dump(exclude_unset=True), passed.model_dump())
+        saved, passed = SavedResults.model_validate(results), Timing.model_validate(timing)
+        return Bench(folder, saved.model_dump(exclude_unset=True), passed.model_dump())
     except OSError as fault:
         raise unreadable(str(fault.strerror)) from None
     except ValidationError as fault:

@@ -21,10 +21,10 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 
 def _row(result: Mapping[str, Any]) -> dict[str, Any]:
-    done = _figures(result)
-    validation = spread([_validation(figures) for figures in done])
-    kept = over_seeds(result, "last", "loss")
-    found = {
+    finished = _figures(result)
+    validation = spread([_validation(figures) for figures in finished])
+    losses = over_seeds(result, "last", "loss")
+    metrics = {
         "test_at_best_validation": over_seeds(result, "best_validation"),
         "test_at_last": over_seeds(result, "last"),
         "test_accuracy_at_best_validation": over_seeds(result, "best_validation", "accuracy"),
@@ -34,25 +34,25 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
         "std_over_clients_last": over_seeds(result, "last", "std"),
         "worst_client_last": over_seeds(result, "last", "worst"),
         "percentile_10_last": over_seeds(result, "last", "percentile_10"),
-        "loss_last": kept,
+        "loss_last": losses,
     }
     return {
         "scenario": result["scenario"],
         "method": result["method"],
         "state": result["state"],
-        "model": done[0]["headline"] if done else None,
-        "metric": metric(result).name if done else None,
-        "seeds": kept.n if kept else 0,
+        "model": finished[0]["headline"] if finished else None,
+        "metric": metric(result).name if finished else None,
+        "seeds": losses.n if losses else 0,
         "validation_at_best_validation_mean": validation and validation.mean,
         **{
-            f"{name}_{part}": own and getattr(own, part)
-            for name, own in found.items()
-            for part in ("mean", "std")
+            f"{name}_{field}": statistic and getattr(statistic, field)
+            for name, statistic in metrics.items()
+            for field in ("mean", "std")
         },
-        **{f"{name}_mean": own and own.mean for name, own in means.items()},
-        "rounds": done[0]["rounds"] if done else None,
-        "bytes_down": done[0]["bytes_down"] if done else None,
-        "bytes_up": done[0]["bytes_up"] if done else None,
+        **{f"{name}_mean": statistic and statistic.mean for name, statistic in means.items()},
+        "rounds": finished[0]["rounds"] if finished else None,
+        "bytes_down": finished[0]["bytes_down"] if finished else None,
+        "bytes_up": finished[0]["bytes_up"] if finished else None,
         "points_tried": len(result["search"]),
         "chosen": point(result["chosen"] or {}),
     }
@@ -62,18 +62,18 @@ def over_seeds(result: Mapping[str, Any], moment: str, key: str = "mean") -> Spr
     """Return a statistic over clients of the headline model on test data, over the finished seeds;
     None without a value.
     """
-    found = [f["models"].get(f["headline"], {}).get(moment) for f in _figures(result)]
-    return spread([m["summary"][key] for m in found if m])
+    moments = [f["models"].get(f["headline"], {}).get(moment) for f in _figures(result)]
+    return spread([m["summary"][key] for m in moments if m])
 
 
-def told(value: Spread | None, metric: Metric, more: str = "") -> str:
-    """Format mean ± standard deviation of a metric (with the number of seeds, and ``more``); a dash
-    for None.
+def format_spread(value: Spread | None, metric: Metric, suffix: str = "") -> str:
+    """Format mean ± standard deviation of a metric (with the number of seeds, and ``suffix``); a
+    dash for None.
     """
     if value is None:
         return NOTHING
     std = "" if value.std is None else f" ± {metric.number(value.std)}"
-    return f"{metric.number(value.mean)}{std} ({value.n}{more})"
+    return f"{metric.number(value.mean)}{std} ({value.n}{suffix})"
 
 
 def _validation(figures: Mapping[str, Any]) -> float | None:
@@ -81,9 +81,9 @@ def _validation(figures: Mapping[str, Any]) -> float | None:
     one.
     """
     chosen, curve = figures["validation"], figures["curve"]
-    known = dict(zip(curve["round"], curve["validation_value"], strict=True))
-    found: float | None = known.get(chosen["round"]) if chosen else None
-    return found
+    by_round = dict(zip(curve["round"], curve["validation_value"], strict=True))
+    score: float | None = by_round.get(chosen["round"]) if chosen else None
+    return score
 
 
 def csv(results: Results) -> str:
@@ -95,30 +95,30 @@ def markdown(results: Results) -> str:
     """Return ``table.md``: the metric of each run, chosen settings, missing results with reasons,
     and versions.
     """
-    parts = [f"# {results['title']}", _about(results)]
-    for moment, words in (
+    blocks = [f"# {results['title']}", _introduction(results)]
+    for moment, phrase in (
         ("best_validation", "the round best on validation"),
         ("last", "the last round"),
     ):
-        parts += [
-            f"{heading(results)}, in {words}:",
+        blocks += [
+            f"{heading(results)}, in {phrase}:",
             markdown_grid(grid(results, values(results, moment))),
         ]
-    parts += [*_choices(results), *_unfinished(results)]
-    parts += [text for text in (at_the_edge(results), still_to_run(results)) if text]
-    parts += [
-        f"Made with {', '.join(f'{k} {v}' for k, v in made.items())}."
-        for made in results["versions"]
+    blocks += [*_choices(results), *_unfinished(results)]
+    blocks += [text for text in (at_the_edge(results), still_to_run(results)) if text]
+    blocks += [
+        f"Made with {', '.join(f'{k} {v}' for k, v in versions.items())}."
+        for versions in results["versions"]
     ]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(blocks) + "\n"
 
 
 def _choices(results: Results) -> list[str]:
     """Return what a search chose, below a heading; empty without a search."""
-    own = results["results"]
-    if not any(r["search"] for r in own):
+    entries = results["results"]
+    if not any(r["search"] for r in entries):
         return []
-    cells = {(r["method"], r["scenario"]): _choice(r) for r in own}
+    cells = {(r["method"], r["scenario"]): _choice(r) for r in entries}
     return ["Settings chosen, of so many tried:", markdown_grid(grid(results, cells))]
 
 
@@ -133,16 +133,18 @@ def _unfinished(results: Results) -> list[str]:
 
 def still_to_run(results: Results) -> str:
     """Name the methods and scenarios that wait for runs, in a sentence; empty if none."""
-    found: dict[str, list[str]] = {}
+    missing: dict[str, list[str]] = {}
     for scenario in results["scenarios"]:
         states = {r["method"]: r["state"] for r in results["results"] if r["scenario"] == scenario}
         waiting = [method for method, state in states.items() if state == "waiting"]
         if waiting:
-            found.setdefault(
+            missing.setdefault(
                 "all methods" if len(waiting) == len(states) else ", ".join(waiting), []
             ).append(scenario)
-    told = "; ".join(f"{methods} in {', '.join(scenarios)}" for methods, scenarios in found.items())
-    return f"Still to run: {told}." if told else ""
+    text = "; ".join(
+        f"{methods} in {', '.join(scenarios)}" for methods, scenarios in missing.items()
+    )
+    return f"Still to run: {text}." if text else ""
 
 
 def at_the_edge(results: Results) -> str:
@@ -151,7 +153,7 @@ def at_the_edge(results: Results) -> str:
 
     A better value may lie beyond such a grid.
     """
-    found: dict[str, list[str]] = {}
+    edges: dict[str, list[str]] = {}
     for result in results["results"]:
         space = results["methods"][result["method"]]["space"]
         for key, chosen in (result["chosen"] or {}).items():
@@ -161,13 +163,13 @@ def at_the_edge(results: Results) -> str:
                 and all(is_number(v) for v in values)
                 and chosen in {min(values), max(values)}
             ):
-                found.setdefault(f"{key}={chosen}", []).append(
+                edges.setdefault(f"{key}={chosen}", []).append(
                     f"{result['method']} in {result['scenario']}"
                 )
-    told = "; ".join(f"{setting} of {', '.join(cells)}" for setting, cells in found.items())
+    text = "; ".join(f"{setting} of {', '.join(cells)}" for setting, cells in edges.items())
     return (
-        f"Chosen at the edge of the grid, so that a better value may lie beyond it: {told}."
-        if told
+        f"Chosen at the edge of the grid, so that a better value may lie beyond it: {text}."
+        if text
         else ""
     )
 
@@ -180,13 +182,13 @@ def reasons(results: Results) -> dict[str, list[str]]:
         for c in (*r["search"], *r["cells"])
         if c["reason"]
     }
-    found: dict[str, list[str]] = {}
+    by_reason: dict[str, list[str]] = {}
     for folder, cell in cells.items():
-        found.setdefault(f"{cell['state']}: {cell['reason']}", []).append(folder)
-    return found
+        by_reason.setdefault(f"{cell['state']}: {cell['reason']}", []).append(folder)
+    return by_reason
 
 
-def _about(results: Results) -> str:
+def _introduction(results: Results) -> str:
     reference = (
         f"To be compared with {results['reference']['title']}. " if results["reference"] else ""
     )
@@ -214,40 +216,46 @@ def metric(result: Mapping[str, Any]) -> Metric:
 
 def heading(results: Results) -> str:
     """Return the heading for the values of a grid; cells name their metric if there are several."""
-    known = list(dict.fromkeys(metric(r) for r in _done(results)))
+    metrics = list(dict.fromkeys(metric(r) for r in _finished(results)))
     return (
-        f"Test {known[0].heading}"
-        if len(known) == 1
+        f"Test {metrics[0].heading}"
+        if len(metrics) == 1
         else "On test data, each scenario in its own metric"
     )
 
 
-def value(result: Mapping[str, Any], moment: str, named: bool = False) -> str:
+def value(result: Mapping[str, Any], moment: str, with_name: bool = False) -> str:
     """Format a result's metric as mean ± standard deviation (number of seeds), or the reason for
     its absence.
 
-    ``named``: whether to add the metric's name.
+    ``with_name``: whether to add the metric's name.
     """
-    own, judged, state = over_seeds(result, moment), metric(result), str(result["state"])
-    if own is None:
+    statistic, result_metric, state = (
+        over_seeds(result, moment),
+        metric(result),
+        str(result["state"]),
+    )
+    if statistic is None:
         return NOTHING if state == "finished" else state
-    heading = f"{judged.heading} " if named else ""
-    return heading + told(own, judged, "" if state == "finished" else f", others {state}")
+    heading = f"{result_metric.heading} " if with_name else ""
+    return heading + format_spread(
+        statistic, result_metric, "" if state == "finished" else f", others {state}"
+    )
 
 
 def values(results: Results, moment: str) -> dict[tuple[str, str], str]:
     """Return (method, scenario) -> the text of ``value``, with the metric's name if there are
     several metrics.
     """
-    named = len({metric(r) for r in _done(results)}) > 1
-    return {(r["method"], r["scenario"]): value(r, moment, named) for r in results["results"]}
+    with_name = len({metric(r) for r in _finished(results)}) > 1
+    return {(r["method"], r["scenario"]): value(r, moment, with_name) for r in results["results"]}
 
 
 def _figures(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [c["figures"] for c in result["cells"] if c["figures"]]
 
 
-def _done(results: Results) -> list[Mapping[str, Any]]:
+def _finished(results: Results) -> list[Mapping[str, Any]]:
     return [r for r in results["results"] if _figures(r)]
 
 

@@ -74,9 +74,12 @@ class WorkerProcess:
 
     def _alive(self) -> tuple[ForkServerProcess, "Connection[Any, Any]"]:
         if not self._process or not self._pipe or not self._process.is_alive():
-            self._pipe, there = CONTEXT.Pipe()
+            self._pipe, child_end = CONTEXT.Pipe()
             process = CONTEXT.Process(
-                target=_serve, args=(there, own_code_folders()), daemon=True, name="pomona-bench"
+                target=_serve,
+                args=(child_end, own_code_folders()),
+                daemon=True,
+                name="pomona-bench",
             )
             try:
                 process.start()
@@ -85,7 +88,7 @@ class WorkerProcess:
                     f"its process cannot be started ({fault}); start again to continue"
                 ) from None
             finally:
-                there.close()
+                child_end.close()
             with self._lock:
                 self._process = process
                 if self._closed:  # while it was being started
@@ -142,11 +145,11 @@ def _start_server() -> None:
     CONTEXT.set_forkserver_preload(["pomona.experiments.job"])
     # otherwise the server is started implicitly, and unblocks the signal
     resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         ensure_running()
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _serve(pipe: "Connection[Any, Any]", folders: Sequence[Path]) -> None:
@@ -176,30 +179,33 @@ def _follow_parent() -> None:
 
 
 @contextmanager
-def on_cluster(cluster: str, out: Path) -> Iterator[ray_cluster.Jobs]:
+def on_cluster(cluster: str, folder: Path) -> Iterator[ray_cluster.Jobs]:
     """Yield an executor of the Ray cluster at an address (``ray_cluster.connected``), which gives
     each job a core.
 
-    Its nodes need this package, and data sets and the folder ``out`` at the same paths, on shared
-    storage.
+    Its nodes need this package, and data sets and the folder ``folder`` at the same paths, on
+    shared storage.
 
     Raises:
         ConfigError: the extra is not installed, the address does not respond, or a node has other
             versions.
-        StorageError: a node cannot access ``out``.
+        StorageError: a node cannot access ``folder``.
     """
     with ray_cluster.connected(cluster, len(os.sched_getaffinity(0))):
         for node, versions in ray_cluster.on_each_node(same_everywhere):
             ray_cluster.require_same(node, versions, same_everywhere())
-        with writing(out):
-            out.mkdir(parents=True, exist_ok=True)
-            with NamedTemporaryFile(dir=out) as token:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with NamedTemporaryFile(dir=folder) as token:
                 blind = [
-                    node for node, seen in ray_cluster.on_each_node(_sees, token.name) if not seen
+                    node
+                    for node, visible in ray_cluster.on_each_node(_sees, token.name)
+                    if not visible
                 ]
         if blind:
             raise StorageError(
-                f"{', '.join(blind)}: does not see {out.absolute()}; give an --out that all share"
+                f"{', '.join(blind)}: does not see {folder.absolute()}; give an --out that "
+                "all share"
             )
         yield ray_cluster.Jobs()
 

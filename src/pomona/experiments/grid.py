@@ -64,7 +64,7 @@ class Group:
         settled = [verdicts[cell.folder] for cell in self.trials]
         return choose([v.score for v in settled]) if all(v.settled for v in settled) else None
 
-    def wanted(self, verdicts: Mapping[Path, JobState]) -> tuple[Cell, ...]:
+    def ready(self, verdicts: Mapping[Path, JobState]) -> tuple[Cell, ...]:
         """Return the cells that are ready to run, finished or not: the trials, then the chosen
         point's.
         """
@@ -85,10 +85,10 @@ def plan(suite: Suite, size: Size) -> tuple[Group, ...]:
 
 
 def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
-    part = suite.sized(size)
-    assert part.seeds
-    assert part.points
-    tried = points(suite.space(size, method), part.points, suite.search_seed, method)
+    sized = suite.sized(size)
+    assert sized.seeds
+    assert sized.points
+    tried = points(suite.space(size, method), sized.points, suite.search_seed, method)
 
     def cell(point: Point, seed: int) -> Cell:
         config = suite.config(size, scenario, method, point, seed)
@@ -99,7 +99,11 @@ def _group(suite: Suite, size: Size, scenario: str, method: str) -> Group:
     for trial in trials:
         _require_validation(trial)
     return Group(
-        scenario, method, tried, trials, tuple(tuple(cell(p, s) for s in part.seeds) for p in tried)
+        scenario,
+        method,
+        tried,
+        trials,
+        tuple(tuple(cell(p, s) for s in sized.seeds) for p in tried),
     )
 
 
@@ -117,16 +121,16 @@ def digest(config: Config) -> str:
     """Return the SHA-256 in hex of non-default settings, so that adding a key does not change
     existing digests.
     """
-    own = {
+    settings = {
         **flat(config.model_dump(mode="json", exclude_defaults=True)),
         "method.name": config.method.name,
     }
-    named = {"partition.name": config.partition.name} if config.partition else {}
-    own = {k: v for k, v in {**own, **named}.items() if k not in INERT}
-    return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+    partition = {"partition.name": config.partition.name} if config.partition else {}
+    settings = {k: v for k, v in {**settings, **partition}.items() if k not in INERT}
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-MOST_POINTS = 2**62  # points of a grid, so that an index fits the generator
+MAX_POINTS = 2**62  # points of a grid, so that an index fits the generator
 RULE = (
     "the point with the best mean over clients of the metric on validation data, in its best "
     "round, of the method's headline model; where those data do not define the metric, with the "
@@ -135,42 +139,42 @@ RULE = (
 
 
 def points(
-    space: Mapping[str, Sequence[Any]], most: int, seed: int, name: str
+    space: Mapping[str, Sequence[Any]], limit: int, seed: int, name: str
 ) -> tuple[Point, ...]:
-    """Draw at most ``most`` points from a grid, in the grid's order; all of a smaller grid.
+    """Draw at most ``limit`` points from a grid, in the grid's order; all of a smaller grid.
 
     Args:
         space: dotted keys and the values of each; the last key varies fastest.
-        most: the budget, at least 1.
+        limit: the budget, at least 1.
         seed: of the draw, without replacement.
         name: the method's, which has its own draw.
 
     Returns:
         The points; one empty point for an empty space.
 
-    Raises ConfigError for a grid of more than ``MOST_POINTS``.
+    Raises ConfigError for a grid of more than ``MAX_POINTS``.
     """
     size = prod(map(len, space.values()))
-    if size <= most:
+    if size <= limit:
         return tuple(_point(space, i) for i in range(size))
-    if size > MOST_POINTS:
+    if size > MAX_POINTS:
         raise ConfigError(
-            f"the search of {name} has {size:.1e} points, at most {MOST_POINTS:.1e} are drawn from"
+            f"the search of {name} has {size:.1e} points, at most {MAX_POINTS:.1e} are drawn from"
         )
-    drawn = stream(seed, f"tuning {name}").choice(size, most, replace=False)
-    return tuple(_point(space, i) for i in sorted(drawn.tolist()))
+    indices = stream(seed, f"tuning {name}").choice(size, limit, replace=False)
+    return tuple(_point(space, i) for i in sorted(indices.tolist()))
 
 
 def _point(space: Mapping[str, Sequence[Any]], number: int) -> Point:
     """Return the point with an index in the grid's order, without building the grid."""
     values = {}
-    for key, known in reversed(list(space.items())):
-        number, place = divmod(number, len(known))
-        values[key] = known[place]
+    for key, choices in reversed(list(space.items())):
+        number, position = divmod(number, len(choices))
+        values[key] = choices[position]
     return {key: values[key] for key in space}
 
 
 def choose(scores: Sequence[float | None]) -> int | None:
     """Return the first of the highest scores; None if no point has one."""
-    known = [s for s in scores if s is not None]
-    return scores.index(max(known)) if known else None
+    defined = [s for s in scores if s is not None]
+    return scores.index(max(defined)) if defined else None

@@ -73,28 +73,28 @@ def bench(
             "method": dict(rows),
         }
     )
-    made = run(suite, Path(out), jobs=jobs, retry=retry, watch=watch)
-    _require_own(made, suite)
+    finished = run(suite, Path(out), jobs=jobs, retry=retry, watch=watch)
+    _require_same_data(finished, suite)
     warner = CallerWarnings(sys._getframe(1))
-    for note in made.notes:
+    for note in finished.notes:
         warner.on_note(note.text)
-    return made
+    return finished
 
 
-def _title(out: Path) -> str:
+def _title(folder: Path) -> str:
     """Return the title of the bench in a folder, whatever the folder is called; else its name."""
     try:
-        return str(load(out).results["title"])
+        return str(load(folder).results["title"])
     except StorageError:
-        return out.absolute().name or "bench"
+        return folder.absolute().name or "bench"
 
 
-def _require_own(made: Bench, suite: Suite) -> None:
+def _require_same_data(finished: Bench, suite: Suite) -> None:
     """Refuse results of other data in memory: settings do not tell them apart."""
-    for result in made.results["results"]:
-        held = {**suite.base.run, **suite.scenario[result["scenario"]].run}.get("data")
-        found = {cell["figures"]["data"] for cell in result["cells"] if cell["figures"]}
-        if isinstance(held, InMemory) and found - {read(held).fingerprint}:
+    for result in finished.results["results"]:
+        data = {**suite.base.run, **suite.scenario[result["scenario"]].run}.get("data")
+        fingerprints = {cell["figures"]["data"] for cell in result["cells"] if cell["figures"]}
+        if isinstance(data, InMemory) and fingerprints - {read(data).fingerprint}:
             raise StorageError(
-                f"{made.folder} has runs over other data of this form; give another folder"
+                f"{finished.folder} has runs over other data of this form; give another folder"
             )

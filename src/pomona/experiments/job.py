@@ -51,7 +51,7 @@ class Failure:
     passing: bool = False
 
     @classmethod
-    def of(cls, fault: BaseException) -> "Failure":
+    def from_exception(cls, fault: BaseException) -> "Failure":
         """Create a failure from an exception."""
         return cls(exit_code(fault), stated(fault), isinstance(fault, StorageError))
 
@@ -92,7 +92,7 @@ def work(tree: Tree, folder: str, data: InMemory | None = None) -> Failure | Non
         reader = (lambda _: read(data)) if data else _read
         simulate(Scenario.prepare(resolve(tree), reader), Path(folder), resume=True)
     except Exception as fault:  # any failure of a cell leaves the others running
-        return Failure.of(fault)
+        return Failure.from_exception(fault)
     return None
 
 
@@ -106,12 +106,14 @@ def _read_once(settings: str) -> Dataset:
     return read(data_settings(**json.loads(settings)))
 
 
-def look(folder: Path, config: Config) -> JobState:
+def read_state(folder: Path, config: Config) -> JobState:
     """Read a cell's folder; "waiting" means neither a finished run nor a stored failure."""
     try:
         text = content(folder / FAILURE)
         return JobState("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
-    except FileNotFoundError:  # it has none, or another bench has just taken it back (``forget``)
+    except (
+        FileNotFoundError
+    ):  # it has none, or another bench has just taken it back (``clear_failure``)
         pass
     except (OSError, StorageError, ValidationError) as fault:
         raise StorageError(
@@ -132,11 +134,15 @@ def look(folder: Path, config: Config) -> JobState:
 
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
     """Refuse a finished run that was made with other defaults."""
-    then, now = flat(stored), flat(fitted(config).tree())
+    previous, current = flat(stored), flat(fitted(config).tree())
     for key in ("lr", "engine"):  # the run has the values found
-        if now[key] == "auto":
-            then[key] = "auto"
-    changed = [k for k in sorted(then.keys() & now.keys()) if then[k] != now[k] and k not in INERT]
+        if current[key] == "auto":
+            previous[key] = "auto"
+    changed = [
+        k
+        for k in sorted(previous.keys() & current.keys())
+        if previous[k] != current[k] and k not in INERT
+    ]
     if changed:
         raise StorageError(
             f"{folder} was made when {', '.join(changed)} had other defaults; remove it, or give "
@@ -156,7 +162,7 @@ def missing_data(settings: DataSettings) -> str:
     return ""
 
 
-def put_on_file(folder: Path, failure: Failure) -> None:
+def store_failure(folder: Path, failure: Failure) -> None:
     """Store a failure for later starts. Raises StorageError."""
     try:
         publish(folder / FAILURE, [json.dumps(asdict(failure), indent=2).encode() + b"\n"])
@@ -166,7 +172,7 @@ def put_on_file(folder: Path, failure: Failure) -> None:
         ) from None
 
 
-def forget(folder: Path) -> None:
+def clear_failure(folder: Path) -> None:
     """Remove a stored failure, so that the cell resumes from its last committed round."""
     (folder / FAILURE).unlink(missing_ok=True)
 
@@ -192,8 +198,8 @@ def figures(result: Result) -> Figures:
     round; ``test_accuracy_pooled`` is over samples.
     """
     headline, n = tuple(result.about["headline"]), result.clients
-    named = {(e.model, e.when) for e in result.evaluations}
-    order = sorted(named, key=lambda kind: (kind != headline, kind))
+    models = {(e.model, e.when) for e in result.evaluations}
+    order = sorted(models, key=lambda key: (key != headline, key))
     chosen = best_on_validation(result, *headline)
     return {
         "headline": ", ".join(headline),
@@ -211,7 +217,7 @@ def figures(result: Result) -> Figures:
         },
         "curve": _curve(result, *headline),
         "unseen": result.summary["unseen"],
-        **({"backdoor": found} if (found := result.summary.get("backdoor")) else {}),
+        **({"backdoor": backdoor} if (backdoor := result.summary.get("backdoor")) else {}),
         "privacy": result.summary.get("privacy"),
         "versions": {**result.about["versions"], "engine": result.about["engine"]},
         "notes": [
@@ -240,21 +246,25 @@ class ValidationScore(NamedTuple):
     round: int
 
 
-def best_on_validation(result: Result, model: str, when: str) -> ValidationScore | None:
+def best_on_validation(result: Result, model: str, moment: str) -> ValidationScore | None:
     """Return the best client mean on validation and its round, the first in case of ties.
 
     The untrained model is used only if there is no other.
     """
-    curve = [e.point for e in result.curve(model, when, "validation")]
-    found = best(curve, result.metric) or best(curve, result.metric, least=0)
-    return ValidationScore(found.metric.goodness(found.value), found.round) if found else None
+    curve = [e.point for e in result.curve(model, moment, "validation")]
+    best_point = best(curve, result.metric) or best(curve, result.metric, least=0)
+    return (
+        ValidationScore(best_point.metric.goodness(best_point.value), best_point.round)
+        if best_point
+        else None
+    )
 
 
-def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
-    tests = {e.round: e for e in result.curve(model, when, "test")}
+def _moments(result: Result, model: str, moment: str, n: int) -> dict[str, Any] | None:
+    tests = {e.round: e for e in result.curve(model, moment, "test")}
     if not tests:
         return None
-    chosen, liars = best_on_validation(result, model, when), attack_of(result)
+    chosen, liars = best_on_validation(result, model, moment), attack_of(result)
     among = liars.honest(n) if liars else range(n)
     return {
         "last": _moment(tests[max(tests)], n, among),
@@ -266,21 +276,26 @@ def _moments(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
 
 def _moment(evaluation: Evaluation, n: int, among: Sequence[int]) -> dict[str, Any]:
     """Return an evaluation's values of all n clients, and their summary over some."""
-    parts = {
+    columns = {
         key: evaluation.by_client(getattr(evaluation, key), range(n))
         for key in ("value", "accuracy", "loss")
     }
     samples = [s or 0 for s in evaluation.by_client(evaluation.samples, range(n))]
-    some = {key: [values[i] for i in among] for key, values in parts.items()}
-    spread = summarize(some["value"], [samples[i] for i in among], metric=evaluation.judged)
-    means = {key: mean_of_known(some[key]) for key in ("loss", "accuracy")}
-    return {"round": evaluation.round, **parts, "samples": samples, "summary": {**spread, **means}}
+    selected = {key: [values[i] for i in among] for key, values in columns.items()}
+    spread = summarize(selected["value"], [samples[i] for i in among], metric=evaluation.judged)
+    means = {key: mean_of_known(selected[key]) for key in ("loss", "accuracy")}
+    return {
+        "round": evaluation.round,
+        **columns,
+        "samples": samples,
+        "summary": {**spread, **means},
+    }
 
 
-def _curve(result: Result, model: str, when: str) -> dict[str, list[Any]]:
-    tests = result.curve(model, when, "test")
-    held_out = {e.round: e for e in result.curve(model, when, "validation")}
-    paired = [held_out.get(e.round) for e in tests]
+def _curve(result: Result, model: str, moment: str) -> dict[str, list[Any]]:
+    tests = result.curve(model, moment, "test")
+    validation = {e.round: e for e in result.curve(model, moment, "validation")}
+    paired = [validation.get(e.round) for e in tests]
     return {
         "round": [e.round for e in tests],
         "test_value": [e.mean for e in tests],

@@ -3,7 +3,7 @@
     title = "table 1 of the APPLE paper"
     source = "Luo and Wu, IJCAI 2022"
     average = "best_test"             # how its numbers are counted, a name in AVERAGES
-    label = "paper"                   # heading of its column, beside "ours"
+    label = "paper"                   # heading of its column, next to "ours"
 
     [settings]                        # stated for all scenarios; where the runs differ, it is named
     rounds = 160
@@ -26,7 +26,7 @@ from pomona.core.settings import Settings
 from pomona.core.toml import leaves, named_file, read_file, validated
 from pomona.metrics.metric import METRICS, is_own
 
-MOST = 10**4  # scenarios, and methods of each
+MAX_ENTRIES = 10**4  # scenarios, and methods of each
 
 Moment = Literal["best_test", "best_validation", "last"]
 ROUNDS: dict[Moment, str] = {
@@ -40,10 +40,10 @@ class Average(NamedTuple):
     """Definition of a reported number: its round, and what it is the mean of."""
 
     moment: Moment
-    over: Literal["clients", "samples"]
+    unit: Literal["clients", "samples"]
 
     def __str__(self) -> str:
-        if self.over == "clients":
+        if self.unit == "clients":
             return f"mean over clients in the {ROUNDS[self.moment]}"
         return f"all test samples together, each counting once, in the {ROUNDS[self.moment]}"
 
@@ -78,8 +78,8 @@ class Number(Settings):
 
     @model_validator(mode="before")
     @classmethod
-    def _alone(cls, given: Any) -> Any:
-        return {"value": given} if isinstance(given, int | float | str) else given
+    def _expand_number(cls, data: Any) -> Any:
+        return {"value": data} if isinstance(data, int | float | str) else data
 
     def __str__(self) -> str:
         if isinstance(self.value, str):
@@ -87,12 +87,12 @@ class Number(Settings):
         return f"{self.value:g}" if self.std is None else f"{self.value:g} ± {self.std:g}"
 
 
-Stated = Annotated[dict[Line, Any], BeforeValidator(leaves), Field(max_length=MOST)]
-Numbers = Annotated[dict[Line, Number], Field(max_length=MOST)]
+Stated = Annotated[dict[Line, Any], BeforeValidator(leaves), Field(max_length=MAX_ENTRIES)]
+Numbers = Annotated[dict[Line, Number], Field(max_length=MAX_ENTRIES)]
 
 
 class ReferenceScenario(Settings):
-    """What is known of one scenario, by method."""
+    """Reference numbers of one scenario, by method."""
 
     settings: Stated = Field(
         default={}, description="Settings stated for it, over the common ones."
@@ -102,7 +102,7 @@ class ReferenceScenario(Settings):
     minutes: Numbers = Field(default={}, description="Minutes of the whole training.")
     minutes_a_round: Numbers = Field(default={}, description="Minutes of a round.")
     chosen: dict[Line, Stated] = Field(
-        default={}, max_length=MOST, description="Settings found by a search."
+        default={}, max_length=MAX_ENTRIES, description="Settings found by a search."
     )
 
 
@@ -114,18 +114,18 @@ class Reference(Settings):
     )
     source: Line = Field(default="", description="Where they are published.")
     label: Line = Field(default="reference", min_length=1, description="Heading of its column.")
-    average: AverageName = Field(description="How the numbers are counted, and ours beside them.")
+    average: AverageName = Field(description="How the numbers are counted, and ours next to them.")
     metric: str = Field(default="accuracy", description="The metric that they are of.")
     settings: Stated = Field(default={}, description="Settings stated for all scenarios.")
     scenario: dict[Line, ReferenceScenario] = Field(
         default={},
-        max_length=MOST,
+        max_length=MAX_ENTRIES,
         description="Scenarios, by title, or by name if a scenario has no title.",
     )
 
     @field_validator("metric")
     @classmethod
-    def _known(cls, metric: str) -> str:
+    def _check_metric(cls, metric: str) -> str:
         if metric not in METRICS and not is_own(metric):
             raise ValueError(f"known: {', '.join(METRICS)}")
         return metric
@@ -139,13 +139,13 @@ class Reference(Settings):
                     raise ValueError(f"scenario {name}, {method}: {number.value!r} is not a number")
         return self
 
-    def of(self, scenario: str) -> ReferenceScenario:
-        """Return what is known of a scenario."""
+    def for_scenario(self, scenario: str) -> ReferenceScenario:
+        """Return the reference numbers of a scenario."""
         return self.scenario.get(scenario, ReferenceScenario())
 
     def stated(self, scenario: str) -> dict[str, Any]:
         """Return the settings stated for a scenario, by dotted key."""
-        return {**self.settings, **self.of(scenario).settings}
+        return {**self.settings, **self.for_scenario(scenario).settings}
 
 
 def read_reference(path: Path) -> Reference:

@@ -16,7 +16,7 @@ from pomona.metrics.metric import METRICS, is_own
 from pomona.record.events import MOST, Figure, Kind
 
 Values = Annotated[list[Figure], Field(max_length=MOST)]
-Words = dict[Line, Line]
+Texts = dict[Line, Line]
 Tree = dict[Line, Any]
 
 
@@ -47,7 +47,7 @@ class _Moment(Kind):
     summary: _Summary
 
     @model_validator(mode="after")
-    def _one_each(self) -> Self:
+    def _equal_lengths(self) -> Self:
         if len({len(v) for v in (self.value, self.accuracy, self.loss, self.samples)}) > 1:
             raise ValueError("there must be one value for each client")
         return self
@@ -66,7 +66,7 @@ class _Curve(Kind):
     validation_value: Values
 
     @model_validator(mode="after")
-    def _one_each(self) -> Self:
+    def _equal_lengths(self) -> Self:
         columns = (
             self.round,
             self.test_accuracy,
@@ -83,7 +83,7 @@ class _Chosen(Kind):
     round: Number
 
 
-class _Spent(Kind):
+class _Epsilon(Kind):
     epsilon: Figure
     void: Line | None = None
 
@@ -104,12 +104,14 @@ class _Figures(Kind):
     models: dict[Line, _Moments]
     curve: _Curve
     validation: _Chosen | None
-    privacy: _Spent | None = None
+    privacy: _Epsilon | None = None
     notes: list[_Note] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _one_each(self) -> Self:
-        moments = [m for of in self.models.values() for m in (of.last, of.best_validation) if m]
+    def _equal_lengths(self) -> Self:
+        moments = [
+            m for model in self.models.values() for m in (model.last, model.best_validation) if m
+        ]
         if any(len(moment.value) != len(self.clients) for moment in moments):
             raise ValueError("there must be one value for each client")
         return self
@@ -146,13 +148,13 @@ class _Tuning(Kind):
     rule: Line
 
 
-class _Shown(Kind):
+class _Presentation(Kind):
     title: Line = ""
 
 
 class _Row(Kind):
     row: Line
-    presentation: _Shown = _Shown()
+    presentation: _Presentation = _Presentation()
 
 
 class _Scenario(Kind):
@@ -171,15 +173,16 @@ class SavedResults(Kind):
     tuning: _Tuning
     scenarios: dict[Line, _Scenario]
     methods: dict[Line, _Row]
-    versions: list[Words]
+    versions: list[Texts]
     results: list[_Result]
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
-        for one in self.results:
-            if one.scenario not in self.scenarios or one.method not in self.methods:
+    def _check_names(self) -> Self:
+        for result in self.results:
+            if result.scenario not in self.scenarios or result.method not in self.methods:
                 raise ValueError(
-                    f"a result of {one.method} in {one.scenario}, which the bench does not have"
+                    f"a result of {result.method} in {result.scenario}, which the bench does not "
+                    "have"
                 )
         return self
 

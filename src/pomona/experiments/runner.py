@@ -26,16 +26,24 @@ from pomona.data.axes import InMemory
 from pomona.experiments.bench_results import Bench, collect, require_same, save
 from pomona.experiments.executors import ProcessPool
 from pomona.experiments.grid import Cell, Group, plan
-from pomona.experiments.job import Failure, JobState, forget, look, put_on_file, tidy, work
+from pomona.experiments.job import (
+    Failure,
+    JobState,
+    clear_failure,
+    read_state,
+    store_failure,
+    tidy,
+    work,
+)
 from pomona.experiments.suite import Size, Suite, read_suite
 from pomona.storage.lock import in_use, locked, waiting_lock
 
 Verdicts = Mapping[Path, JobState]
 Watch = Callable[[Sequence[Group], Verdicts], None]
-LOOK = 0.5  # seconds between display updates, and between checks for an interrupt
+POLL_SECONDS = 0.5  # seconds between display updates, and between checks for an interrupt
 WRITING = ".writing"  # lock file: benches that share a folder write its own files in turn
 GROUP = 0o660  # its mode, less the umask: users who share a folder share a group
-LIVES = 2  # how often a cell may lose its process before it counts as failed
+MAX_ATTEMPTS = 2  # how often a cell may lose its process before it counts as failed
 
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -48,14 +56,14 @@ def postponed() -> Iterator[Callable[[], None]]:
     The original handlers run then, so that their exceptions are raised there. Outside the main
     thread, where Python runs no handlers, nothing changes.
     """
-    came: list[int] = []
+    received: list[int] = []
 
-    def heed() -> None:
+    def deliver() -> None:
         """Run the handler of the first signal received, if any."""
-        if came:
-            number = came[0]
-            came.clear()
-            handler = before[signal.Signals(number)]
+        if received:
+            number = received[0]
+            received.clear()
+            handler = handlers[signal.Signals(number)]
             if callable(handler):
                 handler(number, None)
 
@@ -64,24 +72,24 @@ def postponed() -> Iterator[Callable[[], None]]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
 
     # SIG_IGN and SIG_DFL need not be postponed: the first does nothing, the second ends the process
     # at once.
-    before: dict[signal.Signals, Any] = {s: signal.getsignal(s) for s in SIGNALS}
+    handlers: dict[signal.Signals, Any] = {s: signal.getsignal(s) for s in SIGNALS}
     mine = [
         s
         for s in SIGNALS
-        if callable(before[s]) and before[s] not in (signal.SIG_IGN, signal.SIG_DFL)
+        if callable(handlers[s]) and handlers[s] not in (signal.SIG_IGN, signal.SIG_DFL)
     ]
     for s in mine:
         signal.signal(s, note)
     try:
-        yield heed
+        yield deliver
     finally:
         for s in mine:
-            signal.signal(s, before[s])
-    heed()
+            signal.signal(s, handlers[s])
+    deliver()
 
 
 def run(
@@ -116,7 +124,7 @@ def run(
         methods: the rows to run; all if empty.
         jobs: number of processes on this machine; one per core if None. Unused with an executor.
         retry: whether to run requested cells again that failed before.
-        share: run cells that no other bench in ``out`` runs, beside others that share it; returns
+        share: run cells that no other bench in ``out`` runs, next to others that share it; returns
             when all requested cells are settled, by whomever.
         watch: called at the start, about twice per second and after each cell, with the requested
             groups and verdicts.
@@ -134,120 +142,122 @@ def run(
         raise ConfigError(f"jobs = {jobs}: give 1 or more")
     suite = read_suite(suite)
     groups, pairs, out = plan(suite, size), suite.pairs(size, scenarios, methods), out.absolute()
-    asked = [group for group in groups if (group.scenario, group.method) in pairs]
+    requested = [group for group in groups if (group.scenario, group.method) in pairs]
     require_same(suite, out)
     with locked(out, share), writing(out):
         with waiting_lock(out / WRITING, GROUP):
             probe(out)
-        most = (jobs or len(os.sched_getaffinity(0))) if share else sys.maxsize
-        course = _Course(asked, out, suite.keep_models, share, watch, most)
-        course.read(groups, retry)
+        max_jobs = (jobs or len(os.sched_getaffinity(0))) if share else sys.maxsize
+        progress = _Progress(requested, out, suite.keep_models, share, watch, max_jobs)
+        progress.read(groups, retry)
         try:
-            if any(course.todo(group) for group in asked):
-                _drive(course, executor, jobs)
+            if any(progress.todo(group) for group in requested):
+                _drive(progress, executor, jobs)
         finally:
             with waiting_lock(out / WRITING, GROUP):
                 if share:
-                    course.read_again(groups)
-                bench = collect(suite, size, groups, course.verdicts, out)
+                    progress.reread(groups)
+                bench = collect(suite, size, groups, progress.verdicts, out)
                 save(bench)
     if share:
         with suppress(LockedError), locked(out):  # the last of them
-            replace(course, share=False).read(groups, retry=False)
+            replace(progress, share=False).read(groups, retry=False)
     return bench
 
 
-def _drive(course: "_Course", executor: Executor | None, jobs: int | None) -> None:
-    with postponed() as heed:
+def _drive(progress: "_Progress", executor: Executor | None, jobs: int | None) -> None:
+    with postponed() as deliver:
         if executor is not None:
-            course.run(executor, heed)
+            progress.run(executor, deliver)
             return
-        lanes = ProcessPool(jobs)
+        pool = ProcessPool(jobs)
         try:
-            course.run(lanes, heed)
+            progress.run(pool, deliver)
         except BaseException:
-            lanes.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
-        lanes.shutdown()
+        pool.shutdown()
 
 
 @dataclass
-class _Course:
+class _Progress:
     """Progress of the requested groups of a bench.
 
-    ``most``: of its jobs at a time; beside other benches no more than there are processes, so that
-    a cell that waits can be taken by another.
+    ``max_jobs``: submitted at a time; next to other benches no more than there are processes, so
+    that a cell that waits can be taken by another.
     """
 
     groups: Sequence[Group]
-    out: Path
+    folder: Path
     keep_models: bool
     share: bool
     watch: Watch | None
-    most: int
+    max_jobs: int
     verdicts: dict[Path, JobState] = field(default_factory=dict)
     _jobs: dict[Future[Failure | None], Cell] = field(default_factory=dict)
     _lost: dict[Path, int] = field(default_factory=dict)
 
-    def read(self, whole: Sequence[Group], retry: bool) -> None:
+    def read(self, groups: Sequence[Group], retry: bool) -> None:
         """Read the state of all cells of the bench from their folders; ``retry``: ignore requested
         cells' failures.
         """
-        again = {cell.folder for group in self.groups for cell in group.cells()} if retry else set()
-        cells = {cell.folder: cell for group in whole for cell in group.cells()}
+        retried = (
+            {cell.folder for group in self.groups for cell in group.cells()} if retry else set()
+        )
+        cells = {cell.folder: cell for group in groups for cell in group.cells()}
         for cell in cells.values():
-            folder = own(self.out, cell.folder)
-            if cell.folder in again:
-                forget(folder)
-            self._look(cell)
+            folder = own(self.folder, cell.folder)
+            if cell.folder in retried:
+                clear_failure(folder)
+            self._update(cell)
 
-    def read_again(self, whole: Sequence[Group]) -> None:
-        """Read what other benches have done since; failures that are on no file stay known."""
-        before = dict(self.verdicts)
-        self.read(whole, retry=False)
+    def reread(self, groups: Sequence[Group]) -> None:
+        """Read what other benches have done since; failures that are not stored are kept."""
+        previous = dict(self.verdicts)
+        self.read(groups, retry=False)
         for folder, verdict in self.verdicts.items():
-            if not verdict.settled and folder in before:
-                self.verdicts[folder] = before[folder]
+            if not verdict.settled and folder in previous:
+                self.verdicts[folder] = previous[folder]
 
     def todo(self, group: Group) -> list[Cell]:
         """Return the cells of a group that are ready and have not been submitted."""
-        asked = {cell.folder for cell in self._jobs.values()}
-        wanted = {
-            c.folder: c for c in group.wanted(self.verdicts) if not self.verdicts[c.folder].settled
+        submitted = {cell.folder for cell in self._jobs.values()}
+        ready = {
+            c.folder: c for c in group.ready(self.verdicts) if not self.verdicts[c.folder].settled
         }
-        return [cell for folder, cell in wanted.items() if folder not in asked]
+        return [cell for folder, cell in ready.items() if folder not in submitted]
 
-    def run(self, executor: Executor, heed: Callable[[], None]) -> None:
-        """Keep the executor busy until every cell is settled; ``heed`` raises on an interrupt."""
+    def run(self, executor: Executor, deliver: Callable[[], None]) -> None:
+        """Keep the executor busy until all cells settle; ``deliver`` raises on an interrupt."""
         try:
-            self._ask(executor)
+            self._submit(executor)
             self._show()
             while self._jobs or any(self.todo(group) for group in self.groups):
-                done, _ = wait(self._jobs, timeout=LOOK, return_when=FIRST_COMPLETED)
+                finished, _ = wait(self._jobs, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
                 if not self._jobs:
-                    sleep(LOOK)
-                heed()
-                for job in done:
+                    sleep(POLL_SECONDS)
+                deliver()
+                for job in finished:
                     self._settle(self._jobs.pop(job), job)
-                self._ask(executor)
+                self._submit(executor)
                 self._show()
         finally:
             for job in list(self._jobs):
                 job.cancel()
 
-    def _ask(self, executor: Executor) -> None:
-        """Submit what is ready, except the cells that another process runs: until they end."""
+    def _submit(self, executor: Executor) -> None:
+        """Submit ready cells, except those that another process is running."""
         for cell in (cell for group in self.groups for cell in self.todo(group)):
-            if len(self._jobs) >= self.most:
+            if len(self._jobs) >= self.max_jobs:
                 return
-            if in_use(self.out / cell.folder):
+            if in_use(self.folder / cell.folder):
                 continue
-            self._look(cell)  # another process may have ended it
+            self._update(cell)  # another process may have ended it
             if not self.verdicts[cell.folder].settled:
                 config = cell.config
                 tree = {**config.tree(), "track": config.track}
-                held = (config.data,) if isinstance(config.data, InMemory) else ()
-                job = executor.submit(work, tree, str(self.out / cell.folder), *held)
+                data = (config.data,) if isinstance(config.data, InMemory) else ()
+                job = executor.submit(work, tree, str(self.folder / cell.folder), *data)
                 self._jobs[job] = cell
 
     def _settle(self, cell: Cell, job: Future[Failure | None]) -> None:
@@ -260,36 +270,36 @@ class _Course:
             ) from fault
         except Exception as fault:
             self._lost[cell.folder] = self._lost.get(cell.folder, 0) + 1
-            if self._lost[cell.folder] < LIVES:
+            if self._lost[cell.folder] < MAX_ATTEMPTS:
                 return
-            failure = Failure.of(fault)
+            failure = Failure.from_exception(fault)
         if failure and failure.code == LockedError.code:
             return  # another process has taken it: ask again until it ends
         if failure:
             self._fail(cell, failure)
         else:
-            self._look(cell)
+            self._update(cell)
             if not self.verdicts[cell.folder].settled:
                 reason = (
-                    "its worker says it is finished, but nothing is here; give an --out on "
+                    "its worker reports it as finished, but nothing is here; give an --out on "
                     "storage that all share"
                 )
                 self._fail(cell, Failure(1, reason, passing=True))
 
     def _fail(self, cell: Cell, failure: Failure) -> None:
         if self.share:
-            self._look(cell)
+            self._update(cell)
             if self.verdicts[cell.folder].state == "finished":  # by another bench, meanwhile
                 return
-        failure = replace(failure, reason=failure.reason.replace(f"{self.out}/", ""))
+        failure = replace(failure, reason=failure.reason.replace(f"{self.folder}/", ""))
         if not failure.passing:
-            put_on_file(self.out / cell.folder, failure)
+            store_failure(self.folder / cell.folder, failure)
         self.verdicts[cell.folder] = JobState("failed", failure)
 
-    def _look(self, cell: Cell) -> None:
-        verdict = look(self.out / cell.folder, cell.config)
+    def _update(self, cell: Cell) -> None:
+        verdict = read_state(self.folder / cell.folder, cell.config)
         if verdict.state == "finished" and not self.share:  # else another may be reading it
-            tidy(self.out / cell.folder, self.keep_models)
+            tidy(self.folder / cell.folder, self.keep_models)
         self.verdicts[cell.folder] = verdict
 
     def _show(self) -> None:

@@ -59,8 +59,8 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9_.,=+-]*"
 
 def _as_name(name: str) -> str:
     if not re.fullmatch(NAME, name):
-        own = f", and name the class inside it: method = {name!r}" if ":" in name else ""
-        raise ValueError(f"call it by letters, digits and _ . , = + - (a folder has its name){own}")
+        hint = f", and name the class inside it: method = {name!r}" if ":" in name else ""
+        raise ValueError(f"use letters, digits and _ . , = + - (it names a folder){hint}")
     return name
 
 
@@ -72,7 +72,7 @@ Name = Annotated[
 ]
 INSTEAD = {"seed": "seeds = [...], or --seeds", "workers": "--jobs, the number of runs at a time"}
 """Settings of a run that a bench sets itself, and what sets them."""
-MOST_POINTS = 10**4  # tried for a method
+MAX_POINTS = 10**4  # tried for a method
 
 
 def _each_once(seeds: tuple[int, ...]) -> tuple[int, ...]:
@@ -94,29 +94,29 @@ Space = Annotated[
 ]
 
 
-class Part(Settings):
-    """Settings of runs, with the keys of a suite's part."""
+class SuitePart(Settings):
+    """Settings of runs, with the keys of a part of a suite."""
 
     run: Tree = Field(default={}, description="Settings of runs, as written.")
 
     @model_validator(mode="before")
     @classmethod
-    def _apart(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        own = cls.model_fields.keys() - {"run"}
-        unknown = [key for key in given if key not in own and key not in Config.model_fields]
+    def _split_keys(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict):
+            return tree
+        names = cls.model_fields.keys() - {"run"}
+        unknown = [key for key in tree if key not in names and key not in Config.model_fields]
         if unknown and unknown[0] in Suite.model_fields:
             raise ValueError(f"the key {unknown[0]!r} belongs at the top of the suite")
         if unknown:
             raise ValueError(
-                f"unknown key {unknown[0]!r}; {near(unknown[0], [*own, *Config.model_fields])}"
+                f"unknown key {unknown[0]!r}; {near(unknown[0], [*names, *Config.model_fields])}"
             )
-        run = {k: v for k, v in given.items() if k not in own}
-        return {**{k: given[k] for k in own & given.keys()}, "run": run}
+        run = {k: v for k, v in tree.items() if k not in names}
+        return {**{k: tree[k] for k in names & tree.keys()}, "run": run}
 
 
-class ScenarioPart(Part):
+class ScenarioPart(SuitePart):
     """A column of the table."""
 
     methods: tuple[str, ...] = Field(
@@ -127,7 +127,7 @@ class ScenarioPart(Part):
     )
 
 
-class MethodPart(Part):
+class MethodPart(SuitePart):
     """A row of the table."""
 
     row: str = Field(
@@ -139,12 +139,12 @@ class MethodPart(Part):
     at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
 
 
-class SizePart(Part):
+class SizePart(SuitePart):
     """Settings changed by a size."""
 
     seeds: Seeds | None = Field(default=None, description="Seeds, where not the suite's.")
     points: int | None = Field(
-        default=None, ge=1, le=MOST_POINTS, description="Points, where not the suite's."
+        default=None, ge=1, le=MAX_POINTS, description="Points, where not the suite's."
     )
     search: Space | None = Field(
         default=None, description="Keys and values to try, where not the suite's."
@@ -167,7 +167,7 @@ class Suite(Settings):
     title: str = Field(min_length=1, description="What the table shows, in one line.")
     reference: Reference | None = Field(
         default=None,
-        description="File of reference numbers shown beside ours, relative to the suite's.",
+        description="File of reference numbers shown next to ours, relative to the suite's.",
     )
     note: str = Field(default="", description="What a reader of the table should know.")
     own: tuple[str, ...] = Field(
@@ -177,7 +177,7 @@ class Suite(Settings):
     points: int = Field(
         default=1,
         ge=1,
-        le=MOST_POINTS,
+        le=MAX_POINTS,
         description="Settings tried for a method, at most; 1: none is searched.",
     )
     search_seed: int = Field(
@@ -187,7 +187,7 @@ class Suite(Settings):
         default={}, description="Dotted keys and the values to try with every method."
     )
     keep_models: bool = Field(default=False, description="Keep the models of finished cells.")
-    base: Part = Field(default=Part(), description="Settings of every run.")
+    base: SuitePart = Field(default=SuitePart(), description="Settings of every run.")
     settings: Tree = Field(
         default={}, description="Settings of every run, over all others; they are not searched."
     )
@@ -214,9 +214,9 @@ class Suite(Settings):
 
     def sized(self, size: Size) -> SizePart:
         """Return the settings changed by a size, with the suite's seeds and points as defaults."""
-        part = self.size.get(size, SizePart())
-        return part.model_copy(
-            update={"seeds": part.seeds or self.seeds, "points": part.points or self.points}
+        changes = self.size.get(size, SizePart())
+        return changes.model_copy(
+            update={"seeds": changes.seeds or self.seeds, "points": changes.points or self.points}
         )
 
     def seeded(self, seeds: Collection[int] | Collection[str]) -> Self:
@@ -225,11 +225,13 @@ class Suite(Settings):
         Raises ConfigError for anything but 1 to 1000 different integers from 0.
         """
         try:
-            own = TypeAdapter(Seeds).validate_python(tuple(seeds))
+            validated = TypeAdapter(Seeds).validate_python(tuple(seeds))
         except ValidationError as fault:
             raise ConfigError(_explain({**fault.errors()[0], "loc": ("seeds",)})) from None
-        sizes = {name: part.model_copy(update={"seeds": None}) for name, part in self.size.items()}
-        return self.model_copy(update={"seeds": own, "size": sizes})
+        sizes = {
+            name: changes.model_copy(update={"seeds": None}) for name, changes in self.size.items()
+        }
+        return self.model_copy(update={"seeds": validated, "size": sizes})
 
     def pairs(
         self, size: Size, scenarios: Collection[str] = (), methods: Collection[str] = ()
@@ -240,27 +242,27 @@ class Suite(Settings):
         An empty selection includes all. Raises ConfigError for a name that the size does not have,
         or if no pair is left.
         """
-        found = self._pairs(size)
-        where = f"in this suite at size {size}"
-        if fault := _unknown(scenarios, {s for s, _ in found}, "scenario", where):
+        size_pairs = self._pairs(size)
+        context = f"in this suite at size {size}"
+        if fault := _unknown(scenarios, {s for s, _ in size_pairs}, "scenario", context):
             raise ConfigError(fault)
-        if fault := _unknown(methods, {m for _, m in found}, "method", where):
+        if fault := _unknown(methods, {m for _, m in size_pairs}, "method", context):
             raise ConfigError(fault)
         columns, rows = scenarios or self.scenario, methods or self.method
-        left = [(s, m) for s, m in found if s in columns and m in rows]
-        if not left:
+        selected = [(s, m) for s, m in size_pairs if s in columns and m in rows]
+        if not selected:
             raise ConfigError(
-                f"{self.title}: no method is left in any scenario at size {size}; look at methods "
+                f"{self.title}: no method is left in any scenario at size {size}; check methods "
                 "= [...]"
             )
-        return left
+        return selected
 
     def _pairs(self, size: Size) -> list[tuple[str, str]]:
-        part = self.sized(size)
-        rows = _matching(part.methods, self.method)
+        changes = self.sized(size)
+        rows = _matching(changes.methods, self.method)
         return [
             (s, m)
-            for s in _matching(part.scenarios, self.scenario)
+            for s in _matching(changes.scenarios, self.scenario)
             for m in _matching(self.scenario[s].methods, rows)
         ]
 
@@ -270,11 +272,11 @@ class Suite(Settings):
 
         Empty if a size tries only one point, so that nothing is searched.
         """
-        part = self.sized(size)
-        if part.points == 1:
+        changes = self.sized(size)
+        if changes.points == 1:
             return {}
-        common = self.search if part.search is None else part.search
-        grid = {**common, **part.search_of.get(method, self.method[method].search)}
+        common = self.search if changes.search is None else changes.search
+        grid = {**common, **changes.search_of.get(method, self.method[method].search)}
         return {key: values for key, values in grid.items() if key not in flat(self.settings)}
 
     def config(self, size: Size, scenario: str, method: str, point: Point, seed: int) -> Config:
@@ -282,29 +284,31 @@ class Suite(Settings):
 
         Raises ConfigError with the cell and every bad key or value.
         """
-        row, column, over = (
+        row, column, size_changes = (
             self.method[method],
             self.scenario[scenario],
             self.size.get(size, SizePart()),
         )
-        named: Tree = {"method": {"name": method}} if is_known(method) else {}
+        method_layer: Tree = {"method": {"name": method}} if is_known(method) else {}
         layers: list[Mapping[str, Any]] = [
             self.base.run,
             column.run,
-            named,
+            method_layer,
             row.run,
             row.at.get(scenario, {}),
         ]
         layers += [
-            over.run,
-            over.at.get(scenario, {}),
+            size_changes.run,
+            size_changes.at.get(scenario, {}),
             *(branch(k, v) for k, v in point.items()),
             self.settings,
         ]
         try:
-            if own := [key for key in INSTEAD if any(key in layer for layer in layers)]:
-                raise ConfigError(f"{own[0]} is not set in a suite; give {INSTEAD[own[0]]}")
-            if not named and "method" not in row.run:
+            if forbidden := [key for key in INSTEAD if any(key in layer for layer in layers)]:
+                raise ConfigError(
+                    f"{forbidden[0]} is not set in a suite; give {INSTEAD[forbidden[0]]}"
+                )
+            if not method_layer and "method" not in row.run:
                 raise ConfigError(
                     f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ..."
                 )
@@ -319,19 +323,19 @@ class Suite(Settings):
             raise ConfigError(f"scenario {scenario}, method {method}: {fault}") from None
 
 
-def _matching(patterns: Collection[str], known: Collection[str]) -> list[str]:
+def _matching(patterns: Collection[str], names: Collection[str]) -> list[str]:
     """Return the known names that match a pattern, in their order; all if there is none."""
-    return [k for k in known if not patterns or any(fnmatchcase(k, p) for p in patterns)]
+    return [k for k in names if not patterns or any(fnmatchcase(k, p) for p in patterns)]
 
 
-def _matchless(patterns: Collection[str], known: Collection[str]) -> list[str]:
-    return [pattern for pattern in patterns if not _matching([pattern], known)]
+def _matchless(patterns: Collection[str], names: Collection[str]) -> list[str]:
+    return [pattern for pattern in patterns if not _matching([pattern], names)]
 
 
-def _unknown(names: Collection[str], known: Collection[str], kind: str, where: str) -> str:
+def _unknown(names: Collection[str], choices: Collection[str], noun: str, context: str) -> str:
     """Return an error for the first name that is not known; empty if all are."""
-    name = next((name for name in names if name not in known), None)
-    return "" if name is None else f"no {kind} {name!r} {where}; {near(name, known)}"
+    name = next((name for name in names if name not in choices), None)
+    return "" if name is None else f"no {noun} {name!r} {context}; {near(name, choices)}"
 
 
 def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
@@ -342,10 +346,10 @@ def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
     if isinstance(source, Suite):
         return source
     if isinstance(source, Mapping):
-        tree, folder, where = dict(source), Path(), ""
+        tree, folder, prefix = dict(source), Path(), ""
     else:
         file = Path(source)
-        tree, folder, where = read_file(file), file.parent, f"{file}: "
+        tree, folder, prefix = read_file(file), file.parent, f"{file}: "
         if _is_run(tree):
             raise ConfigError(f"{file} has the settings of one run; start it by: pomona run {file}")
     if isinstance(tree.get("reference"), str):
@@ -353,15 +357,15 @@ def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
     try:
         return Suite.model_validate(tree)
     except ValidationError as fault:
-        raise ConfigError(where + "; ".join(_explain(dict(e)) for e in fault.errors())) from None
+        raise ConfigError(prefix + "; ".join(_explain(dict(e)) for e in fault.errors())) from None
 
 
 def _is_run(tree: Tree) -> bool:
     """Return whether a file has one method by name, or settings of a run outside a scenario."""
     method = tree.get("method")
-    named = isinstance(method, str) or (isinstance(method, dict) and "name" in method)
+    has_method = isinstance(method, str) or (isinstance(method, dict) and "name" in method)
     run = tree.keys() & (Config.model_fields.keys() - Suite.model_fields.keys())
-    return "scenario" not in tree and (named or (method is None and bool(run)))
+    return "scenario" not in tree and (has_method or (method is None and bool(run)))
 
 
 MISSING = {
@@ -369,7 +373,7 @@ MISSING = {
     "scenario": "a column of the table, such as [scenario.digits] with a line data = 'digits'",
     "method": "a row of the table, such as [method.fedavg]",
 }
-"""What to write for a key that every suite has."""
+"""What to write for a required key."""
 
 
 def _explain(error: Tree) -> str:
@@ -394,13 +398,13 @@ def suites() -> dict[str, Path]:
     return {file.stem: file for file in sorted(FOLDER.glob("*.toml"))}
 
 
-def suite_file(named: str) -> Path:
+def suite_file(name: str) -> Path:
     """Return a file's path, or the file of a bundled suite. Raises ConfigError if it is neither."""
-    path, known = Path(named), suites()
+    path, bundled = Path(name), suites()
     if path.suffix == ".toml" or path.is_file():
         return path
-    if named not in known:
+    if name not in bundled:
         raise ConfigError(
-            f"no file and no suite {named!r}; {near(named, known)}, or give a suite's TOML file"
+            f"no file and no suite {name!r}; {near(name, bundled)}, or give a suite's TOML file"
         )
-    return known[named]
+    return bundled[name]

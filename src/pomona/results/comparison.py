@@ -132,20 +132,20 @@ def _of(moment: Mapping[str, Any], metric: Metric) -> list[float | None]:
 
 
 def _value(figures: Mapping[str, Any], metric: Metric, count: Average) -> float | None:
-    if count.over == "samples" and not metric.pools:
+    if count.unit == "samples" and not metric.pools:
         return None
     if count.moment == "best_test":
         means = "test_accuracy" if metric == ACCURACY else "test_value"
         pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
         curve = figures["curve"]
-        values = curve.get(means if count.over == "clients" else pooled, ())
+        values = curve.get(means if count.unit == "clients" else pooled, ())
         later = [value for number, value in zip(curve["round"], values, strict=False) if number]
         best = metric.best(later)
         return metric.best(values) if best is None else best
     moment = _judged(figures).get(count.moment)
     if not moment:
         return None
-    weights = moment["samples"] if count.over == "samples" else 1.0
+    weights = moment["samples"] if count.unit == "samples" else 1.0
     return defined(row_means(np.array([_of(moment, metric)], dtype=float), weights)[0])
 
 
@@ -273,5 +273,5 @@ def _entry(
         chosen=result["chosen"] or {},
         tried=len(result["search"]),
         cells=tuple(c for c in result["cells"] if c["figures"]),
-        printed=Printed.of(reference.of(column), row) if reference else Printed(),
+        printed=Printed.of(reference.for_scenario(column), row) if reference else Printed(),
     )

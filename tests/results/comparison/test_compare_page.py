@@ -253,7 +253,7 @@ def test_without_reference_numbers_ours_stand_alone(tiny):
 @pytest.mark.parametrize("gone", [False, True])
 def test_differences_have_a_heading_only_where_there_are_some(tiny, gone, tmp_path):
     alone = replace(tiny, results={**tiny.results, "reference": None})
-    write(alone if gone else alone.part(["one", "two"]), tmp_path)
+    write(alone if gone else alone.select(["one", "two"]), tmp_path)
     assert ("## Where ours differs" in (tmp_path / "comparison.md").read_text()) == gone
 
 

@@ -24,9 +24,9 @@ def test_a_suite_names_its_file_of_numbers(tmp_path):
     known = read_suite(tmp_path / "suite.toml").reference
     assert known == read_reference(tmp_path / "numbers" / "a.toml")
     assert known.stated("s") == {"data.name": "mnist"}
-    assert str(known.of("s").numbers["apple"]) == "2.5 ± 0.5"
-    assert Printed.of(known.of("s"), "apple").chosen == {"method.mu": 0.1}
-    assert Printed.of(known.of("other"), "apple") == Printed()
+    assert str(known.for_scenario("s").numbers["apple"]) == "2.5 ± 0.5"
+    assert Printed.of(known.for_scenario("s"), "apple").chosen == {"method.mu": 0.1}
+    assert Printed.of(known.for_scenario("other"), "apple") == Printed()
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from statistics import fmean
 
 from pomona.core.table import NOTHING, Table
 from pomona.experiments.bench_gains import GainsOrReason
-from pomona.experiments.bench_table import told
+from pomona.experiments.bench_table import format_spread
 from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.significance import who
@@ -23,14 +23,14 @@ MOST_COLUMNS = 12  # clients that a page has room for
 
 def tested(made: Comparison) -> list[str]:
     """Return the clients of each scenario with their numbers of test samples, in sentences."""
-    told: dict[str, list[str]] = {}
+    by_samples: dict[str, list[str]] = {}
     for scenario in made.scenarios:
         seeds = [clients for entry in made.of(scenario) for clients in entry.tested()]
         if seeds:
-            told.setdefault(_tested(seeds), []).append(made.of(scenario)[0].column)
+            by_samples.setdefault(_tested(seeds), []).append(made.of(scenario)[0].column)
     return [
-        f"Clients{f' in {listing(columns)}' if len(told) > 1 else ''}: {text}."
-        for text, columns in told.items()
+        f"Clients{f' in {listing(columns)}' if len(by_samples) > 1 else ''}: {text}."
+        for text, columns in by_samples.items()
     ]
 
 
@@ -68,7 +68,7 @@ def _spread(entry: ComparisonRow, gained: GainsOrReason) -> list[str]:
     sums = [summarize(own, [1] * len(own), metric=entry.metric) for own in entry.clients().values()]
     if not sums:
         return []
-    texts = [told(spread([one[key] for one in sums]), entry.metric) for key in SPREAD]
+    texts = [format_spread(spread([one[key] for one in sums]), entry.metric) for key in SPREAD]
     return [entry.column, entry.row, *texts, _worse(gained)]
 
 

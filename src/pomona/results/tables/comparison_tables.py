@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from pomona.core.table import NOTHING, Table
-from pomona.experiments.bench_table import point, told
+from pomona.experiments.bench_table import format_spread, point
 from pomona.experiments.reference import AVERAGES, ROUNDS, Number
 from pomona.metrics.client_statistics import spread
 from pomona.results.comparison import Comparison, ComparisonRow
@@ -110,7 +110,7 @@ def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, i
 
 def _text(entry: ComparisonRow, made: Comparison, ours: bool) -> str:
     if ours:
-        return state(entry, told(made.ours(entry), entry.metric))
+        return state(entry, format_spread(made.ours(entry), entry.metric))
     number = entry.printed.number
     return as_printed(number) + ("*" if number and number.note else "")
 
@@ -171,7 +171,7 @@ def moments(made: Comparison) -> Table:
     done = [e for e in made.entries if e.cells]
     counts = [c for c in AVERAGES.values() if any(v is not None for e in done for v in e.values(c))]
     rows = [
-        [e.column, e.row, *(told(spread(e.values(count)), e.metric) for count in counts)]
+        [e.column, e.row, *(format_spread(spread(e.values(count)), e.metric) for count in counts)]
         for e in done
     ]
     note = (
@@ -179,7 +179,7 @@ def moments(made: Comparison) -> Table:
         "sample does. The best round on test is chosen by test data, so it is optimistic, and the "
         "more so the more often a run is evaluated; the one best on validation is not."
     )
-    header = [f"{ROUNDS[count.moment]}, over {count.over}" for count in counts]
+    header = [f"{ROUNDS[count.moment]}, over {count.unit}" for count in counts]
     title = "Ours, by what counts" if made.reference else "By what counts"
     return Table("moments", title, [note], ["scenario", "method", *header], rows, range(2))
 

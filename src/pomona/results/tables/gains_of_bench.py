@@ -27,7 +27,7 @@ def gains_table(made: Comparison) -> Table | None:
             entry.column,
             entry.row,
             str(row["seeds"]),
-            *(text.replace("-", MINUS) for text in bench_gains.shown(row, entry.metric)),
+            *(text.replace("-", MINUS) for text in bench_gains.gain_cells(row, entry.metric)),
         ]
         for entry, row in found
         if row["gain"] is not None
