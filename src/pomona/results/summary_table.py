@@ -261,11 +261,10 @@ def _run_note(metrics: Sequence[Metric]) -> str:
         else "which is optimistic"
     )
     return (
-        f"Means over clients{pooled}: in the last round, in the round best on validation, in the "
-        f"round best on test ({best}). Spread and loss: last round; “{_tenth(metrics)}”: a "
-        "percentile of the clients. Sent: down and up, 1 MB is 10⁶ bytes. Bold: the model that the "
-        "method's paper reports, and its value that gains compare: with keep=best in the round "
-        "best on validation, else in the last."
+        f"Means over clients{pooled}: last round, round best on validation, round best on test "
+        f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the clients. "
+        "Sent: down and up, 1 MB is 10⁶ bytes. Bold: the paper's model, and the value that gains "
+        "compare."
     )
 
 
