@@ -53,11 +53,12 @@ def main(size: Size, words: list[str]) -> list[Table]:
     """Run and print."""
     rows: dict[str, Table] = {}
     known: dict[str, dict[str, list[float]]] = {}
-    for method in DEMO_METHODS:
+    for settings in DEMO_METHODS:
+        method = settings["method"]
         last, best, validation, dr = [], [], [], []
         for seed in range(size.seeds):
             result = pomona.run(
-                resolve(DEMO, {"method": method, "seed": seed}, size.changes, read_overrides(words))
+                resolve(DEMO, settings, {"seed": seed}, size.changes, read_overrides(words))
             )
             figures = result.summary["models"][result.summary["headline"]]
             last.append(figures["last"]["test"])

@@ -28,7 +28,8 @@ INTRODUCTION = """# Methods
 One page a paper: its equations, what differs here from the paper and from published code, settings and measured
 numbers. Made by `tools/method_pages.py`. A method runs by its name:
 
-```sh slow: twenty rounds
+<!-- slow: twenty rounds -->
+```sh
 COMMAND
 ```
 

@@ -1,12 +1,11 @@
 """Fenced code blocks of the documents, and how to run them.
 
-A block's first line gives its language: ```` ```sh ````, ``python`` and ``toml`` blocks are run.
-After the language may follow the reason why one is not: ``elsewhere: REASON`` (never run here),
-``slow: REASON`` (run by ``pytest -m slow``),
-``data: REASON`` (run if POMONA_DATA is set), ``slow-data: REASON`` (both), or ``needs: MODULE`` (run
-if it is installed). GitHub does not show it; readers see a bold line above a block, as in the guide to a federation. A toml block contains a
-run's settings unless its first word is ``file``; it is saved under the name in its first line, ``#
-NAME.toml``.
+A block's first line gives its language: ```` ```sh ````, ``python`` and ``toml`` blocks are run. A
+comment in the line above may say why one is not: ``<!-- elsewhere: REASON -->`` (never run here),
+``slow: REASON`` (run by ``pytest -m slow``), ``data: REASON`` (run if POMONA_DATA is set),
+``slow-data: REASON`` (both), or ``needs: MODULE`` (run if it is installed). Readers see a bold line
+above a block, as in the guide to a federation. A toml block contains a run's settings unless the
+comment is ``file``; it is saved under the name in its first line, ``# NAME.toml``.
 """
 
 import os
@@ -22,7 +21,8 @@ from command_line import command
 from pomona.config import resolve
 
 FENCE = re.compile(
-    r"(?:^\*\*([^*\n]+):\*\*\n\n)?^```(?:\{code-cell\} )?(\w+)[ \t]*([^\n]*)\n(?::tags: [^\n]*\n\n)?(.*?)^```$",
+    r"(?:^\*\*([^*\n]+):\*\*\n\n)?(?:^<!-- ([^\n]*?) -->\n)?"
+    r"^```(?:\{code-cell\} )?(\w+)\n(?::tags: [^\n]*\n\n)?(.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 RUN = ("sh", "python", "toml")
@@ -49,9 +49,9 @@ def blocks(path: Path) -> list[Block]:
     text = path.read_text(encoding="utf-8")
     found = []
     for match in FENCE.finditer(text):
-        heading, language, note, body = match.groups()
-        word, _, reason = note.partition(":")
-        where = f"{path.name}, line {text.count(chr(10), 0, match.start(2)) + 1}"
+        heading, note, language, body = match.groups()
+        word, _, reason = (note or "").partition(":")
+        where = f"{path.name}, line {text.count(chr(10), 0, match.start(3)) + 1}"
         if language in RUN:
             found.append(Block(where, language, word.strip(), reason.strip(), body, heading or ""))
     return found

@@ -17,8 +17,8 @@ from representatives import representatives
 @cache
 def run(name, seed):
     """A run of a method of the demo."""
-    method = next(m for m in DEMO_METHODS if m["name"] == name)
-    return pomona.run(resolve(DEMO, {"method": method, "seed": seed}))
+    settings = next(s for s in DEMO_METHODS if s["method"]["name"] == name)
+    return pomona.run(resolve(DEMO, settings, {"seed": seed}))
 
 
 @pytest.mark.parametrize("seeds", representatives([1, 5], [1]))
@@ -34,7 +34,7 @@ def test_apple_beats_going_alone_and_one_model_for_all(seeds):
             [r.summary["models"][r.summary["headline"]]["best_validation"]["test"] for r in runs]
         )
 
-    assert mean("apple") > mean("separate") + 0.005
+    assert mean("apple") > mean("separate") + 0.06
     assert mean("apple") > mean("fedavg") + 0.03
 
 
@@ -46,7 +46,7 @@ def test_the_directed_relationships_tell_the_groups_apart(seed):
     """
     result = run("apple", seed)
     groups, dr = np.array(result.about["groups"]), result.matrices("dr")[-1][1]
-    same, own = groups[:, None] == groups, np.eye(12, dtype=bool)
+    same, own = groups[:, None] == groups, np.eye(24, dtype=bool)
     assert dr[same & ~own].mean() > 1.5 * dr[~same].mean()
     clustered = groups[order(dr)]
     assert (np.diff(clustered) != 0).sum() == 3  # four groups, each in one piece
