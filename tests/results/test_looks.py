@@ -10,7 +10,7 @@ import pytest
 from browsing import contrast
 
 from pomona.methods import METHODS
-from pomona.results.method_colours import COLOURS, DASHES, DISTINCT, KEPT, MARKERS, styles
+from pomona.results.method_colours import COLOURS, DASHES, DISTINCT, FIXED, MARKERS, styles
 
 TITLES = [settings().method().card.presentation.title for settings in METHODS.values()]
 INVENTED = [
@@ -78,8 +78,8 @@ def test_with_more_methods_a_colour_comes_with_another_dash() -> None:
 
 
 def test_methods_that_are_drawn_often_keep_their_look() -> None:
-    assert set(KEPT) <= set(TITLES)
-    for title, look in zip(KEPT, styles(KEPT), strict=True):
+    assert set(FIXED) <= set(TITLES)
+    for title, look in zip(FIXED, styles(FIXED), strict=True):
         assert styles(["FedAS", "FedBN", title, "my own"])[2] == look
     assert styles(["FedAS"])[0] != styles(["Separate"])[0]
 

@@ -13,7 +13,7 @@ import pomona
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import Gain, LeftOut
 from pomona.record.rows import Evaluation
-from pomona.results.gain_presentation import LEFT_OUT, Gains, evidence, of_fewer
+from pomona.results.gain_presentation import EXCLUSION, Gains, evidence, fewer_clients
 from pomona.results.run_numbers import runs
 from pomona.results.text.cautions import cautions
 from pomona.results.text.narrative import worse_since
@@ -148,7 +148,7 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
     )
     assert evidence(run, mean) == (
         "This rests on 1200 test rows, 8 of them events or answers other than the most frequent, of "
-        f"2 of 4 clients; left out, {LEFT_OUT}: "
+        f"2 of 4 clients; left out, {EXCLUSION}: "
         f"{run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
     )
     assert verdicts(compared["last"])[1].startswith("This rests on")
@@ -157,13 +157,13 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
 def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(compared):
     run, base = compared["last"]
     mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, left_out=(LeftOut(1, 2, 1),))
-    assert of_fewer(Gains(run, base, [], mean)) == (
+    assert fewer_clients(Gains(run, base, [], mean)) == (
         f"Means over clients are over all 4; statements on {run.label}'s gain leave out "
-        f"{run.client(1)}, {LEFT_OUT}."
+        f"{run.client(1)}, {EXCLUSION}."
     )
     assert (
-        of_fewer(Gains(run, base, [], replace(mean, left_out=())))
-        == of_fewer(Gains(run, base, [], None))
+        fewer_clients(Gains(run, base, [], replace(mean, left_out=())))
+        == fewer_clients(Gains(run, base, [], None))
         == ""
     )
 

@@ -68,8 +68,8 @@ def test_a_thousand_clients_are_quantiles_and_the_note_says_so():
 
 @given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
 def test_every_value_is_on_the_scale_and_ticks_are_even(values):
-    scale = _Scale.of(values)
-    assert all(0 <= scale.at(value) <= 100 for value in values)
-    assert all(0 <= scale.at(tick) <= 100 for tick in scale.ticks)
+    scale = _Scale.covering(values)
+    assert all(0 <= scale.position(value) <= 100 for value in values)
+    assert all(0 <= scale.position(tick) <= 100 for tick in scale.ticks)
     gaps = [b - a for a, b in pairwise(scale.ticks)]
     assert gaps == pytest.approx(gaps[:1] * len(gaps), rel=1e-6)

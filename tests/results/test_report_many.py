@@ -19,9 +19,9 @@ from pomona.results import table
 from pomona.results.figures import series
 from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import MOST_ROWS
-from pomona.results.text.narrative import rests_on
+from pomona.results.text.narrative import basis
 from pomona.results.web import page_data
-from pomona.results.web.page_data import left_out, payload
+from pomona.results.web.page_data import omitted_quantities, payload
 from pomona.results.web.report_page import bounded, client_tables, page
 
 CLIENTS = MOST_ROWS + 30
@@ -32,7 +32,7 @@ def test_of_many_clients_the_page_lists_those_that_fare_worst():
     (table,) = client_tables(made)
     worst = sorted(made[0].values.values())[:MOST_ROWS]
     assert len(table.rows) == MOST_ROWS
-    assert table.left_out == 30
+    assert table.omitted == 30
     assert sorted(made[0].client(c) for c, v in made[0].values.items() if v <= worst[-1]) == sorted(
         name for name, _ in table.rows
     )
@@ -43,7 +43,7 @@ def test_of_many_clients_the_page_lists_those_that_fare_worst():
 
 def test_up_to_the_bound_nothing_is_left_out():
     (table,) = client_tables(runs([result("fedavg", n=MOST_ROWS, rounds=2, classes=2)]))
-    assert (len(table.rows), table.left_out) == (MOST_ROWS, 0)
+    assert (len(table.rows), table.omitted) == (MOST_ROWS, 0)
     small = Table("t", "T", ["How."], ["a"], [["x"]] * MOST_ROWS)
     assert bounded(small) is small
 
@@ -68,10 +68,10 @@ def test_what_is_too_large_to_draw_is_named_with_its_file():
     data = payload(made, None)
     assert data["partitions"] == {}
     assert data["runs"][0]["confusion"] is None
-    confused, labels = left_out(made)
+    confused, labels = omitted_quantities(made)
     assert "21 classes" in confused
     assert confused.endswith("writes confusion.csv.")
-    assert "11 clients hold of 21 classes" in labels
+    assert "11 clients in 21 classes" in labels
     assert labels.endswith("writes labels.csv.")
     assert labels in page(made)
 
@@ -82,7 +82,7 @@ def test_what_can_be_drawn_is_drawn():
     data = payload(made, None)
     assert len(data["partitions"]) == 1
     assert len(data["runs"][0]["confusion"]["counts"]) == 20
-    assert left_out(made) == []
+    assert omitted_quantities(made) == []
 
 
 def lines_run(work) -> Counter[tuple[str, int]]:
@@ -108,7 +108,7 @@ def test_work_is_linear_in_the_number_of_clients():
         # Fewer clients than rows of a table, beyond which a quadratic part might be left out as
         # well.
         made = [result(method, n=n, rounds=1, classes=2) for method in ("separate", "fedavg")]
-        return lines_run(lambda: (page(runs(made)), rests_on(runs(made)), table(made)))
+        return lines_run(lambda: (page(runs(made)), basis(runs(made)), table(made)))
 
     work(2)  # what is made once a process
     few, many = work(40), work(80)
@@ -137,12 +137,12 @@ def test_an_archive_of_answers_is_read_once(tmp_path, monkeypatch):
 def test_a_matrix_of_more_clients_than_are_drawn_is_named(monkeypatch):
     made = runs([result("apple", n=5, rounds=2, classes=2)])
     assert "dr" in {one["name"] for one in payload(made, None)["runs"][0]["learned"]}
-    assert left_out(made) == []
+    assert omitted_quantities(made) == []
     for module in (series, page_data):
         monkeypatch.setattr(module, "MATRIX", 4)
         monkeypatch.setattr(module, "order", None)  # is not sorted
     assert payload(made, None)["runs"][0]["learned"] == []
-    (line,) = left_out(made)
+    (line,) = omitted_quantities(made)
     assert "5 clients" in line
     assert "more than 4" in line
     assert "is not drawn of more than 4; events.jsonl" in page(made)

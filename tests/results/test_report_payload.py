@@ -72,8 +72,8 @@ def test_numbers_that_no_float32_holds_are_not_drawn_and_named() -> None:
     overflown = replace(
         known, evaluations=[replace(e, loss=(1.0, -1e100)) for e in known.evaluations]
     )
-    assert packing.left_out(runs([known])) == []
-    (line,) = packing.left_out(runs([overflown]))
+    assert packing.omitted_quantities(runs([known])) == []
+    (line,) = packing.omitted_quantities(runs([overflown]))
     assert f"({len(known.evaluations)} of them) are not drawn" in line
 
 
@@ -228,7 +228,7 @@ def test_a_follower_writes_when_it_is_due_and_closes(
         assert isinstance(follower, LivePageCallback)
         for moment in (100.0, 103.5, 109.0, 110.0, 119.5, 121.0):
             now[0] = moment
-            follower.round(row, [])
+            follower.on_round_end(row, [])
     # A page that takes 0.5 s is written every 0.5 / 0.05 = 10 s, and once more at the end. The
     # longest waits so far are 3 s (30 is below the least), 10 s and 11 s.
     assert written == [(100.5, 60), (110.5, 100), (121.5, 110), (122.0, None)]

@@ -13,11 +13,11 @@ from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.clients import values
 from pomona.results.figures.curves import scenario_name
 from pomona.results.figures.sections import figures
-from pomona.results.gain_presentation import LEFT_OUT, by_client, gained
+from pomona.results.gain_presentation import EXCLUSION, by_client, gained
 from pomona.results.run_numbers import runs
 from pomona.results.tables.gains import gain_tables
 from pomona.results.text.cautions import cautions
-from pomona.results.text.narrative import rests_on, setup, title
+from pomona.results.text.narrative import basis, setup, title
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.page_data import payload
 
@@ -133,7 +133,7 @@ def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_c
         f"interval +{100 * over.low:.2f} to +{100 * over.high:.2f})."
     )
     assert "of 3 clients, over 3 seeds." in text
-    assert "of 3 clients, over 3 seeds." in rests_on(prepared)[-1]
+    assert "of 3 clients, over 3 seeds." in basis(prepared)[-1]
     overall, one = gain_tables(prepared)
     assert overall.rows[0][:3] == ["FedAvg", "3", f"+{paired.mean():.2f}"]
     assert len(overall.rows) == 1
@@ -250,7 +250,7 @@ def test_runs_without_training_alone_are_ranked_no_further_than_the_data_goes() 
     several = [scored("fedavg", (90, 90)), scored("apple", (91, 90)), scored("fedprox", (50, 60))]
     text = said(several)
     assert "APPLE has the best accuracy, 90.50 %" in text
-    assert "APPLE came out ahead of FedProx (+35.50, 95 % interval +" in text
+    assert "APPLE is ahead of FedProx (+35.50, 95 % interval +" in text
     assert f"Between APPLE and FedAvg there is {LEVEL}" in text
     assert "Training alone was not run" in warned(several)
     assert "`" not in warned(several)  # a page shows it as it stands
@@ -262,8 +262,8 @@ def test_the_choice_of_the_best_run_counts_in_what_it_is_ahead_of() -> None:
     """
     best = scored("apple", (96, 90))
     rivals = [scored(method, (90, 90)) for method in ("fedavg", "fedprox", "ditto")]
-    assert "came out ahead of FedAvg (+3.00" in said([best, rivals[0]])
-    assert "came out ahead" not in said([best, *rivals])
+    assert "is ahead of FedAvg (+3.00" in said([best, rivals[0]])
+    assert "is ahead of" not in said([best, *rivals])
 
 
 def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst() -> None:
@@ -289,7 +289,7 @@ def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst(
 
 def test_without_the_models_answers_nothing_is_claimed() -> None:
     alone, together = (replace(scored(m, (60, 90)), answers={}) for m in ("separate", "fedavg"))
-    assert "the records do not hold the models' answers" in said([alone, together])
+    assert "the records do not contain the models' outputs" in said([alone, together])
     assert by_client(gained(*runs([together, alone]))) == ""
     assert gain_tables(runs([alone, together])) == []
 
@@ -320,7 +320,7 @@ def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
         kinds = [{1: "better", -1: "worse", 0: LEVEL}[sign] for sign in signs]
         assert row[4:] == [str(kinds.count(kind)) for kind in ("better", "worse", LEVEL)]
         told = [
-            kind if g.ends else "too few to tell" for kind, g in zip(kinds, clients, strict=True)
+            kind if g.ends else "too few samples" for kind, g in zip(kinds, clients, strict=True)
         ]
         assert [line[-1] for line in table.rows] == told
 
@@ -353,7 +353,7 @@ def test_levels_and_gain_are_of_the_same_clients() -> None:
     told = said([sized("separate", (60, 80, 1), sizes), sized("fedavg", (95, 60, 0), sizes)])
     assert "77.50 % against 70.00 % on average over 2 of 3 clients" in told
     assert "+7.50 percentage points" in told
-    assert f"left out, {LEFT_OUT}: Rural (1 row" in told
+    assert f"left out, {EXCLUSION}: Rural (1 row" in told
 
 
 def test_a_client_whose_answers_one_run_lacks_is_not_called_too_small() -> None:
@@ -408,7 +408,7 @@ def test_of_several_runs_verdicts_hold_together() -> None:
 def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() -> None:
     """100 samples a client; Mercy has none that define the metric."""
     alone, together = scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))
-    lines = rests_on(runs([alone, together]))
+    lines = basis(runs([alone, together]))
     assert lines[0] == "Separate and FedAvg: mean over 3 clients, 300 test rows."
     assert lines[1].startswith(
         "FedAvg against Separate, training alone: +5.33 percentage points (95 % interval +"
@@ -419,7 +419,7 @@ def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() 
     blank = replace(
         base, evaluations=[replace(e, value=(0.95, None, 0.95)) for e in base.evaluations]
     )
-    assert rests_on(runs([blank])) == [
+    assert basis(runs([blank])) == [
         "FedAvg: mean over 2 of 3 clients, 200 test rows; left out, without a value: Mercy."
     ]
 
@@ -531,10 +531,10 @@ def test_what_one_answer_for_everybody_reaches_stands_beside_and_is_a_caution() 
     )
     assert "no better" not in warned([several["good"]])
     text = said([scored("separate", (30, 30, 30), constant=constant), several["low"]])
-    assert text.startswith("None of these runs has learned anything of use yet")
+    assert text.startswith("None of these runs has learned anything useful yet")
     assert "FedAvg is ahead of Separate" in text
     assert "Federation helps" not in text
-    assert "gives always the same answer has 76.67 %" in said([several["good"]])
+    assert "with a constant answer has 76.67 %" in said([several["good"]])
     # Training alone that is above the constant has learned, however the federated run does.
     text = said([scored("separate", (95, 95, 90), constant=constant), several["low"]])
     assert "None of these runs" not in text
@@ -590,7 +590,7 @@ def test_what_holds_for_several_runs_is_said_once_and_names_them() -> None:
     ) in text
     short = [replace(scored(m, some), summary={}) for m in ("fedavg", "apple")]
     assert "FedAvg and APPLE were cut short: 0 rounds are recorded of each." in warned(short)
-    assert warned([related(0.0), related(0.01)]).count("have hardly moved") == 1
+    assert warned([related(0.0), related(0.01)]).count("have hardly changed") == 1
 
 
 def related(moved: float, n: int = 4) -> Result:
@@ -609,8 +609,8 @@ def test_relationships_that_have_hardly_moved_from_the_shares_of_samples_are_a_c
     forty.
     """
     line = (
-        "The relationships of APPLE have hardly moved from the clients' shares of the samples: "
-        "they say who is large"
+        "The relationships of APPLE have hardly changed from the clients' shares of the samples: "
+        "they show which client is large"
     )
     cases = {(0.0, 4): True, (0.04, 4): True, (0.06, 4): False, (0.04, 40): False, (0.01, 40): True}
     assert {case: line in warned([related(*case)]) for case in cases} == cases

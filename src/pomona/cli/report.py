@@ -35,7 +35,7 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     from pomona.results.summary_table import gain_columns, run_table
     from pomona.results.tables.latex import latex as as_latex
     from pomona.results.text.cautions import mixed_rounds
-    from pomona.results.text.narrative import rests_on
+    from pomona.results.text.narrative import basis
 
     if latex + markdown + json > 1:
         raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")
@@ -48,7 +48,7 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
         print(as_latex(run_table(rows)) if latex else as_markdown(run_table(rows)), end="")
     else:
         print_table(run_table(rows))
-        echo(*rests_on(prepared), *mixed_rounds(prepared))
+        echo(*basis(prepared), *mixed_rounds(prepared))
 
 
 def report(

@@ -31,7 +31,7 @@ from pomona.record.run_summary import attack_of
 from pomona.results import table as result_table
 from pomona.results.figures.plot import parse_formats
 from pomona.results.summary_table import run_table
-from pomona.results.tables.liars import named_in, spans
+from pomona.results.tables.liars import rounds_naming, spans
 from pomona.results.web.live_run_page import following
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
@@ -279,7 +279,7 @@ def _attack_lines(
     """Return lines on an attack: who lied, when it was noticed, and the honest clients' results."""
     detected = [(row.round, (*row.refused, *row.limited)) for row in result.rounds]
     names = [result.about["clients"][i] for i in attack.clients]
-    detected_rounds = {name: named_in(name, detected) for name in names}
+    detected_rounds = {name: rounds_naming(name, detected) for name in names}
     attackers = [
         f"{name.removeprefix('client ')} ({f'noticed in rounds {spans(r)}' if r else 'unnoticed'})"
         for name, r in detected_rounds.items()

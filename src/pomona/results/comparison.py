@@ -1,4 +1,4 @@
-"""A bench's results beside reference numbers: one record per scenario and method, from which the
+"""A bench's results next to reference numbers: one record per scenario and method, from which the
 tables are built.
 """
 
@@ -22,12 +22,12 @@ from pomona.experiments.reference import (
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.metrics.nan_safe import defined, row_means
-from pomona.results.run_numbers import ALONE
+from pomona.results.run_numbers import SEPARATE
 
 
 @dataclass(frozen=True)
 class Printed:
-    """What the reference has for one scenario and method; None where it has nothing."""
+    """The reference's numbers for one scenario and method; None if it has none."""
 
     number: Number | None = None
     epsilon: Number | None = None
@@ -36,19 +36,19 @@ class Printed:
     chosen: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, known: ReferenceScenario, row: str) -> "Printed":
+    def lookup(cls, scenario: ReferenceScenario, row: str) -> "Printed":
         """Look up a method by its row."""
         return cls(
-            known.numbers.get(row),
-            known.epsilon.get(row),
-            known.minutes.get(row),
-            known.minutes_a_round.get(row),
-            known.chosen.get(row, {}),
+            scenario.numbers.get(row),
+            scenario.epsilon.get(row),
+            scenario.minutes.get(row),
+            scenario.minutes_a_round.get(row),
+            scenario.chosen.get(row, {}),
         )
 
     @property
     def value(self) -> float | None:
-        """The number shown beside ours, in the unit of the metric's heading."""
+        """The number shown next to ours, in the unit of the metric's heading."""
         return self.number.value if self.number and not isinstance(self.number.value, str) else None
 
     @property
@@ -96,19 +96,21 @@ class ComparisonRow:
         """Return each client's metric by seed, in the best validation round, or in the last if
         there is none.
         """
-        found = {}
+        by_seed = {}
         for cell in self.cells:
-            own = _judged(cell["figures"])
-            if moment := own.get("best_validation") or own.get("last"):
-                found[int(cell["seed"])] = _of(moment, self.metric)
-        return found
+            model = _headline_model(cell["figures"])
+            if moment := model.get("best_validation") or model.get("last"):
+                by_seed[int(cell["seed"])] = _client_values(moment, self.metric)
+        return by_seed
 
     def tested(self) -> list[dict[str, int]]:
         """Return each seed's number of test samples by client."""
-        last = [(cell["figures"], _judged(cell["figures"]).get("last")) for cell in self.cells]
+        last = [
+            (cell["figures"], _headline_model(cell["figures"]).get("last")) for cell in self.cells
+        ]
         return [
-            dict(zip(own["clients"], moment["samples"], strict=True))
-            for own, moment in last
+            dict(zip(figures["clients"], moment["samples"], strict=True))
+            for figures, moment in last
             if moment
         ]
 
@@ -121,12 +123,12 @@ class ComparisonRow:
         ]
 
 
-def _judged(figures: Mapping[str, Any]) -> Mapping[str, Any]:
-    own: Mapping[str, Any] = figures["models"].get(figures["headline"], {})
-    return own
+def _headline_model(figures: Mapping[str, Any]) -> Mapping[str, Any]:
+    model: Mapping[str, Any] = figures["models"].get(figures["headline"], {})
+    return model
 
 
-def _of(moment: Mapping[str, Any], metric: Metric) -> list[float | None]:
+def _client_values(moment: Mapping[str, Any], metric: Metric) -> list[float | None]:
     """Return one value per client."""
     return list(moment["accuracy" if metric == ACCURACY else "value"])
 
@@ -142,11 +144,11 @@ def _value(figures: Mapping[str, Any], metric: Metric, count: Average) -> float 
         later = [value for number, value in zip(curve["round"], values, strict=False) if number]
         best = metric.best(later)
         return metric.best(values) if best is None else best
-    moment = _judged(figures).get(count.moment)
+    moment = _headline_model(figures).get(count.moment)
     if not moment:
         return None
     weights = moment["samples"] if count.unit == "samples" else 1.0
-    return defined(row_means(np.array([_of(moment, metric)], dtype=float), weights)[0])
+    return defined(row_means(np.array([_client_values(moment, metric)], dtype=float), weights)[0])
 
 
 def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:
@@ -154,14 +156,16 @@ def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:
 
     Raises ConfigError if they cannot be compared with the reference's.
     """
-    named = next((cell["figures"]["metric"] for cell in result["cells"] if cell["figures"]), None)
-    wanted = reference.metric if reference else named or ACCURACY.name
-    if named and wanted not in (named, ACCURACY.name):
+    recorded = next(
+        (cell["figures"]["metric"] for cell in result["cells"] if cell["figures"]), None
+    )
+    expected = reference.metric if reference else recorded or ACCURACY.name
+    if recorded and expected not in (recorded, ACCURACY.name):
         raise ConfigError(
-            f"the reference numbers are of {wanted}, those of {result['method']} in "
-            f"{result['scenario']} of {named}; give numbers of the same metric"
+            f"the reference numbers are of {expected}, those of {result['method']} in "
+            f"{result['scenario']} of {recorded}; give numbers of the same metric"
         )
-    return metric_named(wanted)
+    return metric_named(expected)
 
 
 @dataclass(frozen=True)
@@ -184,7 +188,7 @@ class Comparison:
     @cached_property
     def gained(self) -> list[GainsOrReason]:
         """The gains of each entry over Separate, or why it has none."""
-        return bench_gains.gained(self.bench.folder, self.bench.results, ALONE)
+        return bench_gains.gained(self.bench.folder, self.bench.results, SEPARATE)
 
     @property
     def scenarios(self) -> list[str]:
@@ -194,12 +198,12 @@ class Comparison:
     @property
     def metrics(self) -> list[Metric]:
         """Metrics for comparing the entries."""
-        done = [e for e in self.entries if e.cells] or self.entries
-        return list(dict.fromkeys(e.metric for e in done)) or [ACCURACY]
+        finished = [e for e in self.entries if e.cells] or self.entries
+        return list(dict.fromkeys(e.metric for e in finished)) or [ACCURACY]
 
     @property
     def headings(self) -> str:
-        """What the values are."""
+        """Headings of the metrics."""
         return " or ".join(metric.heading for metric in self.metrics)
 
     @property
@@ -207,7 +211,7 @@ class Comparison:
         """Rows, in the suite's order."""
         return list(self.bench.results["methods"])
 
-    def of(self, scenario: str) -> list[ComparisonRow]:
+    def in_scenario(self, scenario: str) -> list[ComparisonRow]:
         """Return the entries of a column."""
         return [e for e in self.entries if e.scenario == scenario]
 
@@ -217,7 +221,7 @@ class Comparison:
         """
         return spread(entry.values(self.count))
 
-    def at(self, scenario: str, method: str) -> ComparisonRow | None:
+    def entry(self, scenario: str, method: str) -> ComparisonRow | None:
         """Return one entry; None if the suite has no such cell."""
         return next((e for e in self.entries if (e.scenario, e.method) == (scenario, method)), None)
 
@@ -230,15 +234,17 @@ def comparison(bench: Bench, reference: Reference | None = None) -> Comparison:
         ConfigError: the reference's numbers are of another metric than the bench's, or the given
             ones of none of its scenarios and methods.
     """
-    results, given = bench.results, reference is not None
+    results, explicit = bench.results, reference is not None
     if reference is None and results["reference"]:
         reference = Reference.model_validate(results["reference"])
     entries = tuple(_entry(results, r, reference) for r in results["results"])
-    if given:
+    if explicit:
         _require_known(entries)
     if reference:
         return Comparison(bench, reference, entries, AVERAGES[reference.average])
-    validated = any(_judged(c["figures"]).get("best_validation") for e in entries for c in e.cells)
+    validated = any(
+        _headline_model(c["figures"]).get("best_validation") for e in entries for c in e.cells
+    )
     count = AVERAGES["best_validation" if validated else "last"]
     return Comparison(bench, None, entries, count)
 
@@ -273,5 +279,5 @@ def _entry(
         chosen=result["chosen"] or {},
         tried=len(result["search"]),
         cells=tuple(c for c in result["cells"] if c["figures"]),
-        printed=Printed.of(reference.for_scenario(column), row) if reference else Printed(),
+        printed=Printed.lookup(reference.for_scenario(column), row) if reference else Printed(),
     )

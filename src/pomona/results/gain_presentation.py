@@ -15,8 +15,8 @@ from pomona.results.wording import counted, listing
 
 MINUS = "\N{MINUS SIGN}"
 NO_INTERVAL = "too few test samples for an interval"
-LEFT_OUT = "as their test samples are too few, do not define it or are not on record in both runs"
-NAMED = 4
+EXCLUSION = "as their test samples are too few, do not define it or are not on record in both runs"
+MAX_NAMES = 4
 """Maximum number of clients named in a sentence; more are counted."""
 
 
@@ -27,7 +27,7 @@ class Gains:
     Attributes:
         run, base: on one scenario, with one metric.
         clients: one gain per client in id order; None if the records do not determine it.
-        mean: the mean over the clients that have one; None if none has.
+        mean: the mean over the clients with a gain; None without any.
     """
 
     run: Run
@@ -63,16 +63,16 @@ def gained(run: Run, base: Run) -> Gains:
     run of its seed.
     """
     if len(run.seeds) != len(base.seeds):
-        run, base = _one_seed(run, base), _one_seed(base, run)
+        run, base = _same_seed(run, base), _same_seed(base, run)
     if run.scenario != base.scenario or run.metric != base.metric:
         return Gains(run, base, [], None)
-    mine, its = ([one.result for one in part.seeds or (part,)] for part in (run, base))
-    return Gains(run, base, *gains(mine, its))
+    results, base_results = ([r.result for r in side.seeds or (side,)] for side in (run, base))
+    return Gains(run, base, *gains(results, base_results))
 
 
-def _one_seed(run: Run, other: Run) -> Run:
-    """Return the other's run with the seed of a run, else its first."""
-    return next((one for one in run.seeds if seed_of(one) == seed_of(other)), (*run.seeds, run)[0])
+def _same_seed(run: Run, reference: Run) -> Run:
+    """Return the run of one seed to compare with a reference: that of its seed, else the first."""
+    return next((r for r in run.seeds if seed_of(r) == seed_of(reference)), (*run.seeds, run)[0])
 
 
 def gained_over(runs: Iterable[Run], base: Run | None) -> list[Gains]:
@@ -113,25 +113,25 @@ def evidence(run: Run, gain: Gain) -> str:
         else f", {gain.events:,} of them events or answers other than the most frequent"
     )
     missing = [
-        f"{run.client(out.client)} ({counted(out.rows, 'row')}"
-        + ("" if out.events is None else f", {counted(out.events, 'event')}")
+        f"{run.client(e.client)} ({counted(e.rows, 'row')}"
+        + ("" if e.events is None else f", {counted(e.events, 'event')}")
         + ")"
-        for out in gain.left_out
+        for e in gain.left_out
     ]
-    over = (
+    averaged = (
         f"{gain.clients} of {gain.clients + len(missing)} clients"
         if missing
         else counted(gain.clients, "client")
     )
-    names = listed(missing, NAMED)
-    left = f"; left out, {LEFT_OUT}: {names}" if missing else ""
+    names = listed(missing, MAX_NAMES)
+    left = f"; left out, {EXCLUSION}: {names}" if missing else ""
     seeds = f", over {gain.seeds} seeds" if gain.seeds > 1 else ""
     groups = (
         f" in {counted(gain.pairs, 'group')} (data.group_column)" if gain.pairs < gain.rows else ""
     )
     return (
-        f"This rests on {counted(gain.rows, 'test row')}{groups}{events}, of {over}{seeds}{left}."
-        f"{sides(gain)}"
+        f"This rests on {counted(gain.rows, 'test row')}{groups}{events}, of "
+        f"{averaged}{seeds}{left}.{sides(gain)}"
     )
 
 
@@ -139,70 +139,60 @@ def sides(gain: Gain) -> str:
     """Name the models that a gain compares, `` Compared on test data: ...``; empty if unknown."""
     if not (gain.judged and gain.base):
         return ""
-    both = gain.judged == gain.base
-    return (
-        f" Compared on test data: {gain.judged}{', of both' if both else f', against {gain.base}'}."
-    )
+    rival = ", of both" if gain.judged == gain.base else f", against {gain.base}"
+    return f" Compared on test data: {gain.judged}{rival}."
 
 
-def of_fewer(found: Gains) -> str:
-    """Note that a gain's mean is over fewer clients than a run's other means; empty if it is
-    not.
-    """
-    missing = [out.client for out in found.mean.left_out] if found.mean else []
+def fewer_clients(gains: Gains) -> str:
+    """Note that a gain's mean is over fewer clients than a run's other means; else empty."""
+    missing = [e.client for e in gains.mean.left_out] if gains.mean else []
     if not missing:
         return ""
     return (
-        f"Means over clients are over all {len(found.run.values)}; statements on "
-        f"{found.run.label}'s gain leave out "
-        f"{named(found.run, missing)}, {LEFT_OUT}."
+        f"Means over clients are over all {len(gains.run.values)}; statements on "
+        f"{gains.run.label}'s gain leave out {client_names(gains.run, missing)}, {EXCLUSION}."
     )
 
 
-def named(run: Run, clients: Iterable[int]) -> str:
+def client_names(run: Run, clients: Iterable[int]) -> str:
     """Return the clients' names, or their number."""
-    known = list(clients)
-    return (
-        listing([run.client(c) for c in known]) if len(known) <= NAMED else f"{len(known)} clients"
-    )
+    ids = list(clients)
+    return listing([run.client(c) for c in ids]) if len(ids) <= MAX_NAMES else f"{len(ids)} clients"
 
 
-def by_client(found: Gains) -> str:
+def by_client(gains: Gains) -> str:
     """Describe for which clients a run is better than the other, worse, or undecided; empty if
     unknown.
     """
-    known = [gain for gain in found.clients if gain]
-    if not known:
+    defined = [gain for gain in gains.clients if gain]
+    if not defined:
         return ""
-    up, down, open_ = (
-        found.with_verdict(verdict)
+    better, worse, undecided = (
+        gains.with_verdict(verdict)
         for verdict in ("better", "worse", "no difference that this data can show")
     )
-    if not up and not down:
+    if not better and not worse:
         return (
-            f"Client by client, this data cannot show for any whether {found.run.label} is "
-            "better or worse."
+            "Client by client, this data cannot show for any whether "
+            f"{gains.run.label} is better or worse."
         )
-    parts = [
-        f"better for {_counted(found.run, up, len(known))}",
-        f"worse for {_counted(found.run, down, None)}",
-        *(
-            [f"for {'all' if len(open_) == len(known) else len(open_)} this data cannot tell"]
-            if open_
-            else []
-        ),
+    n_undecided = "all" if len(undecided) == len(defined) else len(undecided)
+    clauses = [
+        f"better for {_counted(gains.run, better, len(defined))}",
+        f"worse for {_counted(gains.run, worse, None)}",
+        *([f"for {n_undecided} this data cannot tell"] if undecided else []),
     ]
     return (
-        f"Client by client, {found.run.label} is "
-        + ", ".join(parts[:2])
-        + ("; " + parts[2] if open_ else "")
+        f"Client by client, {gains.run.label} is "
+        + ", ".join(clauses[:2])
+        + ("; " + clauses[2] if undecided else "")
         + "."
     )
 
 
-def _counted(run: Run, clients: list[int], of: int | None) -> str:
+def _counted(run: Run, clients: list[int], total: int | None) -> str:
     """Format a count, ``2 of 5 (A and B)``, or ``none``."""
     if not clients:
         return "none"
-    names = f" ({named(run, clients)})" if len(clients) <= NAMED else ""
-    return f"{len(clients)}{f' of {of}' if of else ''}{names}"
+    names = f" ({client_names(run, clients)})" if len(clients) <= MAX_NAMES else ""
+    return f"{len(clients)}{f' of {total}' if total else ''}{names}"

@@ -1,13 +1,13 @@
-"""Looks of the methods on a page: a unique colour, dash and marker for each, assigned per page.
+"""Styles of the methods on a page: a unique colour, dash and marker for each, assigned per page.
 
-Frequently drawn methods have the same look on all pages; all others, including unknown ones, take
-the remaining looks.
+Frequently drawn methods have the same style on all pages; all others, including unknown ones, take
+the remaining styles.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-KEPT = (
+FIXED = (
     "Separate",
     "FedAvg",
     "APPLE",
@@ -19,7 +19,7 @@ KEPT = (
     "Ditto",
     "FedRep",
 )
-"""Titles with a fixed place in ``COLOURS``; the first is local training, grey and dashed."""
+"""Titles with a fixed index in ``COLOURS``; the first is local training, grey and dashed."""
 COLOURS = (
     ("#757c83", "#868d94"),
     ("#1d2125", "#e8eae6"),
@@ -53,14 +53,14 @@ DASHES: tuple[tuple[float, ...], ...] = (
 MARKERS = "sDo^vP<X>p*h"
 """Matplotlib's names: square, diamond, circle, triangles, plus, cross, pentagon, star, hexagon."""
 DISTINCT = len(COLOURS)
-"""Number of looks that differ in colour, dash and marker; with more, names are written at the lines
-themselves.
+"""Number of styles that differ in colour, dash and marker; with more, names are written at the
+lines.
 """
 
 
 @dataclass(frozen=True)
 class Style:
-    """A method's look: ``colour`` on white, ``bright`` on near black, ``dash`` and ``marker``."""
+    """A method's style: ``colour`` on white, ``bright`` on near black, ``dash`` and ``marker``."""
 
     colour: str
     bright: str
@@ -74,21 +74,21 @@ class Style:
 
 
 def styles(titles: Iterable[str]) -> list[Style]:
-    """Return a look for each title of a page, in their order; repeated titles get separate looks.
+    """Return a style for each title of a page, in their order; repeated titles get separate styles.
 
-    Up to 144 are unique. Another title gets local training's look only with eleven others on the
+    Up to 144 are unique. Another title gets local training's style only with eleven others on the
     page.
     """
-    found: list[int | None] = []
+    slots: list[int | None] = []
     for title in titles:
-        place = KEPT.index(title) if title in KEPT else None
-        found.append(None if place in found else place)
-    order = [*range(1, DISTINCT), 0, *range(DISTINCT, DISTINCT + len(found))]
-    free = iter([place for place in order if place not in found])
-    return [_style(next(free) if place is None else place) for place in found]
+        slot = FIXED.index(title) if title in FIXED else None
+        slots.append(None if slot in slots else slot)
+    order = [*range(1, DISTINCT), 0, *range(DISTINCT, DISTINCT + len(slots))]
+    free = iter([slot for slot in order if slot not in slots])
+    return [_style(next(free) if slot is None else slot) for slot in slots]
 
 
-def _style(place: int) -> Style:
-    """Return the look at a place; after the first twelve, colours repeat with other dashes."""
-    around, k = divmod(place, DISTINCT)
+def _style(slot: int) -> Style:
+    """Return the style with a number; after the first twelve, colours repeat with other dashes."""
+    around, k = divmod(slot, DISTINCT)
     return Style(*COLOURS[k], DASHES[(k + around) % DISTINCT], MARKERS[(k + around) % DISTINCT])

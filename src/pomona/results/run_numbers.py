@@ -20,7 +20,7 @@ from pomona.record.rows import Evaluation
 from pomona.results.method_colours import Style, styles
 from pomona.results.wording import counted
 
-ALONE = "separate"
+SEPARATE = "separate"
 """The baseline for every method: each client trains only on its own data."""
 
 
@@ -60,7 +60,7 @@ class Run:
     @property
     def moment(self) -> str:
         """The round of ``reported``, in words."""
-        rounds = {one.reported.round for one in self.seeds or (self,) if one.reported}
+        rounds = {r.reported.round for r in self.seeds or (self,) if r.reported}
         if len(rounds) != 1:
             return "after the round that each seed is compared by" if rounds else ""
         return f"after round {rounds.pop()}" + (
@@ -77,8 +77,8 @@ class Run:
         """Client -> the metric of the headline model on its test split, after the round of
         ``reported``.
         """
-        kept = self.reported
-        pairs = zip(kept.clients, kept.value, strict=True) if kept else ()
+        evaluation = self.reported
+        pairs = zip(evaluation.clients, evaluation.value, strict=True) if evaluation else ()
         return {client: value for client, value in pairs if value is not None}
 
     @property
@@ -97,14 +97,20 @@ class Run:
 
         Empty if not recorded.
         """
-        own = (self.result.about.get("constant") or {}).get("own", {}).get(self.metric.name) or {}
-        return {c: v for c, v in enumerate(own.get("clients") or ()) if v is not None}
+        scores = (self.result.about.get("constant") or {}).get("own", {}).get(
+            self.metric.name
+        ) or {}
+        return {c: v for c, v in enumerate(scores.get("clients") or ()) if v is not None}
 
     @property
     def model(self) -> str:
         """The headline model and its moment, in words."""
-        kept = self.reported
-        return f"{kept.model} model, {spoken(kept.when)}" if kept else "no model was evaluated"
+        evaluation = self.reported
+        return (
+            f"{evaluation.model} model, {stage_name(evaluation.when)}"
+            if evaluation
+            else "no model was evaluated"
+        )
 
     def setting(self, key: str) -> Any:
         """Return a setting by its dotted key, None if the run has no such key."""
@@ -153,14 +159,14 @@ def records(run: Run) -> list[dict[str, Any]]:
     return sorted(mine, key=lambda record: int(record["client"]))
 
 
-def spoken(when: str) -> str:
-    """Return the moment of an evaluation, in words."""
-    return SPOKEN.get(when, when)
+def stage_name(stage: str) -> str:
+    """Return the stage of an evaluation, in words."""
+    return SPOKEN.get(stage, stage)
 
 
 def evaluated(*runs: Run) -> str:
     """Return the round of the models shown, in words; with its number if the runs share it."""
-    single = [one for run in runs for one in run.seeds or (run,)]
+    single = [r for run in runs for r in run.seeds or (run,)]
     rounds = {(run.reported.round, run.setting("keep") == "best") for run in single if run.reported}
     if len(rounds) != 1:
         return "after the round that each run is compared by"
@@ -169,26 +175,26 @@ def evaluated(*runs: Run) -> str:
 
 
 def runs(results: list[Result]) -> list[Run]:
-    """Give each result a unique label and a look."""
+    """Give each result a unique label and a style."""
     titles = [result.presentation.title for result in results]
     labels = [label(result, results) for result in results]
-    own = [_apart(k, labels, results) for k in range(len(results))]
-    return [Run(*each) for each in zip(results, own, styles(titles), strict=True)]
+    unique = [_unique_label(k, labels, results) for k in range(len(results))]
+    return [Run(*fields) for fields in zip(results, unique, styles(titles), strict=True)]
 
 
-def _apart(k: int, labels: list[str], results: list[Result]) -> str:
+def _unique_label(k: int, labels: list[str], results: list[Result]) -> str:
     """Return the label of run k; with its folder's name, or a number, if others have the label."""
     twins = [i for i, name in enumerate(labels) if name == labels[k]]
     if len(twins) == 1:
         return labels[k]
     folders = {i: plain(folder.name) for i in twins if (folder := results[i].folder)}
-    told = len({*folders.values()} - {""}) == len(twins)
-    return f"{labels[k]}, {folders[k] if told else f'run {twins.index(k) + 1}'}"
+    distinct = len({*folders.values()} - {""}) == len(twins)
+    return f"{labels[k]}, {folders[k] if distinct else f'run {twins.index(k) + 1}'}"
 
 
 def label(result: Result, results: list[Result]) -> str:
     """Return the method's title, with the settings that distinguish runs of one method, if any."""
-    twins = [other for other in results if other.name == result.name]
+    twins = [r for r in results if r.name == result.name]
     apart = _difference(result, twins) if len(twins) > 1 else ""
     return f"{result.presentation.title}, {apart}" if apart else result.presentation.title
 
@@ -206,14 +212,14 @@ def _difference(result: Result, twins: list[Result]) -> str:
     chosen: list[str] = []
     apart = 1
     for key in differing:
-        kinds = len({repr([s.get(k) for k in (*chosen, key)]) for s in settings})
-        if kinds > apart or len(chosen) < 2:
+        count = len({repr([s.get(k) for k in (*chosen, key)]) for s in settings})
+        if count > apart or len(chosen) < 2:
             chosen.append(key)
-            apart = kinds
+            apart = count
     return ", ".join(f"{key.rpartition('.')[2]} {mine[key]}" for key in chosen)
 
 
-def alike(candidates: list[Run]) -> list[Run]:
+def same_metric(candidates: list[Run]) -> list[Run]:
     """Return the runs with the same metric as the first."""
     return [run for run in candidates if run.metric == candidates[0].metric]
 
@@ -222,29 +228,31 @@ def leader(candidates: list[Run]) -> Run | None:
     """Return the run with the best headline value, averaged over clients, among those with the
     first one's metric.
     """
-    same = alike(candidates)
-    judged = [(run.metric.goodness(run.mean), run) for run in same if run.mean is not None]
-    return max(judged, key=lambda pair: pair[0])[1] if judged else next(iter(same), None)
+    rivals = same_metric(candidates)
+    scored = [(run.metric.goodness(run.mean), run) for run in rivals if run.mean is not None]
+    return max(scored, key=lambda pair: pair[0])[1] if scored else next(iter(rivals), None)
 
 
-def baseline(prepared: list[Run], others: Run) -> Run | None:
-    """Return the run of separate training on the same scenario as ``others``, with the same
+def baseline(prepared: list[Run], reference: Run) -> Run | None:
+    """Return the run of separate training on the same scenario as ``reference``, with the same
     metric.
     """
-    same = (r for r in prepared if r.scenario == others.scenario and r.metric == others.metric)
-    return next((r for r in same if r.result.name == ALONE), None)
+    matching = (
+        r for r in prepared if r.scenario == reference.scenario and r.metric == reference.metric
+    )
+    return next((r for r in matching if r.result.name == SEPARATE), None)
 
 
 def contender(prepared: list[Run]) -> Run | None:
-    """Return the best run to compare with local training; local training itself if there is no
-    other.
+    """Return the best run to compare with local training; local training itself without
+    others.
     """
     base = baseline(prepared, prepared[0]) if prepared else None
     return leader([run for run in prepared if run is not base]) or base
 
 
 def comparable(prepared: list[Run]) -> bool:
-    """Return whether the runs share one scenario and one metric, so that their numbers may be
+    """Return whether the runs share one scenario and one metric, so that their numbers can be
     ranked.
     """
     return len({(run.scenario, run.metric.name) for run in prepared}) == 1

@@ -47,21 +47,24 @@ def _compared(runs: tuple[Run, ...]) -> tuple[tuple[Run, ...], str]:
     lead = _lead(runs, groups)
     paired = [group for group in groups if _pair(group, lead)]
     if len(paired) < 2:
-        return runs, _why(groups, lead) if lead else ""
-    rest = [[run] for run in runs if not any(run in group for group in paired)]
-    parts = sorted([*paired, *rest], key=lambda part: min(map(runs.index, part)))
-    firsts = [part[0].result for part in parts]
-    found = (
-        _mean(part, label(part[0].result, firsts)) if part in paired else part[0] for part in parts
+        return runs, _unpaired_reason(groups, lead) if lead else ""
+    single = [[run] for run in runs if not any(run in group for group in paired)]
+    ordered = sorted([*paired, *single], key=lambda members: min(map(runs.index, members)))
+    firsts = [members[0].result for members in ordered]
+    combined = (
+        _mean(members, label(members[0].result, firsts)) if members in paired else members[0]
+        for members in ordered
     )
-    return tuple(found), _why([group for group in groups if group not in paired], lead)
+    return tuple(combined), _unpaired_reason(
+        [group for group in groups if group not in paired], lead
+    )
 
 
 def _lead(runs: Sequence[Run], groups: Sequence[Group]) -> Group:
-    """Return local training's group, else the first of several seeds; empty if there is neither."""
+    """Return local training's group, else the first of several seeds; else empty."""
     base = baseline(list(runs), runs[0]) if runs else None
-    alone = next((group for group in groups if base in group), None)
-    return alone or next((group for group in groups if len(_seeds(group)) > 1), [])
+    local = next((group for group in groups if base in group), None)
+    return local or next((group for group in groups if len(_seeds(group)) > 1), [])
 
 
 def _groups(runs: Sequence[Run]) -> list[Group]:
@@ -89,7 +92,7 @@ def _pair(group: Group, lead: Group) -> bool:
         1 < len(_seeds(group)) == len(seeds)
         and seeds == [*map(seed_of, lead)]
         and group[0].metric == lead[0].metric
-        and all(one.scenario == other.scenario for one, other in zip(group, lead, strict=True))
+        and all(r.scenario == s.scenario for r, s in zip(group, lead, strict=True))
         and len({*map(_test_samples, group)}) == 1
     )
 
@@ -98,36 +101,34 @@ def _test_samples(run: Run) -> tuple[object, ...]:
     """Return a key that is equal for two runs with the same test samples: the data, and each
     client's test rows.
     """
-    about = run.result.about
+    metadata = run.result.about
     data, partition = run.scenario
     return (
         data,
-        *(about.get("test_rows") or [partition]),
-        *((about.get("sizes") or {}).get("test") or ()),
+        *(metadata.get("test_rows") or [partition]),
+        *((metadata.get("sizes") or {}).get("test") or ()),
     )
 
 
-def _why(apart: Sequence[Group], lead: Group) -> str:
-    """Explain in one line the groups that do not pair with the lead, if either has several
-    seeds.
-    """
-    others = [
+def _unpaired_reason(groups: Sequence[Group], lead: Group) -> str:
+    """Explain in one line why groups do not pair with the lead, if either has several seeds."""
+    remaining = [
         group
-        for group in apart
+        for group in groups
         if group is not lead
         and group[0].metric == lead[0].metric
         and max(len(_seeds(group)), len(_seeds(lead))) > 1
     ]
-    if other := [group for group in others if _seeds(group) != _seeds(lead)]:
-        named = listing(
-            [f"{group[0].result.presentation.title} ({_listed(group)})" for group in other]
+    if different := [group for group in remaining if _seeds(group) != _seeds(lead)]:
+        titles = listing(
+            [f"{group[0].result.presentation.title} ({_listed(group)})" for group in different]
         )
         return (
-            f"Gains of {named} are of single runs, not over seeds: "
+            f"Gains of {titles} are of single runs, not over seeds: "
             f"{lead[0].result.presentation.title} has "
             f"{_listed(lead)}; run all methods with the same seeds."
         )
-    if any(len({*map(_test_samples, group)}) > 1 for group in others):
+    if any(len({*map(_test_samples, group)}) > 1 for group in remaining):
         return (
             "Gains are of single runs, not over seeds, as each seed has other test samples: "
             f"{ONE_PARTITION}."
@@ -145,20 +146,20 @@ def _mean(group: Group, name: str) -> Run:
     """Return a run for several seeds: their mean value of each client, and the closing records of
     all.
     """
-    first, kept = group[0].result, [run.reported for run in group if run.reported]
-    mean = [_averaged(kept)] if len(kept) == len(group) else []
+    first, evaluations = group[0].result, [run.reported for run in group if run.reported]
+    mean = [_averaged(evaluations)] if len(evaluations) == len(group) else []
     final = [record for run in group for record in run.result.final]
     return Run(replace(first, evaluations=mean, final=final), name, group[0].style, tuple(group))
 
 
-def _averaged(each: Sequence[Evaluation]) -> Evaluation:
+def _averaged(evaluations: Sequence[Evaluation]) -> Evaluation:
     """Average evaluations of one model in several runs; None for a client without a value in any of
     them.
     """
-    last = max(each, key=lambda one: one.round)
+    last = max(evaluations, key=lambda e: e.round)
 
     def mean(name: str) -> tuple[float | None, ...]:
-        lines = (one.by_client(getattr(one, name), last.clients) for one in each)
+        lines = (e.by_client(getattr(e, name), last.clients) for e in evaluations)
         return tuple(
             None if None in line else mean_of_known(line) for line in zip(*lines, strict=True)
         )

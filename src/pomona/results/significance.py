@@ -105,9 +105,11 @@ def ranking(methods: Sequence[str], values: Matrix) -> Ranking:
 
     blocks, k = values.shape
     mean_ranks = tuple(float(r) for r in ranks(values).mean(axis=0))
-    two = list(combinations(range(k), 2))
-    raw = [(test.p if (test := wilcoxon(values[:, a], values[:, b])) else 1.0) for a, b in two]
-    pairs = dict(zip(two, holm(raw), strict=True))
+    index_pairs = list(combinations(range(k), 2))
+    raw = [
+        (test.p if (test := wilcoxon(values[:, a], values[:, b])) else 1.0) for a, b in index_pairs
+    ]
+    pairs = dict(zip(index_pairs, holm(raw), strict=True))
     friedman = None
     if k > 2 and blocks > 1 and np.ptp(values, axis=1).any():
         friedman = float(stats.friedmanchisquare(*np.round(values, 12).T).pvalue)
@@ -120,80 +122,85 @@ def ranking(methods: Sequence[str], values: Matrix) -> Ranking:
 NO_TEST = Signed(0.0, 1.0, 0)  # all pairs are equal, or there are none
 
 
-def paired(one: ComparisonRow, other: ComparisonRow) -> tuple[list[float], list[float]]:
+def paired(row: ComparisonRow, rival: ComparisonRow) -> tuple[list[float], list[float]]:
     """Return paired values of the same clients: each the mean over the seeds in which both have
     one.
 
     A client's seeds share its samples, so counting them individually would inflate the number of
     clients.
     """
-    first, second = one.clients(), other.clients()
-    found: dict[int, list[tuple[float, float]]] = {}
+    first, second = row.clients(), rival.clients()
+    by_client: dict[int, list[tuple[float, float]]] = {}
     for seed in first:
         for client, (a, b) in enumerate(zip(first[seed], second.get(seed, []), strict=False)):
             if a is not None and b is not None:
-                found.setdefault(client, []).append((a, b))
-    means = [np.mean(pairs, axis=0) for pairs in found.values()]
+                by_client.setdefault(client, []).append((a, b))
+    means = [np.mean(pairs, axis=0) for pairs in by_client.values()]
     return [float(a) for a, _ in means], [float(b) for _, b in means]
 
 
-def wilcoxon_table(made: Comparison) -> Table | None:
-    """Return Wilcoxon's signed-rank test over clients: the suite's own methods against all
-    others.
-    """
-    rows = [line for scenario in made.scenarios for line in _tests(made, made.of(scenario))]
+def wilcoxon_table(comparison: Comparison) -> Table | None:
+    """Return Wilcoxon's signed-rank test over clients: the suite's own methods against others."""
+    rows = [
+        line
+        for scenario in comparison.scenarios
+        for line in _tests(comparison, comparison.in_scenario(scenario))
+    ]
     note = (
         "Two-sided test of the values of the same clients, each its mean over seeds, in the round "
         "best on validation; pairs that are equal are dropped; p is corrected for the lines of its "
         "scenario (Holm). The paired clients of one run have trained together, so they are not "
         "quite independent, here as in the papers."
     )
-    if any(map(drawn_by_seed, made.entries)):
+    if any(map(drawn_by_seed, comparison.entries)):
         note += " Seeds draw other clients: a pair averages those with the same number."
     header = ["scenario", "method", "against", "pairs", "median difference", "p, corrected"]
     return Table("wilcoxon", "Tests over clients", [note], header, rows, range(3)) if rows else None
 
 
 def drawn_by_seed(entry: ComparisonRow) -> bool:
-    """Return whether client k is another one in another seed."""
-    return len(who(entry)) > 1
+    """Return whether client k differs between seeds."""
+    return len(client_keys(entry)) > 1
 
 
-def who(entry: ComparisonRow) -> set[str]:
-    """Return what says who the clients are, in each cell: the partition's settings if they name
+def client_keys(entry: ComparisonRow) -> set[str]:
+    """Return keys that identify the clients of each cell: the partition's settings if they name
     owners, a file or a published draw; else the hash of the cell's own draw.
     """
     partition = entry.settings.get("partition")
-    known = partition if isinstance(partition, Mapping) else {}
-    if known.get("name") in {"natural", "file"} or known.get("draw", "own") != "own":
-        return {repr(known)} if entry.cells else set()
+    settings = partition if isinstance(partition, Mapping) else {}
+    if settings.get("name") in {"natural", "file"} or settings.get("draw", "own") != "own":
+        return {repr(settings)} if entry.cells else set()
     return {cell["figures"]["partition"] for cell in entry.cells}
 
 
-def _tests(made: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
-    done = [e for e in entries if e.cells]
-    own = [e for e in done if e.method in made.bench.results["own"]]
+def _tests(comparison: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
+    finished = [e for e in entries if e.cells]
+    suite = [e for e in finished if e.method in comparison.bench.results["own"]]
     pairs = [
-        (one, other) for i, one in enumerate(own) for other in done if other not in own[: i + 1]
+        (row, rival)
+        for i, row in enumerate(suite)
+        for rival in finished
+        if rival not in suite[: i + 1]
     ]
-    found = [_compared(one, other) for one, other in pairs]
-    corrected = holm([test.p for test, _ in found])
+    tests = [_compared(row, rival) for row, rival in pairs]
+    corrected = holm([test.p for test, _ in tests])
     return [
         [
-            one.column,
-            one.row,
-            other.row,
+            row.column,
+            row.row,
+            rival.row,
             str(test.pairs),
-            one.metric.number(middle, "+"),
+            row.metric.number(middle, "+"),
             f"{p:.2g}",
         ]
-        for (one, other), (test, middle), p in zip(pairs, found, corrected, strict=True)
+        for (row, rival), (test, middle), p in zip(pairs, tests, corrected, strict=True)
     ]
 
 
-def _compared(one: ComparisonRow, other: ComparisonRow) -> tuple[Signed, float]:
+def _compared(row: ComparisonRow, rival: ComparisonRow) -> tuple[Signed, float]:
     """Return the test of two methods, and the median of their differences."""
-    a, b = paired(one, other)
+    a, b = paired(row, rival)
     if not a:
         return NO_TEST, 0.0
     return wilcoxon(a, b) or NO_TEST, float(np.median(np.subtract(a, b)))

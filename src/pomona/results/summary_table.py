@@ -64,22 +64,27 @@ def _row(run: Run, key: Key, *, headline: bool) -> dict[str, Any]:
 
 
 def _privacy(result: Result) -> dict[str, Any]:
-    """Return the largest epsilon of a client, its delta and its unit, and that by its own noise
-    alone where others' noise counts; nothing without privacy.
+    """Return the largest epsilon of a client with delta and unit, and that by own noise alone if
+    others' noise counts; empty without privacy.
     """
-    spent = result.summary.get("privacy")
-    if not spent:
+    account = result.summary.get("privacy")
+    if not account:
         return {}
-    epsilon = None if spent["void"] else spent["epsilon"]
-    alone = spent.get("alone")
-    most = None if spent["void"] or not alone or None in alone else max(alone)
-    added = {"epsilon_alone": most} if alone else {}
-    return {"epsilon": epsilon, "delta": spent["delta"], "unit": spent.get("unit", "row"), **added}
+    epsilon = None if account["void"] else account["epsilon"]
+    own_noise = account.get("alone")
+    largest = None if account["void"] or not own_noise or None in own_noise else max(own_noise)
+    added = {"epsilon_alone": largest} if own_noise else {}
+    return {
+        "epsilon": epsilon,
+        "delta": account["delta"],
+        "unit": account.get("unit", "row"),
+        **added,
+    }
 
 
 def _over_clients(run: Run, key: Key) -> dict[str, Any]:
     """Return the best rounds on validation and on test, and the worst client and the 10th
-    percentile of the last round, of the clients that were ever evaluated on test data.
+    percentile of the last round, over all clients ever evaluated on test data.
     """
     test = run.result.curve(*key)
     clients = sorted({client for e in test for client in e.clients})
@@ -94,7 +99,7 @@ def _over_clients(run: Run, key: Key) -> dict[str, Any]:
     )
     last = test[-1].by_client(test[-1].value, clients)
     return {
-        **{name: moment and getattr(moment, what) for name, moment, what in moments},
+        **{name: moment and getattr(moment, attribute) for name, moment, attribute in moments},
         "pooled": test[-1].pooled,
         "worst": worst,
         "worst_client": None if worst is None else run.client(clients[last.index(worst)]),
@@ -103,28 +108,28 @@ def _over_clients(run: Run, key: Key) -> dict[str, Any]:
 
 
 def gain_columns(prepared: list[Run], cautions: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return by a run's label its mean gain over training alone, None if there is none, what both
-    are judged by, and cautions on the comparison.
+    """Return by a run's label its mean gain over training alone (None without one), the compared
+    models, and cautions on the comparison.
     """
     compared = over_seeds(prepared)
-    known = [run for run in compared if run.mean is not None]
-    base = baseline(known, known[0]) if known else None
-    found = {one.run.label: one for one in gained_over(known, base)}
+    evaluated = [run for run in compared if run.mean is not None]
+    base = baseline(evaluated, evaluated[0]) if evaluated else None
+    gains = {g.run.label: g for g in gained_over(evaluated, base)}
     # the runs of several seeds have the gain over seeds
-    label = {one.label: run.label for run in compared for one in run.seeds or (run,)}
+    label = {r.label: run.label for run in compared for r in run.seeds or (run,)}
     return {
-        run.label: _gain_of(found.get(label[run.label])) | {"cautions": [*cautions]}
+        run.label: _gain_of(gains.get(label[run.label])) | {"cautions": [*cautions]}
         for run in prepared
     }
 
 
-def _gain_of(found: Gains | None) -> dict[str, Any]:
-    gain = found.mean if found else None
+def _gain_of(gains: Gains | None) -> dict[str, Any]:
+    gain = gains.mean if gains else None
     return {
         "gain": gain and gain.value,
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
-        "gain_over": found.base.label if found and gain else None,
+        "gain_over": gains.base.label if gains and gain else None,
         "gain_judged": gain and gain.judged,
         "gain_base": gain and gain.base,
     }
@@ -148,12 +153,12 @@ def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             )
         )
 
-    seen, kept = {figures(row) for row in rows if row["headline"]}, []
+    headlines, unique = {figures(row) for row in rows if row["headline"]}, []
     for row in rows:
-        if row["headline"] or figures(row) not in seen:
-            kept.append(row)
-            seen.add(figures(row))
-    return kept
+        if row["headline"] or figures(row) not in headlines:
+            unique.append(row)
+            headlines.add(figures(row))
+    return unique
 
 
 def run_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -162,33 +167,33 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
     If runs differ in their metric or training loss, a column names it, since different losses are
     not comparable.
     """
-    shown = distinct(list(rows))
-    metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in shown))
-    words, numbers = _word_columns(shown, len(metrics) > 1), _number_columns(metrics)
-    private = any("epsilon" in row for row in shown)
+    selected = distinct(list(rows))
+    metrics = list(dict.fromkeys(metric_named(row["metric"]) for row in selected))
+    texts, numbers = _word_columns(selected, len(metrics) > 1), _number_columns(metrics)
+    private = any("epsilon" in row for row in selected)
     lines = [
         [
-            *(text(row) for text in words.values()),
+            *(text(row) for text in texts.values()),
             *(metric_named(row["metric"]).number(row[key]) for key in numbers.values()),
             *([_epsilon(row)] if private else []),
             *_costs(row),
         ]
-        for row in shown
+        for row in selected
     ]
     title = (
         f"Test {metrics[0].heading}"
         if len(metrics) == 1
         else "On test data, each run in its own metric"
     )
-    header = [*words, *numbers, *(["epsilon"] if private else []), "loss", "sent", "seconds"]
-    bold = [(i, 0) for i, row in enumerate(shown) if row["headline"]]
+    header = [*texts, *numbers, *(["epsilon"] if private else []), "loss", "sent", "seconds"]
+    bold = [(i, 0) for i, row in enumerate(selected) if row["headline"]]
     bold += [
-        (i, len(words) + list(numbers.values()).index(key))
-        for i, row in enumerate(shown)
+        (i, len(texts) + list(numbers.values()).index(key))
+        for i, row in enumerate(selected)
         if (key := _judged(row))
     ]
     marked = frozenset(bold)
-    return Table("runs", title, [_run_note(metrics)], header, lines, range(len(words)), marked)
+    return Table("runs", title, [_run_note(metrics)], header, lines, range(len(texts)), marked)
 
 
 def _word_columns(
@@ -197,16 +202,16 @@ def _word_columns(
     """Return the columns of text; ``several``: whether there are several metrics, so that each row
     names its own.
     """
-    words: dict[str, Callable[[dict[str, Any]], str]] = {
-        "method": _named,
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "method": _run_name,
         "model": lambda row: row["model"],
         "when": lambda row: row["when"],
     }
     if several:
-        words["metric"] = lambda row: metric_named(row["metric"]).heading
+        columns["metric"] = lambda row: metric_named(row["metric"]).heading
     if len({row["loss_name"] for row in rows}) > 1:
-        words["minimises"] = lambda row: row["loss_name"] or NOTHING
-    return words
+        columns["minimises"] = lambda row: row["loss_name"] or NOTHING
+    return columns
 
 
 def _number_columns(metrics: Sequence[Metric]) -> dict[str, str]:
@@ -239,16 +244,16 @@ def _epsilon(row: dict[str, Any]) -> str:
         return "no privacy"
     if row["epsilon"] is None:
         return "no bound"
-    alone = row.get("epsilon_alone")
-    summed = "" if alone is None else f" in sums, {alone:.3g} by own noise alone"
+    own_noise = row.get("epsilon_alone")
+    summed = "" if own_noise is None else f" in sums, {own_noise:.3g} by own noise alone"
     return f"{row['epsilon']:.3g}{summed} (delta {row['delta']:g}, one {row['unit']})"
 
 
 def _costs(row: dict[str, Any]) -> list[str]:
-    down, up, seconds = row["bytes_down"], row["bytes_up"], row["seconds"]
+    download, upload, seconds = row["bytes_down"], row["bytes_up"], row["seconds"]
     return [
         LOSS.number(row["loss"]),
-        NOTHING if down is None else size(down + up),
+        NOTHING if download is None else size(download + upload),
         NOTHING if seconds is None else f"{seconds:.1f}",
     ]
 
@@ -268,7 +273,7 @@ def _run_note(metrics: Sequence[Metric]) -> str:
     )
 
 
-def _named(row: dict[str, Any]) -> str:
+def _run_name(row: dict[str, Any]) -> str:
     return (
         str(row["run"]) if row["finished"] else f"{row['run']} (unfinished, round {row['round']})"
     )

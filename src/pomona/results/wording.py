@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 
 
-def listing(words: Sequence[str], most: int | None = None) -> str:
-    """Join words: ``a, b and c``; those beyond ``most`` are counted: ``a, b and 4 more``."""
-    if most is not None and len(words) > most:
-        words = [*words[:most], f"{len(words) - most} more"]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+def listing(items: Sequence[str], limit: int | None = None) -> str:
+    """Join words: ``a, b and c``; those beyond ``limit`` are counted: ``a, b and 4 more``."""
+    if limit is not None and len(items) > limit:
+        items = [*items[:limit], f"{len(items) - limit} more"]
+    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
 
 
 def capital(text: str) -> str:
@@ -16,9 +16,9 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def counted(n: int, thing: str) -> str:
+def counted(n: int, noun: str) -> str:
     """Format a count: ``1 client``, ``2 clients``."""
-    return f"{n} {thing}{'s' if n != 1 else ''}"
+    return f"{n} {noun}{'s' if n != 1 else ''}"
 
 
 def span(numbers: Sequence[int]) -> str:

@@ -30,9 +30,9 @@ from pomona.results.run_numbers import runs
 from pomona.results.significance import paired, wilcoxon_table
 from pomona.results.tables.by_client import clients_table, spread_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
-from pomona.results.tables.cost import cost_table, first_at, speed_table
+from pomona.results.tables.cost import cost_table, first_reaching, speed_table
 from pomona.results.tables.gains_of_bench import gains_table
-from pomona.results.text.cautions import _who, cautions, of_bench
+from pomona.results.text.cautions import _methods_named, bench_cautions, cautions
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import _pictures, rank, write
 from pomona.results.wording import size
@@ -77,7 +77,7 @@ def test_clients_worse_than_alone_are_those_with_a_gain_below_zero_in_the_figure
     lines = {(row[0], row[1]): row for row in spread_table(once).rows}
     assert lines["MNIST, pathological", "FedAvg"][-1] == f"{100 * fmean(below):.0f}"
     made = comparison(tiny)
-    worst = [100 * min(made.at("one", "fedavg").clients()[s]) for s in (0, 1)]
+    worst = [100 * min(made.entry("one", "fedavg").clients()[s]) for s in (0, 1)]
     lines = {(row[0], row[1]): row for row in spread_table(made).rows}
     assert lines["MNIST, pathological", "FedAvg"][-1] == "-"  # other test samples in each seed
     assert (
@@ -99,7 +99,7 @@ def test_each_client_has_its_column_where_all_seeds_have_the_same(tiny):
         replace(made, entries=tuple(replace(e, settings=natural) for e in made.entries))
     )
     assert "Seeds draw" not in wilcoxon_table(same).notes[0]
-    table, alone = clients_table(same), same.at("one", "separate")
+    table, alone = clients_table(same), same.entry("one", "separate")
     assert table.header[2:] == alone.cells[0]["figures"]["clients"]
     row = next(row for row in table.rows if row[1] == "Separate")
     pairs = zip(*(alone.clients()[s] for s in (0, 1)), strict=True)
@@ -124,7 +124,7 @@ def test_a_file_or_a_published_draw_has_the_same_clients_in_every_seed(tiny, par
 
 def test_a_client_is_one_pair_whatever_the_number_of_seeds(tiny):
     made = comparison(tiny)
-    one = made.at("one", "apple")
+    one = made.entry("one", "apple")
     a, b = paired(one, one)
     assert (
         a
@@ -155,7 +155,7 @@ def test_rounds_and_bytes_to_an_accuracy_are_those_of_the_curves(tiny):
     made = comparison(tiny)
     lines = {(row[0], row[1]): row[2:] for row in speed_table(made).rows}
     for row, method in (("FedAvg", "fedavg"), ("APPLE, mu!=0", "apple")):
-        entry, alone = made.at("one", method), made.at("one", "separate")
+        entry, alone = made.entry("one", method), made.entry("one", "separate")
         ends, floors = ([values[-1] for _, values in e.curve()] for e in (entry, alone))
         a_round = [(c["figures"]["bytes_down"] + c["figures"]["bytes_up"]) / 3 for c in entry.cells]
         own, other = lines["MNIST, pathological", row][:2], lines["MNIST, pathological", row][2:]
@@ -175,9 +175,9 @@ def test_rounds_and_bytes_to_an_accuracy_are_those_of_the_curves(tiny):
 
 
 def test_a_target_is_reached_by_the_first_value_that_has_it():
-    assert first_at([2, 4, 6], [0.5, None, 0.7], 0.5) == 2
-    assert first_at([2, 4, 6], [0.5, None, 0.7], 0.6) == 6
-    assert first_at([2, 4], [0.5, 0.6], 0.61) is None
+    assert first_reaching([2, 4, 6], [0.5, None, 0.7], 0.5) == 2
+    assert first_reaching([2, 4, 6], [0.5, None, 0.7], 0.6) == 6
+    assert first_reaching([2, 4], [0.5, 0.6], 0.61) is None
 
 
 def test_a_suite_names_the_rows_that_are_tested(tiny):
@@ -201,7 +201,7 @@ def test_a_reader_compares_with_numbers_of_their_own(tiny):
     """They take the place of those that the suite names, with their own way of counting."""
     made = comparison(tiny, Reference.model_validate(OWN))
     lasts = [100 * fmean(c["figures"]["models"][c["figures"]["headline"]]["last"]["accuracy"])
-             for c in made.at("one", "fedavg").cells]  # fmt: skip
+             for c in made.entry("one", "fedavg").cells]  # fmt: skip
     table = grid(made)
     assert table.header[1:3] == ["MNIST, pathological: reference", "MNIST, pathological: ours"]
     assert table.rows[1][1:3] == ["70", f"{fmean(lasts):.2f} ± {stdev(lasts):.2f} (2)"]
@@ -217,7 +217,7 @@ def test_the_median_difference_is_between_two_and_the_leader_was_chosen(tiny):
     of 0 and of minus the lead less 10.
     """
     column = "MNIST, pathological"
-    entries = comparison(tiny, Reference.model_validate(OWN)).of("one")
+    entries = comparison(tiny, Reference.model_validate(OWN)).in_scenario("one")
     ours = {e.row: 100 * fmean(e.values(AVERAGES["last"])) for e in entries if "mu" not in e.row}
     (last, low), (first, high) = sorted(ours.items(), key=lambda pair: pair[1])
     assert low < high
@@ -326,7 +326,7 @@ def test_a_method_has_one_colour_in_all_pictures(once):
 def test_gains_of_few_clients_are_those_of_the_table_with_names_and_whiskers(once, tiny):
     picture = gains_by_client(once, "one")
     axes = picture.figure.axes[0]
-    runs_of = {e.row: load_run(tiny.folder / e.cells[0]["folder"]) for e in once.of("one")}
+    runs_of = {e.row: load_run(tiny.folder / e.cells[0]["folder"]) for e in once.in_scenario("one")}
     alone = runs_of.pop("Separate")
     names = alone.about["clients"]
     assert [label.get_text() for label in axes.get_xticklabels()] == names
@@ -379,7 +379,7 @@ def doubtful(tmp_path_factory):
 
 def test_cautions_of_a_bench_are_those_of_its_runs(doubtful, tmp_path):
     made = comparison(doubtful)
-    said = of_bench(made)
+    said = bench_cautions(made)
     lines = (
         ("no better than always giving one answer, which", "No better than always giving one answer, on average over clients"),
         ("still getting better", "Still getting better at the end, so more rounds may change this page"),
@@ -408,7 +408,7 @@ def test_cautions_of_a_bench_are_those_of_its_runs(doubtful, tmp_path):
     for text in (page.read_text(), (tmp_path / "comparison.md").read_text()):
         assert all(line.replace("'", "&#39;") in text or line in text for line in [*said, tested])
     elsewhere = comparison(replace(doubtful, folder=tmp_path))
-    assert of_bench(elsewhere) == []
+    assert bench_cautions(elsewhere) == []
 
 
 def test_all_methods_are_those_of_the_page(doubtful, tmp_path):
@@ -416,12 +416,12 @@ def test_all_methods_are_those_of_the_page(doubtful, tmp_path):
     made = comparison(doubtful)
     held = [(entry, 2, 2) for entry in made.entries]
     rows = {held[0][0].column: 2}
-    assert _who(held, rows) == "all methods"
-    assert _who(held[:1], rows) == f"{held[0][0].row} (2 of 2 seeds)"
+    assert _methods_named(held, rows) == "all methods"
+    assert _methods_named(held[:1], rows) == f"{held[0][0].row} (2 of 2 seeds)"
     for cell in held[0][0].cells:
         copytree(doubtful.folder / cell["folder"], tmp_path / cell["folder"])
     (tmp_path / held[0][0].cells[0]["folder"] / "events.jsonl").write_text("not a record\n")
-    assert of_bench(comparison(replace(doubtful, folder=tmp_path)))
+    assert bench_cautions(comparison(replace(doubtful, folder=tmp_path)))
 
 
 @pytest.mark.parametrize(("name", "kept"), [("config.toml", 0), ("predictions.npz", 100)])
@@ -460,7 +460,7 @@ def test_a_bench_says_what_overtrained_though_its_page_shows_the_best_round(tmp_
     (run,) = [load_run(made.bench.folder / c["folder"]) for e in made.entries for c in e.cells]
     single = " ".join(cautions(runs([run])))
     assert ("has got worse since" in single) == any(
-        "Worse on validation" in s for s in of_bench(made)
+        "Worse on validation" in s for s in bench_cautions(made)
     )
     assert "has got worse since" in single
 
@@ -472,8 +472,8 @@ def test_clients_of_two_scenarios_are_told_apart_and_many_by_their_range(tiny, m
         "Clients in MNIST, pathological",
         "Clients in MNIST, practical",
     ]
-    monkeypatch.setattr("pomona.results.tables.by_client.MOST_NAMED", 2)
-    sizes = [n for of in made.at("one", "fedavg").tested() for n in of.values()]
+    monkeypatch.setattr("pomona.results.tables.by_client.MAX_NAMES", 2)
+    sizes = [n for of in made.entry("one", "fedavg").tested() for n in of.values()]
     told = f"3, with {min(sizes)} to {max(sizes)} test samples each."
     assert grid(made).notes[1] == f"Clients in MNIST, pathological: {told}"
 
@@ -505,7 +505,7 @@ def test_report_knows_a_bench_and_takes_a_file_of_reference_numbers(tiny, tmp_pa
     words = ["--out", str(tmp_path), "--reference", str(tmp_path / "mine.toml")]
     assert command("report", str(tiny.folder), *words, "--json") == 0
     assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "comparison.html")
-    assert "Last year's runs beside ours." in (tmp_path / "comparison.md").read_text()
+    assert "Last year's runs next to ours." in (tmp_path / "comparison.md").read_text()
     (tmp_path / "mine.toml").write_text("averag = 'last'\n")
     assert command("report", str(tiny.folder), *words) == 2
     err = capsys.readouterr().err
@@ -570,7 +570,7 @@ def test_a_bench_of_numbers_is_compared_by_its_own_metric(tiny):
     lines = {row[1]: row for row in spread_table(made).rows}
     assert lines["FedAvg"][3] == "1 ± 0 (2)"  # the worst is the largest
     assert (
-        made.at("one", "fedavg").values(AVERAGES["last_pooled"])
+        made.entry("one", "fedavg").values(AVERAGES["last_pooled"])
         == [pytest.approx((10 * 0.4 + 30 * 1.0) / 40)] * 2
     )
     assert curves(made, "one").figure.axes[0].get_ylabel() == "test mean absolute error"

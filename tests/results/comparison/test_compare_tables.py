@@ -25,8 +25,8 @@ def test_a_suite_names_its_file_of_numbers(tmp_path):
     assert known == read_reference(tmp_path / "numbers" / "a.toml")
     assert known.stated("s") == {"data.name": "mnist"}
     assert str(known.for_scenario("s").numbers["apple"]) == "2.5 ± 0.5"
-    assert Printed.of(known.for_scenario("s"), "apple").chosen == {"method.mu": 0.1}
-    assert Printed.of(known.for_scenario("other"), "apple") == Printed()
+    assert Printed.lookup(known.for_scenario("s"), "apple").chosen == {"method.mu": 0.1}
+    assert Printed.lookup(known.for_scenario("other"), "apple") == Printed()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.gain_presentation import Gains, by_client, gained_over
-from pomona.results.run_numbers import Run, alike, baseline, evaluated, leader
+from pomona.results.run_numbers import Run, baseline, evaluated, leader, same_metric
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital
 
@@ -28,7 +28,7 @@ def values(runs: list[Run]) -> ReportFigure | None:
 
     Paired runs of several seeds are drawn as one, their mean.
     """
-    selected = alike([run for run in over_seeds(runs) if run.values])
+    selected = same_metric([run for run in over_seeds(runs) if run.values])
     lead = leader(selected)
     if lead is None:
         return None
@@ -203,7 +203,7 @@ def spread(runs: list[Run]) -> ReportFigure | None:
     """Draw the distribution of the clients' values of each run: box, every client, worst client and
     10th percentile.
     """
-    selected = alike([run for run in runs if len(run.values) > 1])
+    selected = same_metric([run for run in runs if len(run.values) > 1])
     if not selected:
         return None
     metric = selected[0].metric

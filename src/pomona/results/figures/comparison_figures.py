@@ -105,7 +105,7 @@ def _label_lines(comparison: Comparison, axes: Any, curves: Mapping[str, Points]
 
 def curves(comparison: Comparison, scenario: str) -> ReportFigure | None:
     """Draw the test metric of every method by round, averaged over clients and seeds."""
-    lines = [(e, curve) for e in comparison.of(scenario) if len(curve := _curve(e)) > 1]
+    lines = [(e, curve) for e in comparison.in_scenario(scenario) if len(curve := _curve(e)) > 1]
     if not lines:
         return None
     metric, column = lines[0][0].metric, lines[0][0].column
@@ -169,7 +169,7 @@ def gains_by_client(comparison: Comparison, scenario: str) -> ReportFigure | Non
     }
     if not gains:
         return None
-    first = next(e for e in comparison.of(scenario) if e.cells)
+    first = next(e for e in comparison.in_scenario(scenario) if e.cells)
     metric, names = first.metric, first.cells[0]["figures"]["clients"]
     if len(names) < FEW:
         figure, axes = _draw_points(comparison, gains, metric, names)
@@ -212,7 +212,7 @@ def gains_by_client(comparison: Comparison, scenario: str) -> ReportFigure | Non
         "samples of the table of gains; below zero a client did worse than alone on these samples"
         f"{note}"
     )
-    title = f"Gain by client: {comparison.of(scenario)[0].column}"
+    title = f"Gain by client: {comparison.in_scenario(scenario)[0].column}"
     return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
 
 

@@ -13,7 +13,7 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import plot
 from pomona.results.figures.plot import Points, ReportFigure, Rows
-from pomona.results.run_numbers import Run, alike
+from pomona.results.run_numbers import Run, same_metric
 from pomona.results.run_numbers import runs as runs_of
 from pomona.results.wording import capital, size
 
@@ -185,7 +185,7 @@ def _changes(runs: list[Run]) -> list[str]:
 
 def traffic(runs: list[Run]) -> ReportFigure | None:
     """Draw the test metric against the megabytes sent so far, down and up, all clients together."""
-    selected = alike(runs)
+    selected = same_metric(runs)
     metric = selected[0].metric
     points = {run: tests for run in selected if (tests := _metric_by_traffic(run))}
     curves = {run: _positive_points(run, tests) for run, tests in points.items()}

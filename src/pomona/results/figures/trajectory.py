@@ -138,7 +138,7 @@ def trajectory(
     points: int = 25,
     watch: Callable[[Config], Callback | None] = lambda _: None,
 ) -> ReportFigure:
-    """Write ``out/trajectory.*`` in all formats: a client's path in some runs over its
+    """Write ``trajectory.*`` in all formats: a client's path in some runs over its
     training-loss surface.
 
     Args:

@@ -8,7 +8,7 @@ from pomona.experiments.bench_gains import GainsOrReason
 from pomona.experiments.bench_table import format_spread
 from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.significance import who
+from pomona.results.significance import client_keys
 from pomona.results.wording import counted, listing, span
 
 SPREAD = {
@@ -17,47 +17,51 @@ SPREAD = {
     "percentile_10": "10th percentile",
     "std": "std over clients",
 }
-MOST_NAMED = 10  # clients that a sentence has room for
-MOST_COLUMNS = 12  # clients that a page has room for
+MAX_NAMES = 10  # clients named in a sentence
+MAX_COLUMNS = 12  # clients in a table
 
 
-def tested(made: Comparison) -> list[str]:
+def tested(comparison: Comparison) -> list[str]:
     """Return the clients of each scenario with their numbers of test samples, in sentences."""
-    by_samples: dict[str, list[str]] = {}
-    for scenario in made.scenarios:
-        seeds = [clients for entry in made.of(scenario) for clients in entry.tested()]
+    by_text: dict[str, list[str]] = {}
+    for scenario in comparison.scenarios:
+        seeds = [
+            clients for entry in comparison.in_scenario(scenario) for clients in entry.tested()
+        ]
         if seeds:
-            by_samples.setdefault(_tested(seeds), []).append(made.of(scenario)[0].column)
+            by_text.setdefault(_tested(seeds), []).append(
+                comparison.in_scenario(scenario)[0].column
+            )
     return [
-        f"Clients{f' in {listing(columns)}' if len(by_samples) > 1 else ''}: {text}."
-        for text, columns in by_samples.items()
+        f"Clients{f' in {listing(columns)}' if len(by_text) > 1 else ''}: {text}."
+        for text, columns in by_text.items()
     ]
 
 
 def _tested(seeds: Sequence[Mapping[str, int]]) -> str:
     """Format ``2, with test samples: A (30), B (5 to 6)``; a range for many clients."""
     first = seeds[0]
-    if len(first) > MOST_NAMED or any(of.keys() != first.keys() for of in seeds):
-        each = f"{span([n for of in seeds for n in of.values()])} test samples each"
+    if len(first) > MAX_NAMES or any(counts.keys() != first.keys() for counts in seeds):
+        samples = f"{span([n for counts in seeds for n in counts.values()])} test samples each"
     else:
-        named = [f"{name} ({span([of[name] for of in seeds])})" for name in first]
-        each = f"test samples: {', '.join(named)}"
-    return f"{span([len(of) for of in seeds])}, with {each}"
+        names = [f"{name} ({span([counts[name] for counts in seeds])})" for name in first]
+        samples = f"test samples: {', '.join(names)}"
+    return f"{span([len(counts) for counts in seeds])}, with {samples}"
 
 
-def spread_table(made: Comparison) -> Table | None:
+def spread_table(comparison: Comparison) -> Table | None:
     """Return worst client, 10th percentile, and the share with a gain below 0."""
     rows = [
         row
-        for e, gained in zip(made.entries, made.gained, strict=True)
+        for e, gained in zip(comparison.entries, comparison.gained, strict=True)
         if (row := _spread(e, gained))
     ]
     header = ["scenario", "method", *SPREAD.values(), "worse than alone (%)"]
     note = (
-        f"Test {made.headings}, in the round best on validation (the last, where nothing is held "
-        "out), mean ± standard deviation over seeds; a tenth of the clients are worse than the "
+        f"Test {comparison.headings}, in the round best on validation (the last without validation "
+        "samples), mean ± standard deviation over seeds; a tenth of the clients are worse than the "
         "10th percentile. Worse than alone: the share of clients with a gain over Separate below "
-        "0, of the models and samples of the table of gains, which says why others have none; a "
+        "0, of the models and samples of the table of gains, which states why others have none; a "
         "gain below 0 may be chance."
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
@@ -65,10 +69,13 @@ def spread_table(made: Comparison) -> Table | None:
 
 def _spread(entry: ComparisonRow, gained: GainsOrReason) -> list[str]:
     """Return the row of one scenario and method; empty without results."""
-    sums = [summarize(own, [1] * len(own), metric=entry.metric) for own in entry.clients().values()]
+    sums = [
+        summarize(values, [1] * len(values), metric=entry.metric)
+        for values in entry.clients().values()
+    ]
     if not sums:
         return []
-    texts = [format_spread(spread([one[key] for one in sums]), entry.metric) for key in SPREAD]
+    texts = [format_spread(spread([s[key] for s in sums]), entry.metric) for key in SPREAD]
     return [entry.column, entry.row, *texts, _worse(gained)]
 
 
@@ -79,18 +86,18 @@ def _worse(gained: GainsOrReason) -> str:
     return f"{100 * fmean(gain.value < 0 for gain in gained[0] if gain):.0f}"
 
 
-def clients_table(made: Comparison) -> Table | None:
-    """Return each client's metric; None if there are many, or any run has others."""
-    done = [e for e in made.entries if e.cells]
-    clients = {tuple(cell["figures"]["clients"]) for e in done for cell in e.cells}
-    others = len({one for e in done for one in who(e)}) > 1
-    if len(clients) != 1 or len(*clients) > MOST_COLUMNS or others:
+def clients_table(comparison: Comparison) -> Table | None:
+    """Return each client's metric; None for many clients, or if runs have different ones."""
+    finished = [e for e in comparison.entries if e.cells]
+    clients = {tuple(cell["figures"]["clients"]) for e in finished for cell in e.cells}
+    differ = len({key for e in finished for key in client_keys(e)}) > 1
+    if len(clients) != 1 or len(*clients) > MAX_COLUMNS or differ:
         return None
-    seeds = set.intersection(*(set(e.clients()) for e in done))
-    rows = [[e.column, e.row, *_means(e, seeds)] for e in done]
+    seeds = set.intersection(*(set(e.clients()) for e in finished))
+    rows = [[e.column, e.row, *_means(e, seeds)] for e in finished]
     note = (
-        f"Test {made.headings}, in the round best on validation (the last, where nothing is held "
-        f"out), mean over {counted(len(seeds), 'seed')}."
+        f"Test {comparison.headings}, in the round best on validation (the last without validation "
+        f"samples), mean over {counted(len(seeds), 'seed')}."
     )
     header = ["scenario", "method", *clients.pop()]
     return Table("each-client", "Each client", [note], header, rows, range(2)) if seeds else None
@@ -98,8 +105,8 @@ def clients_table(made: Comparison) -> Table | None:
 
 def _means(entry: ComparisonRow, seeds: Collection[int]) -> list[str]:
     """Return each client's mean over those of the seeds that have a value for it."""
-    found = [
+    by_client = [
         [value for value in values if value is not None]
         for values in zip(*(entry.clients()[seed] for seed in sorted(seeds)), strict=True)
     ]
-    return [entry.metric.number(fmean(values) if values else None) for values in found]
+    return [entry.metric.number(fmean(values) if values else None) for values in by_client]

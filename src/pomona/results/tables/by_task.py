@@ -15,8 +15,8 @@ from pomona.tasks import TASKS
 from pomona.tasks.scores import compute
 
 PIXELS = (
-    "Distances are in pixels, over the test images that both have and claim the class; a surface "
-    "counts as found within one pixel."
+    "Distances are in pixels, over the test images with the class in truth and in prediction; a "
+    "surface counts as matched within one pixel."
 )
 NO_DISTANCES = f"Distances between surfaces need MONAI: {with_extra('monai')}, and run again."
 
@@ -34,8 +34,8 @@ def survival_table(runs: list[Run]) -> list[Table]:
     )
     if run is None:
         return []
-    found = records(run)
-    worst = [METRICS[name].worst(record.get(name) for record in found) for name in OF_TIMES]
+    by_client = records(run)
+    worst = [METRICS[name].worst(record.get(name) for record in by_client) for name in OF_TIMES]
     return [
         Table(
             "survival-by-client",
@@ -43,7 +43,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
             [
                 f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
                 "Both C-indices and the AUROC are 0.5 for guessing, and 1 at best; the integrated "
-                "Brier score is 0 at best, and 0.25 for always saying one half. Inverse "
+                "Brier score is 0 at best, and 0.25 for a constant one half. Inverse "
                 "probabilities of censoring are of the client's own test samples.",
             ],
             [
@@ -60,7 +60,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
                         f"{record.get('events', 0):,}",
                         *(cell(record, name) for name in OF_TIMES),
                     ]
-                    for record in found
+                    for record in by_client
                 ),
                 [
                     "worst client",
@@ -83,7 +83,7 @@ def labels(runs: list[Run]) -> Table:
         "label-by-label",
         "Label by label",
         [
-            "Each label by itself, with the headline models on the clients' own test samples: the "
+            "Each label separately, with the headline models on the clients' own test samples: the "
             "mean over the clients that have test samples with and without it.",
         ],
         [
@@ -95,10 +95,17 @@ def labels(runs: list[Run]) -> Table:
             *(capital(METRICS[name].heading) for name in OF_LABELS),
         ],
         [
-            [name, *([run.label] if several else []), f"{ones:,}", f"{n:,}", str(clients), *figures]
+            [
+                name,
+                *([run.label] if several else []),
+                f"{positives:,}",
+                f"{n:,}",
+                str(clients),
+                *figures,
+            ]
             for run in runs
             if run.result.about.get("targets") == "multilabel"
-            for name, ones, n, clients, figures in _labels(run)
+            for name, positives, n, clients, figures in _labels(run)
         ],
         range(1 + several),
     )
@@ -108,13 +115,13 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
     """Yield (name, test samples with it, test samples, clients that define it, metrics) of each
     label.
     """
-    everyone = range(run.result.clients)
-    answers = [known for client in everyone if (known := run.result.predictions(client))]
+    clients = range(run.result.clients)
+    answers = [answer for client in clients if (answer := run.result.predictions(client))]
     if not answers:
         return
     count = answers[0][1].shape[1]
-    given = [str(name) for name in run.result.about.get("labels") or ()]
-    names = given if len(given) == count else [f"label {k}" for k in range(count)]
+    recorded = [str(name) for name in run.result.about.get("labels") or ()]
+    names = recorded if len(recorded) == count else [f"label {k}" for k in range(count)]
     for k, name in enumerate(names):
         yield name, *_label([(outputs[:, [k]], truth[:, [k]]) for outputs, truth in answers])
 
@@ -122,7 +129,9 @@ def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
 def _label(clients: Sequence[Answers]) -> tuple[int, int, int, list[str]]:
     """Return a label's numbers from the clients' outputs and targets (n, 1)."""
     task = TASKS["multilabel"]
-    figures = {metric: [compute(metric, *own, task) for own in clients] for metric in OF_LABELS}
+    figures = {
+        metric: [compute(metric, *answer, task) for answer in clients] for metric in OF_LABELS
+    }
     cases = sum(int((truth > 0.5).sum()) for _, truth in clients)
     samples = sum(len(truth) for _, truth in clients)
     defined = sum(value is not None for value in figures[OF_LABELS[0]])
@@ -135,18 +144,18 @@ def regions(runs: list[Run]) -> Table:
     one.
     """
     run = leader([run for run in runs if run.result.about.get("targets") == "segmentation"])
-    found = list(_rows(run)) if run else []
-    measured = any("hd95" in figures for _, _, _, figures in found)
-    of = (
+    rows = list(_rows(run)) if run else []
+    measured = any("hd95" in figures for _, _, _, figures in rows)
+    source = (
         f"{run.label}, {run.model}: each client's own test images, with 95 % intervals."
         if run
         else ""
     )
-    left_out = "A class that an image neither has nor is given is left out of that image's means."
+    exclusion = "A class in neither truth nor prediction of an image is left out of its means."
     return Table(
         "regions",
         "Class by class",
-        [of, left_out, PIXELS if measured else NO_DISTANCES],
+        [source, exclusion, PIXELS if measured else NO_DISTANCES],
         [
             "Client",
             "Class",
@@ -168,7 +177,7 @@ def regions(runs: list[Run]) -> Table:
                     else ()
                 ),
             ]
-            for client, name, k, figures in found[:MOST_ROWS]
+            for client, name, k, figures in rows[:MOST_ROWS]
         ],
         range(2),
     )

@@ -1,4 +1,4 @@
-"""Tables of results: reference numbers beside ours, ranks, chosen settings, epsilon."""
+"""Tables of results: reference numbers next to ours, ranks, chosen settings, epsilon."""
 
 from collections.abc import Iterable, Sequence
 
@@ -21,77 +21,79 @@ def state(entry: ComparisonRow, text: str) -> str:
     return text if entry.cells else entry.state
 
 
-def grid(made: Comparison) -> Table:
-    """Return the reference's table beside ours; the shorter of methods and scenarios becomes the
+def grid(comparison: Comparison) -> Table:
+    """Return the reference's table next to ours; the shorter of methods and scenarios becomes the
     columns.
     """
-    sides = _sides(made)
+    sides = _sides(comparison)
     compared = len(sides) > 1
-    columns = {s: made.of(s)[0].column for s in made.scenarios}
-    names = _rows_by_method(made)
-    entries = [[made.at(scenario, method) for scenario in columns] for method in names]
-    down, across, first = names, columns, "method"
+    columns = {s: comparison.in_scenario(s)[0].column for s in comparison.scenarios}
+    names = _rows_by_method(comparison)
+    entries = [[comparison.entry(scenario, method) for scenario in columns] for method in names]
+    row_names, column_names, corner = names, columns, "method"
     if len(columns) > len(names):
         entries = [list(line) for line in zip(*entries, strict=True)]
-        down, across, first = columns, names, "scenario"
-    cells = _cells(made, entries, list(sides))
+        row_names, column_names, corner = columns, names, "scenario"
+    cells = _cells(comparison, entries, list(sides))
     header = [
         f"{name}: {side}" if compared else name
-        for name in across.values()
+        for name in column_names.values()
         for side in sides.values()
     ]
-    header.insert(0, first)
-    title = "The table beside ours" if compared else "Results"
+    header.insert(0, corner)
+    title = "Reference and ours" if compared else "Results"
     return Table(
         "results",
         title,
-        [_grid_note(made), *tested(made)],
+        [_grid_note(comparison), *tested(comparison)],
         header,
-        _named(down.values(), cells),
+        _with_names(row_names.values(), cells),
         marked=_bold(cells),
     )
 
 
-def _sides(made: Comparison) -> dict[bool, str]:
+def _sides(comparison: Comparison) -> dict[bool, str]:
     """Return the headings of the reference's column, if it has numbers of this bench, and of
     ours.
     """
-    if made.reference and any(e.printed.number for e in made.entries):
-        return {False: made.reference.label, True: "ours"}
+    if comparison.reference and any(e.printed.number for e in comparison.entries):
+        return {False: comparison.reference.label, True: "ours"}
     return {True: "ours"}
 
 
-def _rows_by_method(made: Comparison) -> dict[str, str]:
+def _rows_by_method(comparison: Comparison) -> dict[str, str]:
     """Return labels of the methods' rows, in the suite's order."""
-    rows = {e.method: e.row for e in reversed(made.entries)}
-    return {m: rows.get(m, m) for m in made.methods}
+    rows = {e.method: e.row for e in reversed(comparison.entries)}
+    return {m: rows.get(m, m) for m in comparison.methods}
 
 
-def _grid_note(made: Comparison) -> str:
-    counting, values = str(made.count), "values are"
-    if made.reference:
-        counting, values = f"{made.count}, as in {made.reference.title}", "ours is"
+def _grid_note(comparison: Comparison) -> str:
+    counting, values = str(comparison.count), "values are"
+    if comparison.reference:
+        counting, values = f"{comparison.count}, as in {comparison.reference.title}", "ours is"
     return (
-        f"Test {made.headings}, {counting}; {values} mean ± standard deviation over seeds (how "
-        "many). The best of each scenario is bold."
+        f"Test {comparison.headings}, {counting}; {values} mean ± standard deviation over seeds "
+        "(how many). The best of each scenario is bold."
     )
 
 
-def _named(names: Iterable[str], cells: Sequence[Sequence[tuple[str, bool]]]) -> list[list[str]]:
+def _with_names(
+    names: Iterable[str], cells: Sequence[Sequence[tuple[str, bool]]]
+) -> list[list[str]]:
     """Return the texts of rows after their names."""
     return [[name, *(text for text, _ in line)] for name, line in zip(names, cells, strict=True)]
 
 
 def _cells(
-    made: Comparison, entries: Sequence[Sequence[ComparisonRow | None]], sides: Sequence[bool]
+    comparison: Comparison, entries: Sequence[Sequence[ComparisonRow | None]], sides: Sequence[bool]
 ) -> list[list[tuple[str, bool]]]:
     """Return the text of each entry and side, and whether it is the best of its scenario; empty
     without an entry.
     """
-    best = {s: _best(made, s) for s in made.scenarios}
+    best = {s: _best(comparison, s) for s in comparison.scenarios}
     return [
         [
-            (_text(entry, made, ours), (entry.method, ours) in best[entry.scenario])
+            (_text(entry, comparison, ours), (entry.method, ours) in best[entry.scenario])
             if entry
             else ("", False)
             for entry in line
@@ -108,51 +110,51 @@ def _bold(cells: Sequence[Sequence[tuple[str, bool]]]) -> frozenset[tuple[int, i
     )
 
 
-def _text(entry: ComparisonRow, made: Comparison, ours: bool) -> str:
+def _text(entry: ComparisonRow, comparison: Comparison, ours: bool) -> str:
     if ours:
-        return state(entry, format_spread(made.ours(entry), entry.metric))
+        return state(entry, format_spread(comparison.ours(entry), entry.metric))
     number = entry.printed.number
     return as_printed(number) + ("*" if number and number.note else "")
 
 
-def _best(made: Comparison, scenario: str) -> set[tuple[str, bool]]:
-    best, entries = set(), made.of(scenario)
+def _best(comparison: Comparison, scenario: str) -> set[tuple[str, bool]]:
+    best, entries = set(), comparison.in_scenario(scenario)
     metric = next((e.metric for e in entries if e.cells), entries[0].metric)
     for ours in (False, True):
-        values = {e.method: _mean(e, made, ours) for e in entries}
+        values = {e.method: _mean(e, comparison, ours) for e in entries}
         top = metric.best(values.values())
         best |= {(m, ours) for m, v in values.items() if v is not None and v == top}
     return best
 
 
-def _mean(entry: ComparisonRow, made: Comparison, ours: bool) -> float | None:
+def _mean(entry: ComparisonRow, comparison: Comparison, ours: bool) -> float | None:
     if not ours:
         return entry.printed.value
-    own = made.ours(entry)
-    return own.mean if own else None
+    measured = comparison.ours(entry)
+    return measured.mean if measured else None
 
 
-def records(made: Comparison) -> list[dict[str, str]]:
+def records(comparison: Comparison) -> list[dict[str, str]]:
     """Return all information on every cell, one record each, for the CSV.
 
     Ours are shares, not percent; the reference and the difference to it are in the unit of the
     metric's heading.
     """
-    return [_record(made, entry) for entry in made.entries]
+    return [_record(comparison, entry) for entry in comparison.entries]
 
 
-def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
+def _record(comparison: Comparison, e: ComparisonRow) -> dict[str, str]:
     spreads = {name: spread(e.values(count)) for name, count in AVERAGES.items()}
-    own, printed = made.ours(e), e.printed.value
+    ours, printed = comparison.ours(e), e.printed.value
     numbers = {
-        f"{name}_{what}": getattr(s, what, None)
+        f"{name}_{statistic}": getattr(s, statistic, None)
         for name, s in spreads.items()
-        for what in ("mean", "std")
+        for statistic in ("mean", "std")
     }
     numbers["reference"] = printed
     numbers["reference_std"] = e.printed.number.std if e.printed.number else None
     numbers["difference"] = (
-        e.metric.scaled(own.mean) - printed if own and printed is not None else None
+        e.metric.scaled(ours.mean) - printed if ours and printed is not None else None
     )
     return {
         "scenario": e.scenario,
@@ -166,30 +168,32 @@ def _record(made: Comparison, e: ComparisonRow) -> dict[str, str]:
     }
 
 
-def moments(made: Comparison) -> Table:
+def moments(comparison: Comparison) -> Table:
     """Return our results in all three counted rounds, over clients and over samples."""
-    done = [e for e in made.entries if e.cells]
-    counts = [c for c in AVERAGES.values() if any(v is not None for e in done for v in e.values(c))]
+    finished = [e for e in comparison.entries if e.cells]
+    counts = [
+        c for c in AVERAGES.values() if any(v is not None for e in finished for v in e.values(c))
+    ]
     rows = [
         [e.column, e.row, *(format_spread(spread(e.values(count)), e.metric) for count in counts)]
-        for e in done
+        for e in finished
     ]
     note = (
-        f"Test {made.headings}. Over clients each client counts once; over samples each test "
-        "sample does. The best round on test is chosen by test data, so it is optimistic, and the "
+        f"Test {comparison.headings}. Over clients each client counts once; over samples each test "
+        "sample does. The best round on test is chosen on test data, so it is optimistic, "
         "more so the more often a run is evaluated; the one best on validation is not."
     )
     header = [f"{ROUNDS[count.moment]}, over {count.unit}" for count in counts]
-    title = "Ours, by what counts" if made.reference else "By what counts"
+    title = "Ours, by round and average" if comparison.reference else "By round and average"
     return Table("moments", title, [note], ["scenario", "method", *header], rows, range(2))
 
 
-def chosen(made: Comparison) -> Table | None:
-    """Return the settings chosen by a search, beside those of the reference."""
-    found = [e for e in made.entries if e.tried and e.cells]
-    if not found:
+def chosen(comparison: Comparison) -> Table | None:
+    """Return the settings chosen by a search, next to those of the reference."""
+    searched = [e for e in comparison.entries if e.tried and e.cells]
+    if not searched:
         return None
-    compared = any(e.printed.chosen for e in found)
+    compared = any(e.printed.chosen for e in searched)
     rows = [
         [
             e.column,
@@ -198,29 +202,35 @@ def chosen(made: Comparison) -> Table | None:
             point(e.chosen) or NOTHING,
             *([point(e.printed.chosen) or NOTHING] if compared else []),
         ]
-        for e in found
+        for e in searched
     ]
-    header = ["scenario", "method", "points tried", "chosen", *([_label(made)] if compared else [])]
-    tuning = made.bench.results["tuning"]
-    note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data chose nothing."
+    header = [
+        "scenario",
+        "method",
+        "points tried",
+        "chosen",
+        *([_label(comparison)] if compared else []),
+    ]
+    tuning = comparison.bench.results["tuning"]
+    note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data were not used."
     return Table("chosen", "Settings searched", [note], header, rows, range(2))
 
 
 def rank_table(ranking: Ranking) -> Table:
     """Return mean ranks and significant differences."""
     rows = []
-    for place, i in enumerate(ranking.order, 1):
-        unlike = [
+    for rank, i in enumerate(ranking.order, 1):
+        different = [
             ranking.methods[b if a == i else a]
             for (a, b), p in ranking.pairs.items()
             if i in (a, b) and p < LEVEL
         ]
         rows.append(
             [
-                str(place),
+                str(rank),
                 ranking.methods[i],
                 f"{ranking.mean_ranks[i]:.2f}",
-                ", ".join(unlike) or "none",
+                ", ".join(different) or "none",
             ]
         )
     smallest = 2.0 ** (1 - ranking.blocks)
@@ -228,9 +238,9 @@ def rank_table(ranking: Ranking) -> Table:
         f"Friedman's test: p = {ranking.friedman:.3g}. " if ranking.friedman is not None else ""
     )
     reach = (
-        f" With {ranking.blocks} scenarios the smallest p that the test can give is "
-        f"{smallest:.3g} before Holm's "
-        f"correction for {len(ranking.pairs)} pairs, so no pair can differ significantly."
+        f" With {ranking.blocks} scenarios the smallest p that the test can give is {smallest:.3g} "
+        f"before Holm's correction for {len(ranking.pairs)} pairs, so no pair can differ "
+        "significantly."
         if smallest * len(ranking.pairs) >= LEVEL
         else ""
     )
@@ -244,25 +254,25 @@ def rank_table(ranking: Ranking) -> Table:
     return Table("ranks", "Ranks", [note], header, rows, range(2))
 
 
-def privacy(made: Comparison) -> Table | None:
-    """Return epsilon beside the reference's."""
+def privacy(comparison: Comparison) -> Table | None:
+    """Return epsilon next to the reference's."""
     rows = []
-    for e in made.entries:
+    for e in comparison.entries:
         figures = [privacy for c in e.cells if (privacy := c["figures"]["privacy"])]
-        spent = [None if privacy.get("void") else privacy["epsilon"] for privacy in figures]
-        if spent or e.printed.epsilon:
-            bounds = [epsilon for epsilon in spent if epsilon is not None]
-            bounded = len(bounds) == len(spent)
+        epsilons = [None if privacy.get("void") else privacy["epsilon"] for privacy in figures]
+        if epsilons or e.printed.epsilon:
+            bounds = [epsilon for epsilon in epsilons if epsilon is not None]
+            bounded = len(bounds) == len(epsilons)
             largest = f"{max(bounds):.3g}" if bounds and bounded else "unbounded"
-            ours = state(e, largest if spent else NOTHING)
+            ours = state(e, largest if epsilons else NOTHING)
             rows.append([e.column, e.row, ours, as_printed(e.printed.epsilon)])
     note = (
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling "
         "rate, the noise, the steps and delta alone."
     )
-    header = ["scenario", "method", "ours", _label(made)]
+    header = ["scenario", "method", "ours", _label(comparison)]
     return Table("epsilon", "Privacy spent", [note], header, rows, range(2)) if rows else None
 
 
-def _label(made: Comparison) -> str:
-    return made.reference.label if made.reference else "reference"
+def _label(comparison: Comparison) -> str:
+    return comparison.reference.label if comparison.reference else "reference"

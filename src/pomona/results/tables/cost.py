@@ -1,4 +1,4 @@
-"""Cost of methods: bytes and seconds in all, and rounds, bytes and seconds to an accuracy."""
+"""Cost of methods: total bytes and seconds, and rounds, bytes and seconds to an accuracy."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,32 +6,32 @@ from typing import Any
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.client_statistics import spread
 from pomona.results.comparison import Comparison, ComparisonRow
-from pomona.results.run_numbers import ALONE
+from pomona.results.run_numbers import SEPARATE
 from pomona.results.tables.comparison_tables import as_printed
 from pomona.results.wording import size
 
-CONVERGED, NEAR = 0.99, 0.95  # of the best accuracy, and of the last one
+CONVERGED, TARGET = 0.99, 0.95  # shares of the best accuracy, and of the last one
 FLOAT = 4  # bytes
 NEVER = "not reached"
 
 
 def converged(rounds: Sequence[int], accuracy: Sequence[float | None]) -> int | None:
     """Return the first round with at least 99 % of the best accuracy; None without accuracies."""
-    known = [a for a in accuracy if a is not None]
-    if not known:
+    values = [a for a in accuracy if a is not None]
+    if not values:
         return None
     return next(
         r
         for r, a in zip(rounds, accuracy, strict=True)
-        if a is not None and a >= CONVERGED * max(known)
+        if a is not None and a >= CONVERGED * max(values)
     )
 
 
-def cost_table(made: Comparison) -> Table | None:
+def cost_table(comparison: Comparison) -> Table | None:
     """Return traffic and time of every cell."""
-    said = any(e.printed.minutes for e in made.entries)
-    label = made.reference.label if made.reference else ""
-    rows = [_line(e, made.bench.timing, said) for e in made.entries if e.cells]
+    timed = any(e.printed.minutes for e in comparison.entries)
+    label = comparison.reference.label if comparison.reference else ""
+    rows = [_line(e, comparison.bench.timing, timed) for e in comparison.entries if e.cells]
     header = [
         "scenario",
         "method",
@@ -42,60 +42,65 @@ def cost_table(made: Comparison) -> Table | None:
         "seconds",
         "rounds to 99 %",
         "seconds to 99 %",
-        *([f"{label}: minutes", f"{label}: minutes a round"] if said else []),
+        *([f"{label}: minutes", f"{label}: minutes a round"] if timed else []),
     ]
     note = (
         "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds, of the "
-        "first seed. Seconds "
-        "are wall time of training and evaluation where the cells ran, means over seeds; cells "
-        "that ran side by side share the machine. 99 % is of a method's own best mean test "
-        "accuracy, counted at rounds that were evaluated."
+        "first seed. Seconds are wall time of training and evaluation where the cells ran, means "
+        "over seeds; cells that ran at the same time share the machine. 99 % is of a method's own "
+        "best mean test accuracy, counted at rounds that were evaluated."
     )
     return Table("cost", "Cost", [note], header, rows, range(2)) if rows else None
 
 
-def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], said: bool) -> list[str]:
+def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], timed: bool) -> list[str]:
     figures = [c["figures"] for c in entry.cells]
     seconds = [list(timing.get(c["folder"], ())) for c in entry.cells]
-    ends = [converged(f["curve"]["round"], f["curve"]["test_accuracy"]) for f in figures]
+    converged_at = [converged(f["curve"]["round"], f["curve"]["test_accuracy"]) for f in figures]
     first = figures[0]
     model = max(1, first["parameters"]) * FLOAT
     visits = max(1, len(first["clients"]) * first["rounds"])
-    down, up = first["bytes_down"] / visits, first["bytes_up"] / visits
-    after = [s[e - 1] for s, e in zip(seconds, ends, strict=True) if e is not None and len(s) >= e]
+    download, upload = first["bytes_down"] / visits, first["bytes_up"] / visits
+    seconds_to = [
+        s[e - 1]
+        for s, e in zip(seconds, converged_at, strict=True)
+        if e is not None and len(s) >= e
+    ]
     return [
         entry.column,
         entry.row,
-        f"{down / model:.2f}",
-        f"{up / model:.2f}",
-        size(down + up),
+        f"{download / model:.2f}",
+        f"{upload / model:.2f}",
+        size(download + upload),
         _mean([s[-1] / len(s) for s in seconds if s], ".2f"),
         _mean([s[-1] for s in seconds if s], ".1f"),
-        _mean(ends, ".1f"),
-        _mean(after, ".1f"),
+        _mean(converged_at, ".1f"),
+        _mean(seconds_to, ".1f"),
         *(
             [as_printed(entry.printed.minutes), as_printed(entry.printed.minutes_a_round)]
-            if said
+            if timed
             else []
         ),
     ]
 
 
-def _mean(values: Sequence[Any], form: str) -> str:
-    found = spread(values)
-    return f"{found.mean:{form}}" if found else NOTHING
+def _mean(values: Sequence[Any], spec: str) -> str:
+    statistics = spread(values)
+    return f"{statistics.mean:{spec}}" if statistics else NOTHING
 
 
-def first_at(rounds: Sequence[int], values: Sequence[float | None], target: float) -> int | None:
+def first_reaching(
+    rounds: Sequence[int], values: Sequence[float | None], target: float
+) -> int | None:
     """Return the first round with at least the target; None if it is not reached."""
     return next(
         (r for r, v in zip(rounds, values, strict=True) if v is not None and v >= target), None
     )
 
 
-def speed_table(made: Comparison) -> Table | None:
+def speed_table(comparison: Comparison) -> Table | None:
     """Return rounds and bytes of every cell whose metric is better if higher."""
-    rows = [_speed(made, e) for e in made.entries if e.cells and e.metric.higher]
+    rows = [_speed(comparison, e) for e in comparison.entries if e.cells and e.metric.higher]
     header = [
         "scenario",
         "method",
@@ -117,38 +122,38 @@ def speed_table(made: Comparison) -> Table | None:
     )
 
 
-def _speed(made: Comparison, entry: ComparisonRow) -> list[str]:
-    alone = made.at(entry.scenario, ALONE)
-    floor = _last(alone) if alone else {}
-    own = {seed: NEAR * value for seed, value in _last(entry).items()}
-    return [entry.column, entry.row, *_reached(entry, own), *_reached(entry, floor)]
+def _speed(comparison: Comparison, entry: ComparisonRow) -> list[str]:
+    baseline = comparison.entry(entry.scenario, SEPARATE)
+    floor = _last_values(baseline) if baseline else {}
+    targets = {seed: TARGET * value for seed, value in _last_values(entry).items()}
+    return [entry.column, entry.row, *_reached(entry, targets), *_reached(entry, floor)]
 
 
-def _last(entry: ComparisonRow) -> dict[int, float]:
+def _last_values(entry: ComparisonRow) -> dict[int, float]:
     """Return the last value of each seed."""
-    ends = {
+    finals = {
         cell["seed"]: values[-1]
         for cell, (_, values) in zip(entry.cells, entry.curve(), strict=True)
         if values
     }
-    return {seed: value for seed, value in ends.items() if value is not None}
+    return {seed: value for seed, value in finals.items() if value is not None}
 
 
 def _reached(entry: ComparisonRow, targets: dict[int, float]) -> list[str]:
     """Return the seeds' rounds and bytes to the targets, as text."""
     rounds, bytes_ = list[int](), list[float]()
-    asked = [
+    cells = [
         pair for pair in zip(entry.cells, entry.curve(), strict=True) if pair[0]["seed"] in targets
     ]
-    for cell, (numbers, values) in asked:
-        if (number := first_at(numbers, values, targets[cell["seed"]])) is not None:
+    for cell, (numbers, values) in cells:
+        if (number := first_reaching(numbers, values, targets[cell["seed"]])) is not None:
             figures = cell["figures"]
             rounds.append(number)
             bytes_.append(
                 (figures["bytes_down"] + figures["bytes_up"]) / figures["rounds"] * number
             )
-    found, sent = spread(rounds), spread(bytes_)
-    if not found or not sent:
-        return [NEVER if asked else "-", "-"]
-    of = "" if len(rounds) == len(asked) else f" ({len(rounds)} of {len(asked)})"
-    return [f"{found.mean:.1f}{of}", size(sent.mean)]
+    rounds_spread, bytes_spread = spread(rounds), spread(bytes_)
+    if not rounds_spread or not bytes_spread:
+        return [NEVER if cells else "-", "-"]
+    count = "" if len(rounds) == len(cells) else f" ({len(rounds)} of {len(cells)})"
+    return [f"{rounds_spread.mean:.1f}{count}", size(bytes_spread.mean)]

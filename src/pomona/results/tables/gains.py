@@ -18,24 +18,24 @@ OVER_SEEDS = (
 def gain_tables(runs: list[Run]) -> list[Table]:
     """Return gains over local training: a table of runs, then a table of clients for each run."""
     runs = over_seeds(runs)
-    known = [found for found in gained_over(runs, baseline(runs, runs[0])) if found.mean]
-    return [_overall(known), *map(_by_client, known)] if known else []
+    compared = [gains for gains in gained_over(runs, baseline(runs, runs[0])) if gains.mean]
+    return [_overall(compared), *map(_by_client, compared)] if compared else []
 
 
-def _overall(known: list[Gains]) -> Table:
-    metric, base = known[0].run.metric, known[0].base
-    several = any(found.run.seeds for found in known)
+def _overall(compared: list[Gains]) -> Table:
+    metric, base = compared[0].run.metric, compared[0].base
+    several = any(gains.run.seeds for gains in compared)
     return Table(
         "gains",
         "Does federation help?",
         [
-            f"What each run gains in {metric.title} over {base.label}, training alone, on average "
+            f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
             "over clients. More than 0 is better. The intervals compare both models on the same "
-            "test samples; where one holds 0, there is no difference that this data can show. Of "
-            "several runs, and of clients, verdicts are given for all at once, after Holm's "
-            "correction: one may be open where its own interval is not."
+            "test samples; where one includes 0, there is no difference that this data can show. "
+            "Of several runs, and of clients, verdicts are joint, after Holm's correction: one "
+            "may be open although its own interval excludes 0."
             + (" " + OVER_SEEDS if several else "")
-            + _sides(known)
+            + _sides(compared)
         ],
         [
             "Run",
@@ -49,41 +49,41 @@ def _overall(known: list[Gains]) -> Table:
         ],
         [
             [
-                found.run.label,
-                *([str(found.mean.seeds)] if several else []),
-                signed(metric, found.mean.value),
-                interval(metric, found.mean),
+                gains.run.label,
+                *([str(gains.mean.seeds)] if several else []),
+                signed(metric, gains.mean.value),
+                interval(metric, gains.mean),
                 verdict,
-                *(str(len(found.with_verdict(verdict))) for verdict in get_args(Verdict)),
+                *(str(len(gains.with_verdict(verdict))) for verdict in get_args(Verdict)),
             ]
-            for found, verdict in zip(known, jointly([one.mean for one in known]), strict=True)
-            if found.mean and verdict
+            for gains, verdict in zip(compared, jointly([g.mean for g in compared]), strict=True)
+            if gains.mean and verdict
         ],
         words={0, 4 if several else 3},
     )
 
 
-def _sides(known: list[Gains]) -> str:
+def _sides(compared: list[Gains]) -> str:
     """Name the models that are compared: of each run, and of training alone."""
-    judged: dict[str, list[str]] = {}
-    for found in known:
-        if found.mean and found.mean.judged:
-            judged.setdefault(found.mean.judged, []).append(found.run.label)
-            judged.setdefault(found.mean.base, []).append(found.base.label)
-    each = (f"{listing(list(dict.fromkeys(names)))}: {model}" for model, names in judged.items())
-    return f" Compared on test data: {'; '.join(each)}." if judged else ""
+    by_model: dict[str, list[str]] = {}
+    for gains in compared:
+        if gains.mean and gains.mean.judged:
+            by_model.setdefault(gains.mean.judged, []).append(gains.run.label)
+            by_model.setdefault(gains.mean.base, []).append(gains.base.label)
+    texts = (f"{listing(list(dict.fromkeys(names)))}: {model}" for model, names in by_model.items())
+    return f" Compared on test data: {'; '.join(texts)}." if by_model else ""
 
 
-def _by_client(found: Gains) -> Table:
-    run, base, metric = found.run, found.base, found.run.metric
+def _by_client(gains: Gains) -> Table:
+    run, base, metric = gains.run, gains.base, gains.run.metric
     return Table(
         f"gains-{slug(run.label)}",
         run.label,
-        [by_client(found)],
+        [by_client(gains)],
         [
             "Client",
             "Test groups"
-            if any(gain and gain.pairs < gain.rows for gain in found.clients)
+            if any(gain and gain.pairs < gain.rows for gain in gains.clients)
             else "Test samples",
             capital(f"{metric.heading}, alone"),
             f"with {run.label}",
@@ -99,9 +99,9 @@ def _by_client(found: Gains) -> Table:
                 metric.number(run.values.get(c)),
                 signed(metric, gain.value),
                 interval(metric, gain),
-                verdict if gain.ends else "too few to tell",
+                verdict if gain.ends else "too few samples",
             ]
-            for c, (gain, verdict) in enumerate(zip(found.clients, found.verdicts, strict=True))
+            for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))
             if gain and verdict
         ],
         words={0, 6},

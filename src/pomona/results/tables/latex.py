@@ -25,7 +25,7 @@ LINES = 42
 FLOATS = 12
 """Number of parts after which LaTeX is forced to place its floats, of which it holds only a few."""
 # fmt: off
-_MADE = {
+_ESCAPES = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "|": r"\textbar{}", "[": "{[}", "]": "{]}", "*": "{*}",
     "<": "$<$", ">": "$>$", "±": r"$\pm$", "−": "$-$", "×": r"$\times$", "·": r"$\cdot$", "÷": r"$\div$",
@@ -43,8 +43,8 @@ _GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "kappa", "mu", "nu", "xi", "pi", "rho",
     "sigma", "tau", "phi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Xi", "Pi", "Sigma", "Phi", "Psi", "Omega",
 )
-_MADE |= {lookup(f"GREEK {'CAPITAL' if n[0].isupper() else 'SMALL'} LETTER {n}"): f"$\\{n}$" for n in _GREEK}
-_MADE |= {"λ": r"$\lambda$", "Λ": r"$\Lambda$"}
+_ESCAPES |= {lookup(f"GREEK {'CAPITAL' if n[0].isupper() else 'SMALL'} LETTER {n}"): f"$\\{n}$" for n in _GREEK}
+_ESCAPES |= {"λ": r"$\lambda$", "Λ": r"$\Lambda$"}
 _ACCENTS = {
     "\u0300": "`", "\u0301": "'", "\u0302": "^", "\u0303": "~", "\u0304": "=", "\u0306": "u", "\u0307": ".",
     "\u0308": '"', "\u030a": "r", "\u030b": "H", "\u030c": "v", "\u0323": "d", "\u0327": "c",
@@ -54,7 +54,7 @@ _WIDTHS = {
     **dict.fromkeys("mwMWO%@&#", 9.3), **dict.fromkeys("ABCDEFGHKLNPQRTUVXYZ=+<>±−×", 7.7),
 }
 # fmt: on
-_LETTER, _STRANGE = 5.56, 46.0
+_LETTER, _UNSUPPORTED = 5.56, 46.0
 
 
 def escaped(text: str) -> str:
@@ -65,8 +65,8 @@ def escaped(text: str) -> str:
 
 
 def _escaped(sign: str) -> str:
-    if made := _MADE.get(sign):
-        return made
+    if escape := _ESCAPES.get(sign):
+        return escape
     if " " <= sign <= "~":
         return sign
     base, *marks = list(normalize("NFD", sign))
@@ -84,7 +84,7 @@ def _escaped(sign: str) -> str:
 def width(text: str) -> float:
     """Estimate a text's width in points at 10 pt, erring on the wide side."""
     return sum(
-        _WIDTHS.get(sign, _LETTER if sign <= "~" or len(_escaped(sign)) < 12 else _STRANGE)
+        _WIDTHS.get(sign, _LETTER if sign <= "~" or len(_escaped(sign)) < 12 else _UNSUPPORTED)
         for sign in " ".join(text.split())
     )
 
@@ -95,64 +95,66 @@ def latex(table: Table) -> str:
     """
     columns = [_Column(table, k) for k in range(len(table.header))]
     size, scale = next((s for s in SIZES if _total(columns, s[1]) <= ROOM), SIZES[-1])
-    words = ". ".join([table.title, " ".join(table.notes)])
-    pages = _pages(table, columns, LINES - ceil(width(words) / ROOM))
-    parts = [(some, rows) for rows in pages for some in _split(columns, scale)]
-    told = escaped(words)
-    made = []
-    for k, (some, rows) in enumerate(parts):
-        caption = told if k == 0 else f"{escaped(table.title)}, part {k + 1} of {len(parts)}."
+    text = ". ".join([table.title, " ".join(table.notes)])
+    pages = _pages(table, columns, LINES - ceil(width(text) / ROOM))
+    chunks = [(group, rows) for rows in pages for group in _split(columns, scale)]
+    full_caption = escaped(text)
+    tables = []
+    for k, (group, rows) in enumerate(chunks):
+        caption = (
+            full_caption if k == 0 else f"{escaped(table.title)}, part {k + 1} of {len(chunks)}."
+        )
         label = f"\\label{{tab:{table.name}}}\n" if k == 0 else ""
-        body = "".join(" & ".join(column.cell(row) for column in some) + " \\\\\n" for row in rows)
-        made.append(
+        body = "".join(" & ".join(column.cell(row) for column in group) + " \\\\\n" for row in rows)
+        tables.append(
             f"\\begin{{table}}\n\\centering{size}\n\\setlength{{\\tabcolsep}}{{{GAP / 2:g}pt}}\n"
             f"\\caption{{{caption}}}\n{label}"
-            f"\\begin{{tabular}}{{@{{}}{''.join(column.align for column in some)}@{{}}}}\n\\toprule\n"
-            f"{' & '.join(column.head() for column in some)} "
+            f"\\begin{{tabular}}{{@{{}}{''.join(column.align for column in group)}@{{}}}}\n\\toprule\n"
+            f"{' & '.join(column.head() for column in group)} "
             f"\\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
         )
     # LaTeX holds only a limited number of floats at a time.
-    runs = ["\n".join(made[k : k + FLOATS]) for k in range(0, len(made), FLOATS)]
-    return "\\clearpage\n".join(runs) + "\\clearpage\n" * (len(made) > 1)
+    runs = ["\n".join(tables[k : k + FLOATS]) for k in range(0, len(tables), FLOATS)]
+    return "\\clearpage\n".join(runs) + "\\clearpage\n" * (len(tables) > 1)
 
 
 class _Column:
     """A column of a table: its texts, split into lines, and its width at 10 pt."""
 
-    def __init__(self, table: Table, place: int) -> None:
-        self.align = "l" if place in table.words else "r"
-        self.words = place in table.words
-        self._marked = {i for i, j in table.marked if j == place}
-        self.lines = [_wrapped(row[place], CELL) for row in table.rows]
+    def __init__(self, table: Table, index: int) -> None:
+        self.align = "l" if index in table.words else "r"
+        self.words = index in table.words
+        self._marked = {i for i, j in table.marked if j == index}
+        self.lines = [_wrapped(row[index], CELL) for row in table.rows]
         cells = max((width(line) for lines in self.lines for line in lines), default=0.0)
-        self.heading = _wrapped(table.header[place], max(cells, HEADING))
+        self.heading = _wrapped(table.header[index], max(cells, HEADING))
         bold = 1.17 if self._marked else 1.0
         self.width = max(cells * bold, *map(width, self.heading), 1.0)
 
     def cell(self, row: int) -> str:
         """Return a row's cell, in bold if it is marked."""
-        shown = [
+        lines = [
             f"\\textbf{{{escaped(line)}}}" if row in self._marked else escaped(line)
             for line in self.lines[row]
         ]
-        return self._stacked(shown, "t")
+        return self._stacked(lines, "t")
 
     def head(self) -> str:
         """Return the heading."""
         return self._stacked([escaped(line) for line in self.heading], "b")
 
-    def _stacked(self, lines: Sequence[str], at: str) -> str:
+    def _stacked(self, lines: Sequence[str], anchor: str) -> str:
         if len(lines) == 1:
             return lines[0]
         stack = " \\\\ ".join(lines)
-        return f"\\begin{{tabular}}[{at}]{{@{{}}{self.align}@{{}}}}{stack}\\end{{tabular}}"
+        return f"\\begin{{tabular}}[{anchor}]{{@{{}}{self.align}@{{}}}}{stack}\\end{{tabular}}"
 
 
 def _wrapped(text: str, room: float) -> list[str]:
     """Wrap a text into lines of at most ``room`` points; words that are longer are broken."""
     lines = [""]
-    for word in text.split():
-        for piece in _pieces(word, room):
+    for token in text.split():
+        for piece in _pieces(token, room):
             if lines[-1] and width(f"{lines[-1]} {piece}") > room:
                 lines.append(piece)
             else:
@@ -160,14 +162,14 @@ def _wrapped(text: str, room: float) -> list[str]:
     return lines
 
 
-def _pieces(word: str, room: float) -> Iterator[str]:
-    limit, start, taken = max(room, CELL), 0, 0.0
-    for k, sign in enumerate(word):
-        taken += width(sign)
-        if taken > limit and k > start:
-            yield word[start:k]
-            start, taken = k, width(sign)
-    yield word[start:]
+def _pieces(token: str, room: float) -> Iterator[str]:
+    limit, start, length = max(room, CELL), 0, 0.0
+    for k, sign in enumerate(token):
+        length += width(sign)
+        if length > limit and k > start:
+            yield token[start:k]
+            start, length = k, width(sign)
+    yield token[start:]
 
 
 def _total(columns: Sequence[_Column], scale: float) -> float:
@@ -188,13 +190,13 @@ def _split(columns: Sequence[_Column], scale: float) -> list[list[_Column]]:
     return [[*keys, *group] for group in groups] or [keys]
 
 
-def _pages(table: Table, columns: Sequence[_Column], most: int) -> list[range]:
-    """Split the rows into pages of at most ``most`` lines."""
-    ends, taken = [0], 0
+def _pages(table: Table, columns: Sequence[_Column], limit: int) -> list[range]:
+    """Split the rows into pages of at most ``limit`` lines."""
+    breaks, used = [0], 0
     for row in range(len(table.rows)):
-        tall = max(len(column.lines[row]) for column in columns)
-        if taken and taken + tall > most:
-            ends.append(row)
-            taken = 0
-        taken += tall
-    return [range(a, b) for a, b in pairwise([*ends, len(table.rows)])]
+        height = max(len(column.lines[row]) for column in columns)
+        if used and used + height > limit:
+            breaks.append(row)
+            used = 0
+        used += height
+    return [range(a, b) for a, b in pairwise([*breaks, len(table.rows)])]

@@ -1,4 +1,6 @@
-"""Table of the clients that lied in a simulation: what they did, and when the server noticed."""
+"""Table of the clients that lied in a simulation: their attack, and the rounds in which the server
+reacted.
+"""
 
 from collections.abc import Iterable
 
@@ -8,15 +10,15 @@ from pomona.results.run_numbers import Run
 
 
 def liars(runs: list[Run]) -> Table:
-    """Return one row per client that lied, or that was refused or limited beside liars."""
-    found = [(run, attack) for run in runs if (attack := attack_of(run.result))]
-    several = len(found) > 1
+    """Return one row per client that lied, or that was refused or limited in a run with liars."""
+    attacked = [(run, attack) for run in runs if (attack := attack_of(run.result))]
+    several = len(attacked) > 1
     rows = []
-    for run, attack in found:
+    for run, attack in attacked:
         for client in range(run.result.clients):
             name = run.client(client)
-            refused = named_in(name, ((r.round, r.refused) for r in run.result.rounds))
-            limited = named_in(name, ((r.round, r.limited) for r in run.result.rounds))
+            refused = rounds_naming(name, ((r.round, r.refused) for r in run.result.rounds))
+            limited = rounds_naming(name, ((r.round, r.limited) for r in run.result.rounds))
             lies = client in attack.clients
             if lies or refused or limited:
                 row = [name, *[run.label] * several, attack.told if lies else "no"]
@@ -24,45 +26,47 @@ def liars(runs: list[Run]) -> Table:
     return Table(
         "liars",
         "Clients that lied",
-        [note for run, _ in found if (note := _damage(run))],
+        [note for run, _ in attacked if (note := _damage(run))],
         ["Client", *["Run"] * several, "Lies", "Refused in rounds", "Counted for less in rounds"],
         rows,
         range(2 + several),
     )
 
 
-def named_in(client: str, lines: Iterable[tuple[int, Iterable[str]]]) -> list[int]:
-    """Return the rounds with a line on a client, which begins with its name."""
-    begins = (f"{client},", f"{client}:")
-    return [number for number, own in lines if any(line.startswith(begins) for line in own)]
+def rounds_naming(client: str, lines: Iterable[tuple[int, Iterable[str]]]) -> list[int]:
+    """Return the rounds with a line on a client; such a line begins with its name."""
+    prefixes = (f"{client},", f"{client}:")
+    return [
+        number for number, entries in lines if any(line.startswith(prefixes) for line in entries)
+    ]
 
 
 def spans(rounds: list[int]) -> str:
     """Return ascending rounds as spans, "1-3, 7"; "-" for none."""
-    ends: list[list[int]] = []
+    bounds: list[list[int]] = []
     for number in rounds:
-        if ends and ends[-1][1] == number - 1:
-            ends[-1][1] = number
+        if bounds and bounds[-1][1] == number - 1:
+            bounds[-1][1] = number
         else:
-            ends.append([number, number])
-    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in ends) or NOTHING
+            bounds.append([number, number])
+    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in bounds) or NOTHING
 
 
 def _damage(run: Run) -> str:
     """Describe a run's honest clients, and what a backdoor did to their models."""
     summary, metric = run.result.summary, run.metric
     model = summary.get("models", {}).get(summary.get("headline", ""), {})
-    honest, everybody = model.get("honest"), model.get("clients")
-    if not honest or not everybody:
+    honest, overall = model.get("honest"), model.get("clients")
+    if not honest or not overall:
         return ""
-    said = (
+    text = (
         f"{run.label}, {run.model}: {metric.title} {metric.text(honest.get('mean'))} on average "
-        f"over the honest clients in the last round, {metric.text(everybody.get('mean'))} over all."
+        f"over the honest clients in the last round, {metric.text(overall.get('mean'))} over all."
     )
     mean = (summary.get("backdoor") or {}).get("mean")
     return (
-        said
+        text
         if mean is None
-        else f"{said} With the trigger {mean:.1%} of other classes' test "
+        else f"{text} With the trigger {mean:.1%} of other classes' test "
         "samples get the liars' class."
     )

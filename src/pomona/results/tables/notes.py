@@ -6,19 +6,19 @@ from pomona.results.run_numbers import Run
 
 
 def notes(runs: list[Run]) -> Table:
-    """Return one row per distinct note, with the runs that have it where there are several."""
+    """Return one row per distinct note, with its runs if there are several."""
     labels: dict[Note, list[str]] = {}
     for run in runs:
         for note in run.result.notes:
             labels.setdefault(note, []).append(run.label)
     several = len(runs) > 1
     rows = []
-    for note, whose in labels.items():
+    for note, names in labels.items():
         number = NOTHING if note.round is None else str(note.round)
-        rows.append([note.topic, number, *([_of(whose, runs)] * several), note.text])
+        rows.append([note.topic, number, *([_run_names(names, runs)] * several), note.text])
     header = ["About", "Round", *["Runs"] * several, "Note"]
     return Table("notes", "Notes", [], header, rows, (0, 2, 3))
 
 
-def _of(labels: list[str], runs: list[Run]) -> str:
+def _run_names(labels: list[str], runs: list[Run]) -> str:
     return "all" if len(labels) == len(runs) else ", ".join(labels)

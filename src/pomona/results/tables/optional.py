@@ -18,7 +18,7 @@ from pomona.metrics.nan_safe import Array, mean_of_known
 from pomona.privacy.settings import in_sums
 from pomona.record.judged import headline
 from pomona.record.rows import Evaluation
-from pomona.results.run_numbers import Run, leader, spoken
+from pomona.results.run_numbers import Run, leader, stage_name
 from pomona.results.wording import capital, listing
 from pomona.tasks import Task, task_of
 from pomona.tasks.scores import measured
@@ -46,26 +46,34 @@ class Pool:
         """Format the metric of chosen samples, and its difference from the others', with intervals
         where the samples suffice.
         """
-        sides = {"own": chosen, "rest": ~chosen}
+        masks = {"inside": chosen, "outside": ~chosen}
 
         def statistics(weights: Array) -> dict[str, Array]:
-            own, rest = (
+            inside, outside = (
                 measured(
-                    self.metric, self.task, self.predictions[of], self.targets[of], weights[:, of]
+                    self.metric,
+                    self.task,
+                    self.predictions[mask],
+                    self.targets[mask],
+                    weights[:, mask],
                 )
-                for of in sides.values()
+                for mask in masks.values()
             )
-            return {"own": own, "rest": rest, "difference": own - rest}
+            return {"inside": inside, "outside": outside, "difference": inside - outside}
 
-        value = {name: float(of[0]) for name, of in statistics(np.ones((1, len(chosen)))).items()}
+        unit_weights = np.ones((1, len(chosen)))
+        value = {name: float(metric[0]) for name, metric in statistics(unit_weights).items()}
         strata = 2 * self.task.strata(self.targets) + chosen
-        enough = {name: self._enough(self.targets[of]) for name, of in sides.items()}
-        draws = stream(0, "subgroups") if enough["own"] else None
-        ends = intervals(statistics, strata, RESAMPLES, draws)
-        own, both = ends.get("own"), enough["rest"] and ends.get("own") and ends.get("rest")
+        enough = {name: self._enough(self.targets[mask]) for name, mask in masks.items()}
+        draws = stream(0, "subgroups") if enough["inside"] else None
+        bounds = intervals(statistics, strata, RESAMPLES, draws)
+        inside, outside = bounds.get("inside"), bounds.get("outside")
+        comparable = enough["outside"] and inside and outside
         return [
-            _cell(self.metric, value["own"], own),
-            _cell(self.metric, value["difference"], ends["difference"] if both else None, "+"),
+            _cell(self.metric, value["inside"], inside),
+            _cell(
+                self.metric, value["difference"], bounds["difference"] if comparable else None, "+"
+            ),
         ]
 
     def _enough(self, targets: NDArray[Any]) -> bool:
@@ -82,11 +90,11 @@ def subgroups(runs: list[Run]) -> Table:
     """
     run = leader([run for run in runs if pooled(run)])
     pool = pooled(run) if run else None
-    told = (run.result.about.get("subgroups") if run else None) or {"column": "", "names": []}
-    of = run.metric if run else None
+    recorded = (run.result.about.get("subgroups") if run else None) or {"column": "", "names": []}
+    metric = run.metric if run else None
     return Table(
         "subgroups",
-        f"Subgroups by {told['column']}",
+        f"Subgroups by {recorded['column']}",
         [
             f"{run.label}, {run.model}: all clients' test samples together, each predicted by its "
             "client's own headline model. Intervals at 95 %, by the bootstrap, unless samples are "
@@ -94,28 +102,32 @@ def subgroups(runs: list[Run]) -> Table:
         ]
         if run
         else [],
-        ["Subgroup", "Clients", "Test samples", capital(of.heading) if of else "", "Difference"],
-        list(_rows(pool, told["names"])) if pool else [],
+        [
+            "Subgroup",
+            "Clients",
+            "Test samples",
+            capital(metric.heading) if metric else "",
+            "Difference",
+        ],
+        list(_rows(pool, recorded["names"])) if pool else [],
         range(1),
     )
 
 
 def pooled(run: Run) -> Pool | None:
-    """Return the test samples of a run with recorded subgroups; None without, or if subgroups
-    differ.
-    """
-    about = run.result.about
-    task = task_of(about.get("targets", "classes"), about.get("edges") or ())
-    if not about.get("subgroups") or run.metric.name not in task.measures:
+    """Return the test samples of a run with recorded subgroups, else None."""
+    metadata = run.result.about
+    task = task_of(metadata.get("targets", "classes"), metadata.get("edges") or ())
+    if not metadata.get("subgroups") or run.metric.name not in task.measures:
         return None
     clients, predictions, targets, subgroups = [], [], [], []
-    for client, own in enumerate(about["subgroups"]["test"]):
+    for client, groups in enumerate(metadata["subgroups"]["test"]):
         answers = run.result.predictions(client)
-        if answers is not None and len(answers[1]) == len(own):
-            clients.append(np.full(len(own), client))
+        if answers is not None and len(answers[1]) == len(groups):
+            clients.append(np.full(len(groups), client))
             predictions.append(task.natural(answers[0]))
             targets.append(answers[1])
-            subgroups.append(np.asarray(own, np.int64))
+            subgroups.append(np.asarray(groups, np.int64))
     if not clients:
         return None
     return Pool(
@@ -125,7 +137,7 @@ def pooled(run: Run) -> Pool | None:
         np.concatenate(targets),
         np.concatenate(subgroups),
         np.concatenate(clients),
-        clustered=any(run.units(int(own[0]), len(own)) < len(own) for own in clients if len(own)),
+        clustered=any(run.units(int(ids[0]), len(ids)) < len(ids) for ids in clients if len(ids)),
     )
 
 
@@ -142,22 +154,22 @@ def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:
         ]
 
 
-def _cell(metric: Metric, value: float, ends: Interval, sign: str = "") -> str:
+def _cell(metric: Metric, value: float, bounds: Interval, sign: str = "") -> str:
     """Format a value with its interval, if it has one."""
     if np.isnan(value):
         return NOTHING
-    around = f" ({' to '.join(metric.number(end, sign) for end in ends)})" if ends else ""
+    around = f" ({' to '.join(metric.number(end, sign) for end in bounds)})" if bounds else ""
     return metric.number(value, sign) + around
 
 
 def unseen(runs: list[Run]) -> Table:
     """Return test results of the clients that did not train, one row per client and named model."""
-    found = [(run, _tested(run)) for run in runs]
+    tested = [(run, _tested(run)) for run in runs]
     headings = list(dict.fromkeys(capital(run.metric.heading) for run in runs))
     one_loss = len({run.loss for run in runs}) == 1
     columns = ["Client", *["Run"] * (len(runs) > 1), "Model"]
     rows = []
-    for run, evaluations in found:
+    for run, evaluations in tested:
         label = [run.label] * (len(runs) > 1)
         text = run.metric.number if len(headings) == 1 else run.metric.text
         for client, model, samples, value, loss in _clients(evaluations):
@@ -165,11 +177,15 @@ def unseen(runs: list[Run]) -> Table:
             rows.append([*row, *[_loss(loss)] * one_loss])
     return Table(
         "unseen",
-        "Clients never trained with",
+        "Clients not in training",
         [
             "No model was trained on these clients: after the last round each received the "
-            "federation's model, and adapted it alone. Results on their own test splits.",
-            *(sentence for run, evaluations in found if (sentence := _beside(run, evaluations))),
+            "federation's model and adapted it alone. Results on their own test splits.",
+            *(
+                sentence
+                for run, evaluations in tested
+                if (sentence := _compare_with_members(run, evaluations))
+            ),
         ],
         [*columns, "Test samples", " or ".join(headings), *["Test loss"] * one_loss],
         rows,
@@ -183,7 +199,7 @@ def _clients(
     """Yield (client, model, samples, value, loss)."""
     for e in evaluations:
         for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True):
-            yield client, f"{e.model}, {spoken(e.when)}", samples, value, loss
+            yield client, f"{e.model}, {stage_name(e.when)}", samples, value, loss
 
 
 def _loss(loss: float | None) -> str:
@@ -194,10 +210,10 @@ def _tested(run: Run) -> list[Evaluation]:
     return [e for e in run.result.unseen if e.split == "test"]
 
 
-def _beside(run: Run, rows: list[Evaluation]) -> str:
+def _compare_with_members(run: Run, rows: list[Evaluation]) -> str:
     """Compare the headline model's mean over unseen clients with that over the members."""
-    own = [e.mean for e in rows if (e.model, e.when) == headline(run.result)]
-    mean = mean_of_known(own)
+    means = [e.mean for e in rows if (e.model, e.when) == headline(run.result)]
+    mean = mean_of_known(means)
     if mean is None or run.mean is None:
         return ""
     return (
@@ -208,22 +224,25 @@ def _beside(run: Run, rows: list[Evaluation]) -> str:
 
 def privacy(runs: list[Run]) -> Table:
     """Return the epsilon of each client of a private run; a federation's silos keep theirs."""
-    private = [(run, spent) for run in runs if (spent := run.result.summary.get("privacy"))]
-    apart = [
+    private = [(run, account) for run in runs if (account := run.result.summary.get("privacy"))]
+    by_silo = [
         run
         for run in runs
         if run.setting("privacy.delta") and not run.result.summary.get("privacy")
     ]
-    several, added = len(private) + len(apart) > 1, any("alone" in spent for _, spent in private)
-    grouped = any("groups" in spent for _, spent in private)
+    several, added = (
+        len(private) + len(by_silo) > 1,
+        any("alone" in account for _, account in private),
+    )
+    grouped = any("groups" in account for _, account in private)
     return Table(
         "privacy",
-        "What privacy was spent",
+        "Privacy spent",
         [
             "Differential privacy: the smaller ε, the less a client's uplinks reveal about any one "
             "training sample, or about all samples of a group where that is the unit.",
-            *(_terms(run, spent["delta"], spent["void"]) for run, spent in private),
-            *(_terms(run, run.setting("privacy.delta"), None) for run in apart),
+            *(_terms(run, account["delta"], account["void"]) for run, account in private),
+            *(_terms(run, run.setting("privacy.delta"), None) for run in by_silo),
         ],
         [
             "Client",
@@ -236,11 +255,11 @@ def privacy(runs: list[Run]) -> Table:
             [
                 run.client(client),
                 *([run.label] if several else []),
-                *map(_figure, [e, *([alone] if added else [])]),
-                *(_of_group(spent.get("groups"), client) if grouped else []),
+                *map(_epsilon_text, [e, *([own_noise] if added else [])]),
+                *(_group_cells(account.get("groups"), client) if grouped else []),
             ]
-            for run, spent in private
-            for client, (e, alone) in enumerate(_bounds(spent))
+            for run, account in private
+            for client, (e, own_noise) in enumerate(_bounds(account))
         ]
         + [
             [
@@ -249,25 +268,29 @@ def privacy(runs: list[Run]) -> Table:
                 "in its own account: pomona silo report",
                 *([""] * (added + 2 * grouped)),
             ]
-            for run in apart
+            for run in by_silo
         ],
         range(1 + several),
     )
 
 
-def _bounds(spent: Mapping[str, Any]) -> list[tuple[float | None, float | None]]:
+def _bounds(account: Mapping[str, Any]) -> list[tuple[float | None, float | None]]:
     """Return each client's ε, and that by its own noise alone; None where they bound nothing."""
-    if spent["void"]:
-        return [(None, None)] * len(spent["clients"])
-    return list(zip(spent["clients"], spent.get("alone", spent["clients"]), strict=True))
+    if account["void"]:
+        return [(None, None)] * len(account["clients"])
+    return list(zip(account["clients"], account.get("alone", account["clients"]), strict=True))
 
 
-def _of_group(groups: Mapping[str, Any] | None, client: int) -> list[str]:
+def _group_cells(groups: Mapping[str, Any] | None, client: int) -> list[str]:
     """Return the most samples of one group at a client and their epsilon, if they are no unit."""
-    return [str(groups["rows"][client]), _figure(groups["clients"][client])] if groups else ["", ""]
+    return (
+        [str(groups["rows"][client]), _epsilon_text(groups["clients"][client])]
+        if groups
+        else ["", ""]
+    )
 
 
-def _figure(epsilon: float | None) -> str:
+def _epsilon_text(epsilon: float | None) -> str:
     return "no bound" if epsilon is None else f"{epsilon:.3f}"
 
 
@@ -276,11 +299,11 @@ def _terms(run: Run, delta: float, void: str | None) -> str:
     if void:
         return f"{run.label}: {void}."
     budget, accepted = run.setting("privacy.epsilon_budget"), run.setting("privacy.acknowledge")
-    honest, least = run.setting("privacy.honest"), run.setting("secure_aggregation.minimum")
+    honest, minimum = run.setting("privacy.honest"), run.setting("secure_aggregation.minimum")
     summed = honest and honest > 1
-    whom = in_sums(honest, least) if summed else "against anyone who sees a client's uplinks"
+    adversary = in_sums(honest, minimum) if summed else "against anyone who sees a client's uplinks"
     return (
-        f"{run.label}: for one {run.setting('privacy.unit')}, {whom}; δ = {delta:g}, noise "
+        f"{run.label}: for one {run.setting('privacy.unit')}, {adversary}; δ = {delta:g}, noise "
         f"multiplier {run.setting('privacy.noise_multiplier'):g}, gradients clipped "
         f"at {run.setting('privacy.max_grad_norm'):g}"
         f"{f', a budget of ε = {budget:g}' if budget else ''}"

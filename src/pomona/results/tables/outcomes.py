@@ -34,31 +34,33 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
     """Return the tables of all runs with such metrics; only the leading one's if there would be too
     many rows.
     """
-    shown = _shown(runs)
-    several = len(shown) > 1
-    found = [([run.label] if several else [], *row) for run in shown for row in _rows(run)]
-    if not found or len(found) > MOST_ROWS:
+    selected = _selected(runs)
+    several = len(selected) > 1
+    lines = [([run.label] if several else [], *row) for run in selected for row in _rows(run)]
+    if not lines or len(lines) > MOST_ROWS:
         return []
-    models = "; ".join(f"{run.label}, {run.model}" for run in shown)
-    of = f"{models}: each client's own test samples, with 95 % intervals."
+    models = "; ".join(f"{run.label}, {run.model}" for run in selected)
+    source = f"{models}: each client's own test samples, with 95 % intervals."
     columns = [*(["Run"] if several else []), "Client", "Outcome"]
-    calibration = _calibration(columns, found, of)
+    calibration = _calibration(columns, lines, source)
     return [
-        _at_threshold(columns, found, [of, _threshold_note(shown)]),
+        _at_threshold(columns, lines, [source, _threshold_note(selected)]),
         *([calibration] if len(calibration.rows) <= MOST_ROWS else []),
     ]
 
 
-def _shown(runs: list[Run]) -> list[Run]:
+def _selected(runs: list[Run]) -> list[Run]:
     """Return the runs with such metrics; only the leading one if their rows are too many."""
     rows = {run: len(list(_rows(run))) for run in runs}
-    shown = [run for run in runs if rows[run]]
+    selected = [run for run in runs if rows[run]]
     return (
-        shown if sum(rows.values()) <= MOST_ROWS else [run for run in shown if run is leader(shown)]
+        selected
+        if sum(rows.values()) <= MOST_ROWS
+        else [run for run in selected if run is leader(selected)]
     )
 
 
-def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -> Table:
+def _at_threshold(columns: list[str], lines: Sequence[Line], notes: list[str]) -> Table:
     rows = [
         [
             *label,
@@ -69,7 +71,7 @@ def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -
             _threshold(metrics),
             *(cell(metrics, key) for key in FIGURES),
         ]
-        for label, client, name, metrics in found
+        for label, client, name, metrics in lines
     ]
     header = [*columns, "Cases", "Test samples", "Threshold", *FIGURES.values()]
     return Table("outcomes", "At a threshold", notes, header, rows, range(len(columns)))
@@ -78,12 +80,12 @@ def _at_threshold(columns: list[str], found: Sequence[Line], notes: list[str]) -
 def _threshold_note(runs: Sequence[Run]) -> str:
     return (
         f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no "
-        "threshold helps. Right probabilities have a calibration intercept of 0 and a slope of 1; "
-        "below 1 they are too extreme."
+        "threshold helps. Calibrated probabilities have a calibration intercept of 0 and a slope "
+        "of 1; below 1 they are too extreme."
     )
 
 
-def _calibration(columns: list[str], found: Sequence[Line], of: str) -> Table:
+def _calibration(columns: list[str], lines: Sequence[Line], source: str) -> Table:
     rows = [
         [
             *label,
@@ -93,23 +95,23 @@ def _calibration(columns: list[str], found: Sequence[Line], of: str) -> Table:
             f"{mean:.3f}",
             with_interval(hits / n, _bounds(metrics, int(hits), int(n))),
         ]
-        for label, client, name, metrics in found
+        for label, client, name, metrics in lines
         for mean, hits, n in metrics.get("calibration") or ()
         if 0 <= hits <= n and n >= 1
     ]
     note = (
-        "Samples in up to ten groups of equal size, by rising probability: the two last "
+        "Samples in up to ten groups of equal size, by rising probability: the last two "
         "columns should agree."
     )
     header = [*columns, "Test samples", "Mean probability", "Share of cases"]
-    return Table("calibration", "Calibration", [of, note], header, rows, range(len(columns)))
+    return Table("calibration", "Calibration", [source, note], header, rows, range(len(columns)))
 
 
-def _bounds(found: Mapping[str, Any], hits: int, n: int) -> Interval:
+def _bounds(metrics: Mapping[str, Any], hits: int, n: int) -> Interval:
     """Return Wilson's interval of a share; None if an outcome's figures have none, because samples
     are clustered.
     """
-    return wilson(hits, n) if any((found.get("intervals") or {}).values()) else None
+    return wilson(hits, n) if any((metrics.get("intervals") or {}).values()) else None
 
 
 Group: TypeAlias = tuple[float, float, float, float, int, int]
@@ -151,22 +153,26 @@ def _probabilities(run: Run) -> dict[int, Judged]:
     task = TASKS[run.result.about.get("targets", "classes")]
     if run.reported is None or not task.outcomes:
         return {}
-    given = [(i, run.result.predictions(i)) for i in range(run.result.clients)]
-    answers = {i: (task.natural(told[0]), told[1]) for i, told in given if told and len(told[1])}
-    least = 2 if task.output == "class" else 1  # a single class always occurs
+    predictions = [(i, run.result.predictions(i)) for i in range(run.result.clients)]
+    answers = {
+        i: (task.natural(prediction[0]), prediction[1])
+        for i, prediction in predictions
+        if prediction and len(prediction[1])
+    }
+    minimum = 2 if task.output == "class" else 1  # a single class always occurs
     width = next((probabilities.shape[1] for probabilities, _ in answers.values()), 0)
-    return answers if least <= width <= MOST else {}
+    return answers if minimum <= width <= MOST else {}
 
 
 def _pooled_outcome(
     name: str, k: int, answers: Mapping[int, Judged], clustered: bool
 ) -> PooledOutcome:
-    each = {i: outcome(own, k) for i, own in answers.items()}
-    p, positive = (np.concatenate(parts) for parts in zip(*each.values(), strict=True))
+    by_client = {i: outcome(answer, k) for i, answer in answers.items()}
+    p, positive = (np.concatenate(arrays) for arrays in zip(*by_client.values(), strict=True))
     groups = [_group(*group, clustered=clustered) for group in reliability_curve(p, positive)]
     clients = {
-        i: [(mean, hits / n) for mean, hits, n in reliability_curve(*own)]
-        for i, own in each.items()
+        i: [(mean, hits / n) for mean, hits, n in reliability_curve(*answer)]
+        for i, answer in by_client.items()
     }
     return PooledOutcome(name, groups, clients)
 
@@ -181,41 +187,45 @@ def _group(mean: float, hits: int, n: int, *, clustered: bool) -> Group:
 
 def outcome_names(run: Run, count: int) -> list[str]:
     """Return the names of a run's classes or labels, up to their number."""
-    kind = TASKS[run.result.about.get("targets", "classes")].output
-    given = [
+    output = TASKS[run.result.about.get("targets", "classes")].output
+    names = [
         str(name)
-        for name in run.result.about.get({"label": "labels", "class": "classes"}[kind]) or ()
+        for name in run.result.about.get({"label": "labels", "class": "classes"}[output]) or ()
     ]
-    return given + [f"{kind} {k}" for k in range(len(given), count)]
+    return names + [f"{output} {k}" for k in range(len(names), count)]
 
 
 def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (client, outcome, its metrics) of the headline model."""
     for record in records(run):
-        for found in record.get("outcomes") or ():
-            k = found["outcome"]
-            yield run.client(int(record["client"])), outcome_names(run, k + 1)[k], found
+        for metrics in record.get("outcomes") or ():
+            k = metrics["outcome"]
+            yield run.client(int(record["client"])), outcome_names(run, k + 1)[k], metrics
 
 
 def _rule(runs: Sequence[Run]) -> str:
     """Describe how clients' thresholds were chosen in these runs, on their validation samples."""
-    wanted = {run.result.config.get("specificity") for run in runs}
+    specificities = {run.result.config.get("specificity") for run in runs}
     rules = [
         "has the largest sensitivity + specificity - 1 (Youden's J)"
         if share is None
         else f"is the lowest with a specificity of at least {share:g}"
-        for share in sorted(wanted, key=lambda share: share or 0)
+        for share in sorted(specificities, key=lambda share: share or 0)
     ]
     return f"A client's threshold {', or '.join(rules)} on its validation samples."
 
 
-def _threshold(found: dict[str, Any]) -> str:
-    return f"{found['threshold']:.3f}" if found["chosen"] else f"{found['threshold']:.1f} (fixed)"
+def _threshold(metrics: dict[str, Any]) -> str:
+    return (
+        f"{metrics['threshold']:.3f}"
+        if metrics["chosen"]
+        else f"{metrics['threshold']:.1f} (fixed)"
+    )
 
 
-def cell(found: Mapping[str, Any], key: str) -> str:
+def cell(metrics: Mapping[str, Any], key: str) -> str:
     """Format a metric of a record with its interval; "-" for None."""
-    return with_interval(found.get(key), (found.get("intervals") or {}).get(key))
+    return with_interval(metrics.get(key), (metrics.get("intervals") or {}).get(key))
 
 
 def with_interval(value: float | None, bounds: Sequence[float | None] | None) -> str:

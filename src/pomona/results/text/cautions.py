@@ -18,9 +18,9 @@ from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.figures.classification import confusions
 from pomona.results.figures.relationships import unmoved
 from pomona.results.figures.series import recorded
-from pomona.results.gain_presentation import gained, named
+from pomona.results.gain_presentation import client_names, gained
 from pomona.results.method_colours import styles
-from pomona.results.run_numbers import ALONE, Run, baseline, comparable, leader
+from pomona.results.run_numbers import SEPARATE, Run, baseline, comparable, leader
 from pomona.results.seeds import over_seeds, unpaired
 from pomona.results.text.narrative import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
@@ -30,8 +30,8 @@ FEW_EVENTS = 10
 unreliable.
 """
 FEW_SAMPLES = 30
-"""Number of test samples below which they are unreliable."""
-MOST_NAMED = 6
+"""Number of test samples below which a client's own numbers are unreliable."""
+MAX_NAMES = 6
 """Maximum number of clients named with their rarer answers, and of methods named together."""
 
 
@@ -41,114 +41,134 @@ class Caution:
 
     Attributes:
         run: the label of the run.
-        of_one, of_many: text after the labels of one run, of several if it differs.
-        before: text before them.
+        singular, plural: text after the label of one run, and of several if it differs.
+        prefix: text before the labels.
         figure: the run's own figure, after its label.
     """
 
     run: str
-    of_one: str
-    of_many: str = ""
-    before: str = ""
+    singular: str
+    plural: str = ""
+    prefix: str = ""
     figure: str = ""
 
 
 def cautions(runs: list[Run]) -> list[str]:
     """Return the sentences, most serious first; those for several runs are merged and name them."""
-    each = [
+    single = [
         sentence
-        for check in EACH
+        for check in RUN_CAUTIONS
         for sentence in _merged([note for run in runs for note in check(run)])
     ]
-    of_all, compared = (
-        (_alone, _moments, _closest, _events, _picked, _losses, _best_on_test),
+    joint_checks, compared = (
+        (_without_baseline, _moments, _closest, _events, _picked, _losses, _best_on_test),
         over_seeds(runs),
     )
-    apart = [why] if (why := unpaired(runs)) else []
-    together = [*apart, *_one_seed(runs), *(note for check in of_all for note in check(compared))]
+    pairing = [reason] if (reason := unpaired(runs)) else []
+    together = [
+        *pairing,
+        *_one_seed(runs),
+        *(note for check in joint_checks for note in check(compared)),
+    ]
     return [
-        sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in dict.fromkeys(each + together)
+        sentence.replace(" %", "\N{NO-BREAK SPACE}%")
+        for sentence in dict.fromkeys(single + together)
     ]
 
 
-def of_bench(made: Comparison) -> list[str]:
-    """Return the sentences for a bench whose runs are on file, each with the methods it holds for.
+def bench_cautions(comparison: Comparison) -> list[str]:
+    """Return the sentences for a bench with its runs on file, each with the methods that it is
+    about.
 
-    Runs are judged in the round that the page shows, or as kept if the caution is of the models
-    that they keep. A scenario's runs are read together.
+    Runs are checked in the round that the page shows; for ``KEPT_MODEL_CAUTIONS`` in the round of
+    the models that they keep. A scenario's runs are read together.
     """
-    keep = "last" if made.count.moment == "last" else "best"
-    held: dict[str, list[tuple[ComparisonRow, int, int]]] = {what: [] for what in EACH.values()}
+    choice = "last" if comparison.count.moment == "last" else "best"
+    counts: dict[str, list[tuple[ComparisonRow, int, int]]] = {
+        text: [] for text in RUN_CAUTIONS.values()
+    }
     few: list[str] = []
     once: dict[str, None] = {}
-    for scenario in made.scenarios:
-        known = [(entry, runs) for entry in made.of(scenario) if (runs := _recorded(made, entry))]
-        shown = [(entry, [_counted(run, keep) for run in runs]) for entry, runs in known]
-        for check, what in EACH.items():
-            judged = known if check in OF_KEPT else shown
-            held[what] += [
-                (e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in judged
+    for scenario in comparison.scenarios:
+        recorded = [
+            (entry, runs)
+            for entry in comparison.in_scenario(scenario)
+            if (runs := _recorded(comparison, entry))
+        ]
+        evaluated = [
+            (entry, [_with_choice(run, choice) for run in runs]) for entry, runs in recorded
+        ]
+        for check, text in RUN_CAUTIONS.items():
+            selected = recorded if check in KEPT_MODEL_CAUTIONS else evaluated
+            counts[text] += [
+                (e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in selected
             ]
-        together = [run for _, runs in shown for run in runs]
-        where = f"{made.of(scenario)[0].column}: " if len(made.scenarios) > 1 else ""
-        few += [f"{where}{sentence}" for sentence in _events(together)]
+        together = [run for _, runs in evaluated for run in runs]
+        scope = (
+            f"{comparison.in_scenario(scenario)[0].column}: "
+            if len(comparison.scenarios) > 1
+            else ""
+        )
+        few += [f"{scope}{sentence}" for sentence in _events(together)]
         once |= dict.fromkeys(_one_seed(together))
-    rows = Counter(entry.column for entry in made.entries if entry.cells)
-    found = {what: _who(own, rows) for what, own in held.items() if what}
-    return [*(f"{what}: {who}." for what, who in found.items() if who), *few, *once]
+    rows = Counter(entry.column for entry in comparison.entries if entry.cells)
+    by_text = {text: _methods_named(methods, rows) for text, methods in counts.items() if text}
+    return [*(f"{text}: {names}." for text, names in by_text.items() if names), *few, *once]
 
 
-def _counted(run: Run, keep: str) -> Run:
-    """Return a run to be judged in another round than the one whose models it keeps."""
-    return replace(run, result=replace(run.result, config={**run.result.config, "keep": keep}))
+def _with_choice(run: Run, choice: str) -> Run:
+    """Return a run with another setting of ``keep``, to be checked in that round."""
+    return replace(run, result=replace(run.result, config={**run.result.config, "keep": choice}))
 
 
-def _recorded(made: Comparison, entry: ComparisonRow) -> list[Run]:
-    """Return a method's runs that can be read, without those with clients that lie, as the page's
-    means are of the honest ones.
+def _recorded(comparison: Comparison, entry: ComparisonRow) -> list[Run]:
+    """Return a method's readable runs; those with clients that lie are left out, since the page's
+    means are over honest clients.
     """
     (style,) = styles([entry.row])
-    found = []
+    results = []
     for cell in entry.cells:
         with suppress(StorageError):
-            folder = made.bench.folder / cell["folder"]
+            folder = comparison.bench.folder / cell["folder"]
             require_unchanged(folder, PREDICTIONS)
-            found.append(load(folder))
-    return [Run(result, entry.row, style) for result in found if not attack_of(result)]
+            results.append(load(folder))
+    return [Run(result, entry.row, style) for result in results if not attack_of(result)]
 
 
-def _who(held: Sequence[tuple[ComparisonRow, int, int]], rows: Mapping[str, int]) -> str:
+def _methods_named(
+    counts: Sequence[tuple[ComparisonRow, int, int]], rows: Mapping[str, int]
+) -> str:
     """Name the methods of (method, seeds with a caution, seeds), by scenario; empty if none has
     one. ``rows``: methods of each scenario, also those whose runs cannot be read.
     """
-    told: dict[str, list[str]] = {}
-    columns = list(dict.fromkeys(entry.column for entry, _, _ in held))
+    by_text: dict[str, list[str]] = {}
+    columns = list(dict.fromkeys(entry.column for entry, _, _ in counts))
     for column in columns:
-        own = [(entry.row, k, n) for entry, k, n in held if entry.column == column]
-        alike: dict[str, list[str]] = {}
-        for row, k, n in own:
+        entries = [(entry.row, k, n) for entry, k, n in counts if entry.column == column]
+        by_seeds: dict[str, list[str]] = {}
+        for row, k, n in entries:
             if k:
-                alike.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
-        every = 1 < len(own) == rows[column] and all(k == n for _, k, n in own)
-        some = [listing(names, MOST_NAMED) + seeds for seeds, names in alike.items()]
-        if alike:
-            told.setdefault("all methods" if every else ", ".join(some), []).append(column)
-    if len(columns) == 1 or [*told.values()] == [columns]:
-        return "".join(told)
-    return "; ".join(f"{who} in {listing(where)}" for who, where in told.items())
+                by_seeds.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
+        every = 1 < len(entries) == rows[column] and all(k == n for _, k, n in entries)
+        groups = [listing(names, MAX_NAMES) + seeds for seeds, names in by_seeds.items()]
+        if by_seeds:
+            by_text.setdefault("all methods" if every else ", ".join(groups), []).append(column)
+    if len(columns) == 1 or [*by_text.values()] == [columns]:
+        return "".join(by_text)
+    return "; ".join(f"{methods} in {listing(scenarios)}" for methods, scenarios in by_text.items())
 
 
 def _merged(notes: Sequence[Caution]) -> Iterator[str]:
     """Merge notes with the same text into one sentence, in the order of their first."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
+    by_text: dict[tuple[str, str, str], list[str]] = {}
     for note in notes:
         label = f"{note.run} ({note.figure})" if note.figure else note.run
-        alike.setdefault((note.before, note.of_one, note.of_many), []).append(label)
-    for (before, of_one, of_many), who in alike.items():
-        yield before + listing(who) + (of_many or of_one if len(who) > 1 else of_one)
+        by_text.setdefault((note.prefix, note.singular, note.plural), []).append(label)
+    for (prefix, singular, plural), labels in by_text.items():
+        yield prefix + listing(labels) + (plural or singular if len(labels) > 1 else singular)
 
 
-def _short(run: Run) -> Iterator[Caution]:
+def _incomplete(run: Run) -> Iterator[Caution]:
     if not finished(run.result):
         planned = run.setting("rounds")
         total = f" of {planned}" if planned is not None else ""
@@ -157,39 +177,42 @@ def _short(run: Run) -> Iterator[Caution]:
 
 
 def _diverging(run: Run) -> Iterator[Caution]:
-    if why := diverging(run.result):
-        ends = f" diverges: {why} before you compare it."
-        yield Caution(run.label, ends, before="The training of ")
+    if reason := diverging(run.result):
+        text = f" diverges: {reason} before you compare it."
+        yield Caution(run.label, text, prefix="The training of ")
 
 
 def _lied(run: Run) -> Iterator[Caution]:
     """Warn that means include clients that lied."""
     if attack := attack_of(run.result):
-        ends = (
-            f" had clients that lied ({named(run, list(attack.clients))}): means and gains count "
-            "them too; the honest clients' mean stands with the table of those that lied."
+        text = (
+            f" had clients that lied ({client_names(run, list(attack.clients))}): means and gains "
+            "count them too; the honest clients' mean stands with the table of those that lied."
         )
-        yield Caution(run.label, ends)
+        yield Caution(run.label, text)
 
 
 def _undefined(run: Run) -> Iterator[Caution]:
-    last = run.reported
-    if last is None:
+    evaluation = run.reported
+    if evaluation is None:
         return
-    without = [
-        c for c, v, s in zip(last.clients, last.value, last.samples, strict=True) if v is None and s
+    undefined = [
+        c
+        for c, v, s in zip(evaluation.clients, evaluation.value, evaluation.samples, strict=True)
+        if v is None and s
     ]
-    if without:
-        ends = (
-            f" is undefined for {named(run, without)}, as it is where all test samples have one "
-            f"answer; means are over the other {len(last.clients) - len(without)} clients."
+    if undefined:
+        text = (
+            f" is undefined for {client_names(run, undefined)}, as it is where all test samples "
+            f"have one answer; means are over the other {len(evaluation.clients) - len(undefined)} "
+            "clients."
         )
-        yield Caution(run.label, ends, before=f"{capital(run.metric.title)} of ")
+        yield Caution(run.label, text, prefix=f"{capital(run.metric.title)} of ")
 
 
 def _constant(run: Run) -> Iterator[Caution]:
     """Warn that the model is not better than a constant prediction."""
-    metric, (floor, mean) = run.metric, _beside_constant(run)
+    metric, (floor, mean) = run.metric, _constant_and_model(run)
     if mean is not None and not metric.better(mean, floor):
         worth = (
             f" no better than always giving one answer, which has {metric.text(floor)} on "
@@ -202,21 +225,23 @@ def _constant(run: Run) -> Iterator[Caution]:
 
 def _constant_for_some(run: Run) -> Iterator[Caution]:
     """Warn that it is better on average, but not for some clients."""
-    metric, constant, (floor, mean) = run.metric, run.constant, _beside_constant(run)
+    metric, constant, (floor, mean) = run.metric, run.constant, _constant_and_model(run)
     below = [
         c for c, v in run.values.items() if c in constant and not metric.better(v, constant[c])
     ]
     if below and metric.better(mean, floor):
         worth = " no better than always giving one answer."
-        yield Caution(run.label, f" is{worth}", f" are{worth}", before=f"For {named(run, below)} ")
+        yield Caution(
+            run.label, f" is{worth}", f" are{worth}", prefix=f"For {client_names(run, below)} "
+        )
 
 
-def _beside_constant(run: Run) -> tuple[float | None, float | None]:
+def _constant_and_model(run: Run) -> tuple[float | None, float | None]:
     """Return the means of a constant prediction and of the model, over the clients that have
     both.
     """
-    both = [(run.constant[c], v) for c, v in run.values.items() if c in run.constant]
-    return mean_of_known([floor for floor, _ in both]), mean_of_known([v for _, v in both])
+    pairs = [(run.constant[c], v) for c, v in run.values.items() if c in run.constant]
+    return mean_of_known([floor for floor, _ in pairs]), mean_of_known([v for _, v in pairs])
 
 
 def _threshold(run: Run) -> Iterator[Caution]:
@@ -226,53 +251,53 @@ def _threshold(run: Run) -> Iterator[Caution]:
     counts = [matrix for _, matrix in confusions(run)]
     if run.metric == ACCURACY or not counts:
         return
-    right, frequent, total = (
+    correct, frequent, total = (
         sum(int(f(m)) for m in counts) for f in (np.trace, lambda m: m.sum(axis=1).max(), np.sum)
     )
-    if right <= frequent:
-        ends = (
+    if correct <= frequent:
+        text = (
             " are right on no more of the test samples than each client's most frequent class is "
             f"({ACCURACY.text(frequent / total)}): rank by the probabilities, or choose a "
             "threshold, before you act on them."
         )
-        before = "Taken as answers, the most likely classes of "
-        yield Caution(run.label, ends, "", before, ACCURACY.text(right / total))
+        prefix = "Taken as answers, the most likely classes of "
+        yield Caution(run.label, text, "", prefix, ACCURACY.text(correct / total))
 
 
 def _unmoved(run: Run) -> Iterator[Caution]:
     """Warn that relationships are unchanged, and so carry no information on the clients."""
     series = recorded(run).get("dr")
     if series and unmoved(series):
-        ends = (
-            " have hardly moved from the clients' shares of the samples: they say who is "
-            "large, not who helps."
+        text = (
+            " have hardly changed from the clients' shares of the samples: they show which "
+            "client is large, not which one helps."
         )
-        yield Caution(run.label, ends, before="The relationships of ")
+        yield Caution(run.label, text, prefix="The relationships of ")
 
 
 def _climbing(run: Run) -> Iterator[Caution]:
     """Warn of a curve that was still rising."""
-    if what := still_rising(run):
-        seen = f"({what}): more rounds may change what this page says."
+    if curve := still_rising(run):
+        text = f"({curve}): more rounds may change what this page says."
         yield Caution(
             run.label,
-            f" was still getting better when it ended {seen}",
-            f" were still getting better when they ended {seen}",
+            f" was still getting better when it ended {text}",
+            f" were still getting better when they ended {text}",
         )
 
 
 def _overtrained(run: Run) -> Iterator[Caution]:
     """Warn of a curve that was better before the compared round."""
-    if (since := worse_since(run)) is not None:
-        seen = f"({run.metric.title} on validation): {REMEDY}."
+    if (best_round := worse_since(run)) is not None:
+        text = f"({run.metric.title} on validation): {REMEDY}."
         yield Caution(
             run.label,
-            f" has got worse since round {since} {seen}",
-            f" have got worse since round {since} {seen}",
+            f" has got worse since round {best_round} {text}",
+            f" have got worse since round {best_round} {text}",
         )
 
 
-def _alone(runs: list[Run]) -> Iterator[str]:
+def _without_baseline(runs: list[Run]) -> Iterator[str]:
     first = next((run for run in runs if run.mean is not None), None)
     if first and comparable(runs) and baseline(runs, first) is None:
         yield (
@@ -299,17 +324,17 @@ def _moments(runs: list[Run]) -> Iterator[str]:
 
 def _closest(runs: list[Run]) -> Iterator[str]:
     """Warn of two mean accuracies that a single answer could equalise."""
-    known = [(run.mean, run) for run in runs if run.mean is not None and run.metric == ACCURACY]
-    if len(known) < 2 or not comparable(runs):
+    means = [(run.mean, run) for run in runs if run.mean is not None and run.metric == ACCURACY]
+    if len(means) < 2 or not comparable(runs):
         return
-    (first, best), (second, rest) = sorted(known, key=lambda pair: -pair[0])[:2]
+    (first, best), (second, runner_up) = sorted(means, key=lambda pair: -pair[0])[:2]
     sizes = _tested(best)
     client = min(sizes, key=sizes.__getitem__)
     if first - second < 1 / (len(sizes) * sizes[client]):
         yield (
-            f"The means of {best.label} and {rest.label} are closer than one test sample: one "
-            "answer more or less on "
-            f"{best.client(client)} ({sizes[client]} samples) would level or turn them."
+            f"The means of {best.label} and {runner_up.label} are closer than one test sample: one "
+            f"answer more or less on {best.client(client)} ({sizes[client]} samples) would "
+            "equalise or reverse them."
         )
 
 
@@ -324,17 +349,17 @@ def _tested(run: Run) -> dict[int, int]:
 def _events(runs: list[Run]) -> Iterator[str]:
     """Warn of clients with too few test samples in some run, or too few of the rarer answer.
 
-    Runs of other clients than the first's are not looked at.
+    Only runs with the clients of the first run are checked.
     """
     run = next((run for run in runs if run.reported), None)
     if run is None:
         return
-    who = run.result.about["clients"]
+    clients = run.result.about["clients"]
     sizes = [
-        (client, samples, one.units(client, samples))
-        for one in runs
-        if one.reported and one.result.about["clients"] == who
-        for client, samples in zip(one.reported.clients, one.reported.samples, strict=True)
+        (client, samples, r.units(client, samples))
+        for r in runs
+        if r.reported and r.result.about["clients"] == clients
+        for client, samples in zip(r.reported.clients, r.reported.samples, strict=True)
     ]
     small = sorted({client for client, _, units in sizes if 0 < units < FEW_SAMPLES})
     if any(units < samples for _, samples, units in sizes):
@@ -344,15 +369,15 @@ def _events(runs: list[Run]) -> Iterator[str]:
         )
     if small:
         yield (
-            f"Fewer than {FEW_SAMPLES} test samples are at {named(run, small)}: look at the "
+            f"Fewer than {FEW_SAMPLES} test samples are at {client_names(run, small)}: look at the "
             "intervals, not at the numbers."
         )
     yield from _rare(run, small)
 
 
 def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
-    """Warn of clients with few test samples of the rarer of two answers; ``small``: those named
-    already.
+    """Warn of clients with few test samples of the rarer of two answers; ``small``: clients
+    already named.
     """
     counts = {c: matrix.sum(axis=1) for c, matrix in confusions(run) if len(matrix) == 2}
     if not counts:
@@ -361,17 +386,17 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
     few = {c: int(n[rare]) for c, n in counts.items() if c not in small and n[rare] < FEW_EVENTS}
     if few:
         classes = run.result.about.get("classes") or ()
-        what = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
-        each = listing([f"{run.client(c)} ({n})" for c, n in few.items()], MOST_NAMED)
+        label = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
+        clients = listing([f"{run.client(c)} ({n})" for c, n in few.items()], MAX_NAMES)
         yield (
-            f"Fewer than {FEW_EVENTS} test samples are {what} at {each}: figures of them alone "
+            f"Fewer than {FEW_EVENTS} test samples are {label} at {clients}: figures of them alone "
             "are uncertain."
         )
 
 
 def _picked(runs: list[Run]) -> Iterator[str]:
     """Warn that the best of several runs was selected on the data used to evaluate it."""
-    judged = [run for run in runs if run.mean is not None and run.result.name != ALONE]
+    judged = [run for run in runs if run.mean is not None and run.result.name != SEPARATE]
     best = leader(judged) if comparable(runs) else None
     base = baseline(runs, best) if best else None
     if best and base and len(judged) > 1 and gained(best, base).mean:
@@ -393,8 +418,8 @@ def _losses(runs: list[Run]) -> Iterator[str]:
 def _one_seed(runs: list[Run]) -> Iterator[str]:
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         yield (
-            "All runs use one seed, so the intervals know of other test samples but not of other "
-            "starts or partitions: repeat with other seeds."
+            "All runs use one seed, so the intervals cover other test samples but not other starts "
+            "or partitions: repeat with other seeds."
         )
 
 
@@ -406,13 +431,13 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
             else ""
         )
         yield (
-            f"“Best on test”{papers} picks its round by looking at the test data: it compares with "
-            "published tables, and is optimistic."
+            f"“Best on test”{papers} chooses its round on the test data: it is comparable with "
+            "published tables, and optimistic."
         )
 
 
-EACH: Mapping[Callable[[Run], Iterator[Caution]], str] = {
-    _short: "",
+RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
+    _incomplete: "",
     _diverging: "The training diverges: lower lr before you compare",
     _lied: "",
     _undefined: "Undefined at clients whose test samples have one answer, so means leave them out",
@@ -422,15 +447,15 @@ EACH: Mapping[Callable[[Run], Iterator[Caution]], str] = {
         "The most likely classes, taken as answers, are right on no more of the test samples than "
         "each client's most frequent class"
     ),
-    _unmoved: "Relationships have hardly moved from the clients' shares of the samples",
+    _unmoved: "Relationships have hardly changed from the clients' shares of the samples",
     _climbing: "Still getting better at the end, so more rounds may change this page",
     _overtrained: (
         "Worse on validation at the end than earlier, and gains are of the last round: run all "
         "with keep=best"
     ),
 }
-"""Cautions of one run, most serious first, each with its words for the methods of a bench; empty
-where it does not apply: a bench has only finished runs, and its means leave out clients that lie.
+"""Cautions of one run, most serious first, each with its text for the methods of a bench; empty
+if it does not apply: a bench has only finished runs, and its means leave out clients that lie.
 """
-OF_KEPT = (_threshold, _overtrained)
-"""Those of the models that a run keeps, whichever round a page shows."""
+KEPT_MODEL_CAUTIONS = (_threshold, _overtrained)
+"""Cautions about the models that a run keeps, whichever round a page shows."""

@@ -19,7 +19,7 @@ from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.significance import paired
 from pomona.results.wording import counted
 
-WORDS = {
+SETTING_NAMES = {
     "clients": "clients",
     "rounds": "rounds",
     "local_epochs": "local epochs a round",
@@ -31,18 +31,25 @@ WORDS = {
 TIE = 1e-9
 
 
-def sentences(made: Comparison) -> list[tuple[str, list[str]]]:
+def sentences(comparison: Comparison) -> list[tuple[str, list[str]]]:
     """Return (column, sentences) for every column with a result or a reason for its absence."""
-    return [(made.of(s)[0].column, _column(made, made.of(s))) for s in made.scenarios]
+    return [
+        (comparison.in_scenario(s)[0].column, _column(comparison, comparison.in_scenario(s)))
+        for s in comparison.scenarios
+    ]
 
 
-def _column(made: Comparison, entries: Sequence[ComparisonRow]) -> list[str]:
-    done = [e for e in entries if e.cells]
-    known = made.reference
-    sentences = _missing(entries, known)
-    if done and known:
-        sentences += _runs(known, done[0])
-        sentences += [*_order(made, known, done), *_level(made, known, done), *_notes(known, done)]
+def _column(comparison: Comparison, entries: Sequence[ComparisonRow]) -> list[str]:
+    finished = [e for e in entries if e.cells]
+    reference = comparison.reference
+    sentences = _missing(entries, reference)
+    if finished and reference:
+        sentences += _runs(reference, finished[0])
+        sentences += [
+            *_order(comparison, reference, finished),
+            *_level(comparison, reference, finished),
+            *_notes(reference, finished),
+        ]
     return sentences
 
 
@@ -64,28 +71,30 @@ def _missing(entries: Sequence[ComparisonRow], reference: Reference | None) -> l
 def _reason(entry: ComparisonRow, reference: Reference | None) -> str:
     """Return the reason for a missing result; for missing data, what to download."""
     stated = reference.stated(entry.column) if reference else {}
-    known = CATALOGUE.get(flat(entry.settings).get("data.name") or stated.get("data.name", ""))
-    if entry.state == "data missing" and known:
-        return f"Fetch {known.source}; “pomona data list” shows where it is searched for"
+    dataset = CATALOGUE.get(flat(entry.settings).get("data.name") or stated.get("data.name", ""))
+    if entry.state == "data missing" and dataset:
+        return f"Fetch {dataset.source}; “pomona data list” shows where it is searched for"
     return entry.reason.rstrip(".")
 
 
 def _runs(reference: Reference, entry: ComparisonRow) -> list[str]:
     """Return settings that differ from those that the reference states."""
-    own, theirs = flat(entry.settings), reference.stated(entry.column)
-    wanted, name = theirs.pop("data.name", None), own.get("data.name")
+    ours, theirs = flat(entry.settings), reference.stated(entry.column)
+    dataset, name = theirs.pop("data.name", None), ours.get("data.name")
     facts = []
-    if wanted not in (None, name):
-        facts.append(f"{plain(str(name))} replaces {wanted}, so the levels cannot be compared")
-    given = {part: own.get(f"data.{part}_limit") for part in ("train", "test")}
+    if dataset not in (None, name):
+        facts.append(f"{plain(str(name))} replaces {dataset}, so the levels cannot be compared")
+    by_split = {split: ours.get(f"data.{split}_limit") for split in ("train", "test")}
     limits = [
-        f"{most:,} {part} rows at most" for part, most in given.items() if isinstance(most, int)
+        f"{limit:,} {split} rows at most"
+        for split, limit in by_split.items()
+        if isinstance(limit, int)
     ]
     facts += [" and ".join(limits) + ", not all"] if limits else []
     facts += [
-        f"{WORDS.get(key, key)} {plain(str(own[key]))}, not {plain(str(value))}"
+        f"{SETTING_NAMES.get(key, key)} {plain(str(ours[key]))}, not {plain(str(value))}"
         for key, value in theirs.items()
-        if key in own and own[key] != value
+        if key in ours and ours[key] != value
     ]
     sentences = [f"Ours has {'; '.join(facts)}."] if facts else []
     if not theirs:
@@ -94,36 +103,38 @@ def _runs(reference: Reference, entry: ComparisonRow) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Both:
-    """A method with the reference's number, in the unit of the metric's heading, and ours over
-    seeds.
+class _Method:
+    """A method with both numbers: the reference's, in the unit of the metric's heading, and ours
+    over seeds.
     """
 
     entry: ComparisonRow
     theirs: float
-    own: Spread
+    ours: Spread
 
 
-def _both(made: Comparison, done: Sequence[ComparisonRow]) -> list[_Both]:
-    found = [(e, e.printed.value, made.ours(e)) for e in done]
-    return [_Both(e, theirs, own) for e, theirs, own in found if theirs is not None and own]
+def _methods(comparison: Comparison, finished: Sequence[ComparisonRow]) -> list[_Method]:
+    values = [(e, e.printed.value, comparison.ours(e)) for e in finished]
+    return [_Method(e, theirs, ours) for e, theirs, ours in values if theirs is not None and ours]
 
 
-def _order(made: Comparison, reference: Reference, done: Sequence[ComparisonRow]) -> list[str]:
-    known = _both(made, done)
-    if len(known) < 2:
+def _order(
+    comparison: Comparison, reference: Reference, finished: Sequence[ComparisonRow]
+) -> list[str]:
+    methods = _methods(comparison, finished)
+    if len(methods) < 2:
         return []
-    return [f"{_lead(known, reference.label)} {_agreement(known, reference.label)}"]
+    return [f"{_lead(methods, reference.label)} {_agreement(methods, reference.label)}"]
 
 
-def _lead(known: Sequence[_Both], label: str) -> str:
+def _lead(methods: Sequence[_Method], label: str) -> str:
     """Describe the leading methods here, and the rank of the reference's best."""
-    metric = known[0].entry.metric
-    ours = sorted(known, key=lambda k: -metric.goodness(k.own.mean))
-    leader, best = ours[0], max(known, key=lambda k: metric.goodness(k.theirs))
-    if abs(leader.own.mean - best.own.mean) < TIE:
+    metric = methods[0].entry.metric
+    ours = sorted(methods, key=lambda k: -metric.goodness(k.ours.mean))
+    leader, best = ours[0], max(methods, key=lambda k: metric.goodness(k.theirs))
+    if abs(leader.ours.mean - best.ours.mean) < TIE:
         level = [
-            k.entry.row for k in ours if abs(leader.own.mean - k.own.mean) < TIE and k is not best
+            k.entry.row for k in ours if abs(leader.ours.mean - k.ours.mean) < TIE and k is not best
         ]
         return (
             f"{best.entry.row} leads, as in the "
@@ -131,20 +142,20 @@ def _lead(known: Sequence[_Both], label: str) -> str:
         )
     return (
         f"The {label} is led by {best.entry.row} ({best.theirs:.2f}); here {leader.entry.row} "
-        f"leads ({metric.number(leader.own.mean)}) and {best.entry.row} comes "
+        f"leads ({metric.number(leader.ours.mean)}) and {best.entry.row} is "
         f"{_ordinal(1 + ours.index(best))} "
-        f"({metric.number(best.own.mean)}).{_margin(leader.entry, best.entry)}"
+        f"({metric.number(best.ours.mean)}).{_margin(leader.entry, best.entry)}"
     )
 
 
-def _agreement(known: Sequence[_Both], label: str) -> str:
-    """Count the pairs of methods in the reference's order."""
-    pairs = list(combinations(known, 2))
-    swapped = [(a, b) for a, b in pairs if (a.theirs - b.theirs) * (a.own.mean - b.own.mean) < 0]
+def _agreement(methods: Sequence[_Method], label: str) -> str:
+    """Count the pairs of methods in the reference's order, in a sentence."""
+    pairs = list(combinations(methods, 2))
+    swapped = [(a, b) for a, b in pairs if (a.theirs - b.theirs) * (a.ours.mean - b.ours.mean) < 0]
     close = sum(
-        abs(a.own.mean - b.own.mean) <= max(a.own.std or 0, b.own.std or 0) for a, b in swapped
+        abs(a.ours.mean - b.ours.mean) <= max(a.ours.std or 0, b.ours.std or 0) for a, b in swapped
     )
-    seeds = max(known, key=lambda k: k.own.mean).own.n
+    seeds = max(methods, key=lambda k: k.ours.mean).ours.n
     within = (
         f", {close} of them within a standard deviation over our seeds"
         if seeds > 1 and swapped
@@ -152,11 +163,11 @@ def _agreement(known: Sequence[_Both], label: str) -> str:
     )
     from scipy import stats  # late: a second, not needed for a page of one run
 
-    tau = stats.kendalltau([k.theirs for k in known], [k.own.mean for k in known]).statistic
+    tau = stats.kendalltau([k.theirs for k in methods], [k.ours.mean for k in methods]).statistic
     agree = "" if np.isnan(tau) else f" (Kendall's tau {tau:.2f})"
-    kept = len(pairs) - len(swapped)
+    agreeing = len(pairs) - len(swapped)
     return (
-        f"{kept} of {len(pairs)} pairs of methods stand in the {label}'s order or "
+        f"{agreeing} of {len(pairs)} pairs of methods are in the {label}'s order or "
         f"tie{agree}{within}."
     )
 
@@ -172,35 +183,40 @@ def _margin(leader: ComparisonRow, best: ComparisonRow) -> str:
     )
 
 
-def _ordinal(place: int) -> str:
-    return {1: "first", 2: "second", 3: "third"}.get(place, f"{place}th")
+def _ordinal(rank: int) -> str:
+    return {1: "first", 2: "second", 3: "third"}.get(rank, f"{rank}th")
 
 
-def _level(made: Comparison, reference: Reference, done: Sequence[ComparisonRow]) -> list[str]:
-    metric = done[0].metric
-    gaps = [(both.entry, metric.scaled(both.own.mean) - both.theirs) for both in _both(made, done)]
+def _level(
+    comparison: Comparison, reference: Reference, finished: Sequence[ComparisonRow]
+) -> list[str]:
+    metric = finished[0].metric
+    gaps = [
+        (method.entry, metric.scaled(method.ours.mean) - method.theirs)
+        for method in _methods(comparison, finished)
+    ]
     if not gaps:
         return []
     middle = median(gap for _, gap in gaps)
-    farthest, most = max(gaps, key=lambda g: abs(g[1]))
-    form, unit = ("+.1f", " points") if metric.percent else (f"+{metric.style}", "")
+    farthest, largest = max(gaps, key=lambda g: abs(g[1]))
+    spec, unit = ("+.1f", " points") if metric.percent else (f"+{metric.style}", "")
     return [
-        f"Ours minus the {reference.label}'s ({made.count}): median {middle:{form}}{unit} "
-        f"over {counted(len(gaps), 'method')}, farthest {farthest.row} with {most:{form}}."
+        f"Ours minus the {reference.label}'s ({comparison.count}): median {middle:{spec}}{unit} "
+        f"over {counted(len(gaps), 'method')}, farthest {farthest.row} with {largest:{spec}}."
     ]
 
 
-def _notes(reference: Reference, done: Sequence[ComparisonRow]) -> list[str]:
+def _notes(reference: Reference, finished: Sequence[ComparisonRow]) -> list[str]:
     return [
         f"{e.row}, the {reference.label}'s figure*: {note}."
-        for e in done
+        for e in finished
         for note in e.printed.notes
     ]
 
 
-def shared(made: Comparison) -> Mapping[str, Any]:
+def shared(comparison: Comparison) -> Mapping[str, Any]:
     """Return settings shared by all finished cells, by dotted key, except data locations."""
-    trees = [flat(e.settings) for e in made.entries if e.cells]
+    trees = [flat(e.settings) for e in comparison.entries if e.cells]
     common = (
         {k: v for k, v in trees[0].items() if all(t.get(k) == v for t in trees)} if trees else {}
     )

@@ -20,7 +20,7 @@ from pomona.results.gain_presentation import (
     measured,
     signed,
 )
-from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
+from pomona.results.run_numbers import Run, baseline, comparable, contender, records, stage_name
 from pomona.results.seeds import over_seeds
 from pomona.results.text.narrative import REMEDY, worse_since
 from pomona.results.wording import capital, listing
@@ -31,56 +31,60 @@ LEVEL = "no difference that this data can show"
 def verdicts(runs: list[Run]) -> list[str]:
     """Return the sentences, with every number named."""
     compared = over_seeds(runs)
-    sentences = _one(compared[0]) if len(compared) == 1 else _several(compared)
+    sentences = _single_run(compared[0]) if len(compared) == 1 else _several(compared)
     return [sentence.replace(" %", "\N{NO-BREAK SPACE}%") for sentence in sentences]
 
 
-def _one(run: Run) -> list[str]:
-    kept = run.reported
-    if kept is None:
+def _single_run(run: Run) -> list[str]:
+    evaluation = run.reported
+    if evaluation is None:
         return ["No model was evaluated on a test split, so there is no result to state."]
-    if kept.mean is None:
+    if evaluation.mean is None:
         return [f"{capital(run.moment)}, no client's test samples define {run.metric.title}."]
     pooled = (
         ""
-        if kept.pooled is None
-        else f", and {run.metric.text(kept.pooled)} over all test samples taken together"
+        if evaluation.pooled is None
+        else f", and {run.metric.text(evaluation.pooled)} over all test samples taken together"
     )
     return [
-        f"{capital(run.moment)}, {judged(run)}: {run.metric.title} {run.metric.text(kept.mean)} on "
-        f"average over clients{pooled}.",
+        f"{capital(run.moment)}, {evaluated_model(run)}: {run.metric.title} "
+        f"{run.metric.text(evaluation.mean)} on average over clients{pooled}.",
         *_yardsticks(run),
     ]
 
 
-def judged(run: Run) -> str:
+def evaluated_model(run: Run) -> str:
     """Describe the headline model of a run, and the moment of its evaluation."""
-    kept = run.reported
-    assert kept is not None
-    owner = "the global model" if kept.model == "global" else f"the clients' {kept.model} models"
-    return f"{owner}, evaluated {spoken(kept.when)}"
+    evaluation = run.reported
+    assert evaluation is not None
+    owner = (
+        "the global model"
+        if evaluation.model == "global"
+        else f"the clients' {evaluation.model} models"
+    )
+    return f"{owner}, evaluated {stage_name(evaluation.when)}"
 
 
 def _several(runs: list[Run]) -> list[str]:
-    if why := unranked(runs):
-        return [why]
-    known = [run for run in runs if run.mean is not None]
-    base = baseline(known, known[0]) if known else None
-    best = contender(known)
+    if reason := unranked(runs):
+        return [reason]
+    evaluated = [run for run in runs if run.mean is not None]
+    base = baseline(evaluated, evaluated[0]) if evaluated else None
+    best = contender(evaluated)
     if best is None or best is base:
         return [f"No {runs[0].metric.title} was recorded, so the runs cannot be ranked."]
-    others = [run for run in known if run is not best and run is not base]
-    rivals = [gained(best, run) for run in others]
+    other_runs = [run for run in evaluated if run is not best and run is not base]
+    rivals = [gained(best, run) for run in other_runs]
     if base is None:
-        return [*useless(known), _level(best), *_yardsticks(best), *_among(best, rivals)]
-    found = gained(best, base)
-    verdict = jointly([found.mean, *(gained(run, base).mean for run in others)])[0]
+        return [*useless(evaluated), _level(best), *_yardsticks(best), *_among(best, rivals)]
+    gains = gained(best, base)
+    verdict = jointly([gains.mean, *(gained(run, base).mean for run in other_runs)])[0]
     return [
-        *useless(known),
-        _helps(found, verdict, len(rivals) + 1),
-        *([evidence(best, found.mean)] if found.mean else []),
-        by_client(found),
-        *_yardsticks(best, _counted(found)),
+        *useless(evaluated),
+        _helps(gains, verdict, len(rivals) + 1),
+        *([evidence(best, gains.mean)] if gains.mean else []),
+        by_client(gains),
+        *_yardsticks(best, _counted(gains)),
         *_among(best, rivals),
     ]
 
@@ -97,12 +101,12 @@ def unranked(runs: list[Run]) -> str:
     return ""
 
 
-def _counted(found: Gains) -> list[int]:
+def _counted(gains: Gains) -> list[int]:
     """Return the clients in a gain's mean; those with values in both runs, if there is no such
     mean.
     """
-    left_out = {out.client for out in found.mean.left_out} if found.mean else set()
-    return [client for client in found.differences if client not in left_out]
+    excluded = {e.client for e in gains.mean.left_out} if gains.mean else set()
+    return [client for client in gains.differences if client not in excluded]
 
 
 def _level(run: Run) -> str:
@@ -116,89 +120,86 @@ def _seeds(run: Run) -> str:
     return f", over {len(run.seeds)} seeds" if run.seeds else ""
 
 
-def _helps(found: Gains, verdict: Verdict | None, tried: int) -> str:
+def _helps(gains: Gains, verdict: Verdict | None, tried: int) -> str:
     """Describe whether federation helps, by the best of the runs tried and its verdict among them.
 
     No conclusion is drawn if the worse run was better before the compared round.
     """
-    run, base, title = found.run, found.base, found.run.metric.title
+    run, base, title = gains.run, gains.base, gains.run.metric.title
     best = (
         f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'},"
         if tried > 1
         else run.label
     )
-    levels, over = _levels(found), _over(found)
-    if found.mean is None:
-        why = (
+    levels, averaged = _levels(gains), _averaged(gains)
+    if gains.mean is None:
+        reason = (
             "a metric of your own has no interval"
             if is_own(run.metric.name)
-            else "the records do not hold the models' answers"
+            else "the records do not contain the models' outputs"
         )
         return (
-            f"{capital(over)} the {title} of {best} and of {base.label}, training alone, are "
-            f"{levels}; {why}, so whether that is more than chance is not known."
+            f"{capital(averaged)} the {title} of {best} and of {base.label}, training alone, are "
+            f"{levels}; {reason}, so whether that is more than chance is unknown."
         )
-    gain = measured(run.metric, found.mean)
+    gain = measured(run.metric, gains.mean)
     if verdict == LEVEL:
         corrected = (
-            ", corrected for the number of runs compared" if found.mean.verdict != LEVEL else ""
+            ", corrected for the number of runs compared" if gains.mean.verdict != LEVEL else ""
         )
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
-            f"{LEVEL}{corrected}: {title} {levels} {over}, a gain of {gain}."
+            f"{LEVEL}{corrected}: {title} {levels} {averaged}, a gain of {gain}."
         )
     if verdict == "better":
-        place, unfair = "ahead of", overtrained(base)
-        opening = "" if unfair or useless([run]) else "Federation helps: "
+        position, caveat = "ahead of", overtrained(base)
+        opening = "" if caveat or useless([run]) else "Federation helps: "
     else:
-        place, unfair = "behind", overtrained(run)
-        opening = "" if unfair else "Federation does not help here: "
+        position, caveat = "behind", overtrained(run)
+        opening = "" if caveat else "Federation does not help here: "
     return (
-        f"{opening}{best} is {place} {base.label}, training alone, in {title}, {levels} {over}: "
-        f"{gain}.{unfair}"
+        f"{opening}{best} is {position} {base.label}, training alone, in {title}, {levels} "
+        f"{averaged}: {gain}.{caveat}"
     )
 
 
-def _levels(found: Gains) -> str:
+def _levels(gains: Gains) -> str:
     """Format both runs' means over the clients in the gain's mean, ``91.20 % against 90.40 %``."""
-    counted, metric = _counted(found), found.run.metric
-    mine, its = (
-        mean_of_known([one.values[client] for client in counted]) if counted else one.mean
-        for one in (found.run, found.base)
+    counted, metric = _counted(gains), gains.run.metric
+    mean, base_mean = (
+        mean_of_known([r.values[client] for client in counted]) if counted else r.mean
+        for r in (gains.run, gains.base)
     )
-    return f"{metric.text(mine)} against {metric.text(its)}"
+    return f"{metric.text(mean)} against {metric.text(base_mean)}"
 
 
-def _over(found: Gains) -> str:
-    """Format what these means are over, ``on average over 3 of 4 clients, over 3 seeds``."""
-    counted, of = len(_counted(found)), len(found.run.values)
-    few = f"{counted} of {of} " if counted < of else ""
-    return f"on average over {few}clients{_seeds(found.run)}"
+def _averaged(gains: Gains) -> str:
+    """Format the clients and seeds of these means, ``on average over 3 of 4 clients, over 3
+    seeds``.
+    """
+    counted, total = len(_counted(gains)), len(gains.run.values)
+    few = f"{counted} of {total} " if counted < total else ""
+    return f"on average over {few}clients{_seeds(gains.run)}"
 
 
-def overtrained(behind: Run) -> str:
+def overtrained(worse: Run) -> str:
     """Explain why the compared round is unfair to the worse run; empty if it is not."""
-    since = worse_since(behind)
-    if since is None:
+    best_round = worse_since(worse)
+    if best_round is None:
         return ""
     return (
-        f" But {behind.label} has got worse since round {since}, so this does not show whether "
+        f" But {worse.label} has got worse since round {best_round}, so this does not show whether "
         f"federation helps: {REMEDY}."
     )
 
 
 def useless(runs: list[Run]) -> list[str]:
-    """Report first if no run, including local training, is better than a constant prediction."""
+    """Return a sentence if no run, including local training, beats a constant prediction."""
     for run in runs:
         constant = mean_of_known([v for c, v in run.constant.items() if c in run.values])
         if constant is None or run.metric.better(run.mean, constant):
             return []
-    return [
-        (
-            "None of these runs has learned anything of use yet: always giving one answer does no "
-            "worse."
-        )
-    ]
+    return [("None of these runs has learned anything useful yet: a constant answer is as good.")]
 
 
 def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
@@ -213,7 +214,7 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
     explained = mean_of_known([r.get("r2") for r in records(run)])
     return [
         *(
-            [f"A model that gives always the same answer has {run.metric.text(constant)}."]
+            [f"A model with a constant answer has {run.metric.text(constant)}."]
             if constant is not None and run.metric.name != "auroc"
             else []
         ),
@@ -227,22 +228,22 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
 
 def _among(best: Run, rivals: list[Gains]) -> list[str]:
     """Compare the best run with the other federated runs, corrected for all pairs of them: any
-    could have come out best.
+    of them could have been the best.
 
-    It may be behind one of them, where their gain leaves out clients that its mean counts.
+    It may be behind one of them if their gain leaves out clients that its mean includes.
     """
-    told: dict[Verdict | None, list[str]] = {}
+    by_verdict: dict[Verdict | None, list[str]] = {}
     pairs = len(rivals) * (len(rivals) + 1) // 2
     for g, verdict in zip(rivals, jointly([g.mean for g in rivals], pairs), strict=True):
-        told.setdefault(verdict, []).append(
+        by_verdict.setdefault(verdict, []).append(
             f"{g.base.label} ({signed(best.metric, g.mean.value)}, 95 % interval "
             f"{interval(best.metric, g.mean)})"
             if g.mean and verdict != LEVEL
             else g.base.label
         )
-    ahead, behind, level, blank = map(told.get, ("better", "worse", LEVEL, None))
+    ahead, behind, level, blank = map(by_verdict.get, ("better", "worse", LEVEL, None))
     return [
-        *([f"{best.label} came out ahead of {listing(ahead)}."] if ahead else []),
+        *([f"{best.label} is ahead of {listing(ahead)}."] if ahead else []),
         *(
             [f"On the clients that can be compared, {best.label} is behind {listing(behind)}."]
             if behind
@@ -259,7 +260,7 @@ def _among(best: Run, rivals: list[Gains]) -> list[str]:
             else []
         ),
         *(
-            [f"Of {listing(blank)} the records do not hold what a comparison takes."]
+            [f"The records lack the numbers for a comparison with {listing(blank)}."]
             if blank
             else []
         ),

@@ -27,157 +27,165 @@ PAGE, TEXT, LATEX, RECORDS = "comparison.html", "comparison.md", "comparison.tex
 
 
 def write(
-    bench: Bench, out: Path, forms: Sequence[str] = (), reference: Reference | None = None
+    bench: Bench, folder: Path, formats: Sequence[str] = (), reference: Reference | None = None
 ) -> Path:
     """Write ``comparison.html``, ``.md``, ``.tex`` and ``.csv`` into a folder; return the page's
     path.
 
-    The page embeds its figures. With forms, of ``FORMATS``, they are also files in ``figures/``.
-    Ours stand beside the reference numbers, those that the bench's suite names if none are given.
+    The page embeds its figures. With formats, of ``FORMATS``, they are also files in ``figures/``.
+    Ours are next to the reference numbers, by default those that the bench's suite names.
 
     Raises:
         ConfigError: the reference numbers are of another metric.
-        StorageError: ``out`` cannot be written.
+        StorageError: ``folder`` cannot be written.
     """
-    made = comparison(bench, reference)
-    ranked = rank(made)
-    tables = _tables(made, ranked)
-    warned = cautions.of_bench(made)
+    compared = comparison(bench, reference)
+    ranked = rank(compared)
+    tables = _tables(compared, ranked)
+    warnings = cautions.bench_cautions(compared)
     with drawing():
-        pictures = _pictures(made, ranked)
+        pictures = _pictures(compared, ranked)
         texts = {
-            TEXT: _markdown(made, tables, warned, pictures if "png" in forms else []),
+            TEXT: _markdown(compared, tables, warnings, pictures if "png" in formats else []),
             LATEX: "\n".join(latex(table) for table in tables if table.rows),
-            RECORDS: csv_text(comparison_tables.records(made)),
-            PAGE: _html(made, tables, warned, pictures, forms),
+            RECORDS: csv_text(comparison_tables.records(compared)),
+            PAGE: _html(compared, tables, warnings, pictures, formats),
         }
-        return write_page(out, texts, pictures, forms)
+        return write_page(folder, texts, pictures, formats)
 
 
-def rank(made: Comparison) -> significance.Ranking | None:
+def rank(comparison: Comparison) -> significance.Ranking | None:
     """Rank methods over the columns in which all have a result; None for fewer than two methods or
     columns.
 
     Methods without a result in some finished column are excluded, and columns without any result.
     """
-    done = _with_results(made)
-    full = [m for m in made.methods if all(m in column for column in done)]
-    values = [[_goodness(column[m], made) for m in full] for column in done]
-    known = [line for line in values if None not in line]
-    if len(full) < 2 or len(known) < 2:
+    columns = _with_results(comparison)
+    complete = [m for m in comparison.methods if all(m in column for column in columns)]
+    values = [[_goodness(column[m], comparison) for m in complete] for column in columns]
+    blocks = [line for line in values if None not in line]
+    if len(complete) < 2 or len(blocks) < 2:
         return None
-    return significance.ranking([done[0][m].row for m in full], np.array(known, dtype=np.float64))
+    return significance.ranking(
+        [columns[0][m].row for m in complete], np.array(blocks, dtype=np.float64)
+    )
 
 
-def _with_results(made: Comparison) -> list[dict[str, ComparisonRow]]:
+def _with_results(comparison: Comparison) -> list[dict[str, ComparisonRow]]:
     """Return the entries with results of each column that has some, by method."""
-    columns = [{e.method: e for e in made.of(s) if e.cells} for s in made.scenarios]
+    columns = [
+        {e.method: e for e in comparison.in_scenario(s) if e.cells} for s in comparison.scenarios
+    ]
     return [column for column in columns if column]
 
 
-def _goodness(entry: ComparisonRow, made: Comparison) -> float | None:
+def _goodness(entry: ComparisonRow, comparison: Comparison) -> float | None:
     """Return the mean over seeds of a method's metric; more is better."""
-    own = made.ours(entry)
-    return entry.metric.goodness(own.mean) if own else None
+    spread = comparison.ours(entry)
+    return entry.metric.goodness(spread.mean) if spread else None
 
 
-def _tables(made: Comparison, ranked: significance.Ranking | None) -> list[Table]:
-    found = [
-        comparison_tables.grid(made),
-        comparison_tables.moments(made),
-        gains_of_bench.gains_table(made),
+def _tables(comparison: Comparison, ranked: significance.Ranking | None) -> list[Table]:
+    tables = [
+        comparison_tables.grid(comparison),
+        comparison_tables.moments(comparison),
+        gains_of_bench.gains_table(comparison),
         comparison_tables.rank_table(ranked) if ranked else None,
-        significance.wilcoxon_table(made),
-        by_client.spread_table(made),
-        by_client.clients_table(made),
-        cost.cost_table(made),
-        cost.speed_table(made),
-        comparison_tables.privacy(made),
-        comparison_tables.chosen(made),
+        significance.wilcoxon_table(comparison),
+        by_client.spread_table(comparison),
+        by_client.clients_table(comparison),
+        cost.cost_table(comparison),
+        cost.speed_table(comparison),
+        comparison_tables.privacy(comparison),
+        comparison_tables.chosen(comparison),
     ]
-    return [table for table in found if table]
+    return [table for table in tables if table]
 
 
-def _pictures(made: Comparison, ranked: significance.Ranking | None) -> list[ReportFigure]:
-    found = [
+def _pictures(comparison: Comparison, ranked: significance.Ranking | None) -> list[ReportFigure]:
+    pictures = [
         comparison_figures.diagram(ranked) if ranked else None,
-        *comparison_figures.ablations(made),
+        *comparison_figures.ablations(comparison),
     ]
-    found += [comparison_figures.curves(made, s) for s in made.scenarios]
-    found += [comparison_figures.gains_by_client(made, s) for s in made.scenarios]
-    return distinct([picture for picture in found if picture])
+    pictures += [comparison_figures.curves(comparison, s) for s in comparison.scenarios]
+    pictures += [comparison_figures.gains_by_client(comparison, s) for s in comparison.scenarios]
+    return distinct([picture for picture in pictures if picture])
 
 
-def opening(made: Comparison) -> list[str]:
+def opening(comparison: Comparison) -> list[str]:
     """Describe the page, in sentences."""
-    own = made.bench.results
-    counts = made.bench.counts
+    results = comparison.bench.results
+    counts = comparison.bench.counts
     states = ", ".join(f"{n} {state}" for state, n in counts.items())
-    seeds = ", ".join(map(str, own["seeds"]))
-    about = f"Size {own['size']}, seeds {seeds}; runs: {states}."
+    seeds = ", ".join(map(str, results["seeds"]))
+    summary = f"Size {results['size']}, seeds {seeds}; runs: {states}."
     source = ""
-    if known := made.reference:
-        about = f"{capital(known.title)} beside ours. {about}"
-        source = f"Source of the {known.label}'s numbers: {known.source}." if known.source else ""
-    return [text for text in (about, still_to_run(own), own["note"], source) if text]
+    if reference := comparison.reference:
+        summary = f"{capital(reference.title)} next to ours. {summary}"
+        source = (
+            f"Source of the {reference.label}'s numbers: {reference.source}."
+            if reference.source
+            else ""
+        )
+    return [text for text in (summary, still_to_run(results), results["note"], source) if text]
 
 
-def _versions(made: Comparison) -> list[str]:
+def _versions(comparison: Comparison) -> list[str]:
     return [
         ", ".join(f"{k} {v}" for k, v in versions.items())
-        for versions in made.bench.results["versions"]
+        for versions in comparison.bench.results["versions"]
     ]
 
 
 def _markdown(
-    made: Comparison, tables: list[Table], warned: list[str], pictures: list[ReportFigure]
+    comparison: Comparison, tables: list[Table], warnings: list[str], pictures: list[ReportFigure]
 ) -> str:
-    parts = [f"# {made.bench.results['title']}", *opening(made)]
+    sections = [f"# {comparison.bench.results['title']}", *opening(comparison)]
     differences = [
         f"**{column}**\n\n" + "\n".join(f"- {line}" for line in lines)
-        for column, lines in sentences(made)
+        for column, lines in sentences(comparison)
         if lines
     ]
-    parts += ["## Where ours differs, and why", *differences] if differences else []
+    sections += ["## Where ours differs, and why", *differences] if differences else []
     texts = [markdown(table).rstrip() for table in tables]
-    texts[1:1] = ["\n".join(f"- {line}" for line in warned)] if warned else []
-    parts += texts
-    parts += [
+    texts[1:1] = ["\n".join(f"- {line}" for line in warnings)] if warnings else []
+    sections += texts
+    sections += [
         f"## {p.title}\n\n![{p.alt}]({FIGURES}/{p.name}.png)\n\n{p.caption}" for p in pictures
     ]
-    settings = "\n".join(f"{key} = {_text(value)}" for key, value in shared(made).items())
-    parts += ["## Settings that all runs have", f"```toml\n{settings}\n```"] if settings else []
-    parts += [f"Made with {line}." for line in _versions(made)]
-    return "\n\n".join(parts) + "\n"
+    settings = "\n".join(f"{key} = {_text(value)}" for key, value in shared(comparison).items())
+    sections += ["## Settings of all runs", f"```toml\n{settings}\n```"] if settings else []
+    sections += [f"Made with {line}." for line in _versions(comparison)]
+    return "\n\n".join(sections) + "\n"
 
 
 def _html(
-    made: Comparison,
+    comparison: Comparison,
     tables: list[Table],
-    warned: list[str],
+    warnings: list[str],
     pictures: list[ReportFigure],
-    forms: Sequence[str],
+    formats: Sequence[str],
 ) -> str:
-    differences = [(column, lines) for column, lines in sentences(made) if lines]
+    differences = [(column, lines) for column, lines in sentences(comparison) if lines]
     links = [(table.name, table.title) for table in tables]
     links[1:1] = [("differences", "Where ours differs")] if differences else []
     links += [("figures", "Figures")] if pictures else []
-    settings = [[key, _text(value)] for key, value in shared(made).items()]
+    settings = [[key, _text(value)] for key, value in shared(comparison).items()]
     return render(
         "comparison.html.jinja",
-        title=made.bench.results["title"],
+        title=comparison.bench.results["title"],
         first="differences" if differences else links[0][0],
         links=[*links, ("settings", "Settings")],
-        opening=opening(made),
+        opening=opening(comparison),
         differences=differences,
         tables=tables,
-        cautions=warned,
+        cautions=warnings,
         pictures=[(p, p.png()) for p in pictures],
         settings=Table(
-            "settings", "Settings that all runs have", [], ["setting", "value"], settings, range(2)
+            "settings", "Settings of all runs", [], ["setting", "value"], settings, range(2)
         ),
-        versions=_versions(made),
-        files=[TEXT, LATEX, RECORDS, *([FIGURES + "/"] if forms else [])],
+        versions=_versions(comparison),
+        files=[TEXT, LATEX, RECORDS, *([FIGURES + "/"] if formats else [])],
     )
 
 

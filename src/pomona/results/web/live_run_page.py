@@ -18,7 +18,7 @@ SHARE = 0.05
 """Maximum share of a run's time for its page."""
 PATIENCE = 10
 """Multiple of the longest interval between two updates after which a page's run counts as ended."""
-LEAST = 60
+MIN_PATIENCE = 60
 """Minimum seconds before this."""
 
 
@@ -34,12 +34,14 @@ class LivePageCallback(NullCallback):
 
     def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002 - all is on record
         """Write the page, if it is due."""
-        begun = monotonic()
-        if begun >= self._due:
-            self._wrote, self._longest = begun, max(self._longest, begun - self._wrote)
-            live = LiveProgress(SECONDS, datetime.now(UTC), max(LEAST, PATIENCE * self._longest))
+        start = monotonic()
+        if start >= self._due:
+            self._wrote, self._longest = start, max(self._longest, start - self._wrote)
+            live = LiveProgress(
+                SECONDS, datetime.now(UTC), max(MIN_PATIENCE, PATIENCE * self._longest)
+            )
             refresh(load(self.folder), self.folder, live)
-            self._due = begun + max(SECONDS, (monotonic() - begun) / SHARE)
+            self._due = start + max(SECONDS, (monotonic() - start) / SHARE)
 
     def close(self) -> None:
         """Write a final page that no longer refreshes, if there was one."""

@@ -74,9 +74,9 @@ def _of_gains(gains: Sequence[Gains], base: Run) -> Overview:
         for g in gains
     }
     ranges = {g.run: g.mean.ends if g.mean and g.mean.ends else None for g in gains}
-    scale = _Scale.of(
+    scale = _Scale.covering(
         [0.0, *means.values()]
-        + [end for ends in ranges.values() if ends for end in ends]
+        + [end for bounds in ranges.values() if bounds for end in bounds]
         + [value for g in gains for value in g.differences.values()]
     )
     strips = [
@@ -96,17 +96,17 @@ def _of_gains(gains: Sequence[Gains], base: Run) -> Overview:
         + (f" ({unit})" if metric.percent else ""),
         strips,
         [
-            (scale.at(v), f"{metric.scaled(v):+.4g}".replace("-", MINUS).replace("+0", "0"))
+            (scale.position(v), f"{metric.scaled(v):+.4g}".replace("-", MINUS).replace("+0", "0"))
             for v in scale.ticks
         ],
-        scale.at(0.0),
+        scale.position(0.0),
         _note(gains[0].run, len(gains[0].differences)),
     )
 
 
 def _of_values(runs: Sequence[Run]) -> Overview:
     metric = runs[0].metric
-    scale = _Scale.of([value for run in runs for value in run.values.values()])
+    scale = _Scale.covering([value for run in runs for value in run.values.values()])
     strips = []
     for run in runs:
         assert run.mean is not None
@@ -114,14 +114,14 @@ def _of_values(runs: Sequence[Run]) -> Overview:
     return Overview(
         f"{capital(metric.heading)} by client",
         strips,
-        [(scale.at(v), f"{metric.scaled(v):.4g}") for v in scale.ticks],
+        [(scale.position(v), f"{metric.scaled(v):.4g}") for v in scale.ticks],
         None,
         _note(runs[0], len(runs[0].values)),
     )
 
 
 def _note(run: Run, clients: int) -> str:
-    """Say what the marks are."""
+    """Describe the marks."""
     dots = "a dot a client" if clients <= MOST_DOTS else f"{MOST_DOTS} quantiles of the clients"
     return f"Bar: mean over clients with its 95 % interval, {run.moment}; {dots}."
 
@@ -132,10 +132,10 @@ def _strip(
     text: str,
     range_text: str,
     mean: float,
-    ends: tuple[float, float] | None,
+    bounds: tuple[float, float] | None,
     values: Mapping[int, float],
 ) -> Strip:
-    low, high = ends or (mean, mean)
+    low, high = bounds or (mean, mean)
     ordered = sorted(values.values())
     step = max(1.0, len(ordered) / MOST_DOTS)
     dots = [ordered[int(i * step)] for i in range(min(len(ordered), MOST_DOTS))]
@@ -144,10 +144,10 @@ def _strip(
         style=run.style,
         text=text,
         range_text=range_text,
-        mean=scale.at(mean),
-        low=scale.at(low),
-        high=scale.at(high),
-        dots=[scale.at(value) for value in dots],
+        mean=scale.position(mean),
+        low=scale.position(low),
+        high=scale.position(high),
+        dots=[scale.position(value) for value in dots],
     )
 
 
@@ -160,7 +160,7 @@ class _Scale:
     ticks: list[float]
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "_Scale":
+    def covering(cls, values: Sequence[float]) -> "_Scale":
         """Cover all values, with ticks at multiples of 1, 2 or 5 times a power of ten."""
         low, high = min(values), max(values)
         width = high - low or abs(high) or 1.0
@@ -170,6 +170,6 @@ class _Scale:
         step = next(s for s in steps if (high - low) / s <= TICKS)
         return cls(low, high, [i * step for i in range(ceil(low / step), floor(high / step) + 1)])
 
-    def at(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Return a value's position, in percent of the width."""
         return round(100 * (value - self.low) / (self.high - self.low), 2)

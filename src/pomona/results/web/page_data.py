@@ -36,7 +36,7 @@ MARKS = 20_000
 the document.
 """
 LARGEST = float(np.finfo(np.float32).max)
-MOST = 600_000
+MAX_VALUES = 600_000
 """Number of values of one quantity from which rounds are omitted."""
 
 
@@ -49,8 +49,8 @@ def pack(values: NDArray[np.float64]) -> Json:
     values = np.where(np.abs(values) <= LARGEST, values, np.nan)
     if values.size <= EXACT:
         return {"shape": values.shape, "bytes": _text(values.astype("<f4"))}
-    known = values[~np.isnan(values)]
-    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 0.0)
+    finite = values[~np.isnan(values)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     steps = np.rint((values - low) / (high - low or 1.0) * 254)
     return {
         "shape": values.shape,
@@ -96,7 +96,7 @@ def _run(run: Run, runs: list[Run]) -> Json:
     return {
         "label": run.label,
         "key": slug(run.label),
-        "look": _drawn(run.style),
+        "look": _style(run.style),
         "place": scenario_name(run),
         "minimised": run.loss,
         "metric": _metric(run.metric),
@@ -124,19 +124,20 @@ def _run(run: Run, runs: list[Run]) -> Json:
 
 
 def _compared(run: Run, runs: list[Run]) -> Json:
-    """Return what is compared (for several seeds their mean) and its gain over local training.
+    """Return the compared label (for several seeds of their mean) and its gain over local training.
 
     The gain of several seeds is shown once, with the first of them.
     """
     compared = over_seeds(runs)
-    whole = next((one for one in compared if run in one.seeds), run)
-    first, base = (*whole.seeds, run)[0], baseline(compared, whole)
-    found = gained(whole, base) if base and base is not whole and run is first else None
+    combined = next((r for r in compared if run in r.seeds), run)
+    first, base = (*combined.seeds, run)[0], baseline(compared, combined)
+    gains = gained(combined, base) if base and base is not combined and run is first else None
     return {
-        "compared": whole.label + (f", mean over {len(whole.seeds)} seeds" if whole.seeds else ""),
+        "compared": combined.label
+        + (f", mean over {len(combined.seeds)} seeds" if combined.seeds else ""),
         "first": runs.index(first),
-        "base": runs.index((*found.base.seeds, found.base)[0]) if found else None,
-        "gains": _gains(found) if found else [],
+        "base": runs.index((*gains.base.seeds, gains.base)[0]) if gains else None,
+        "gains": _gains(gains) if gains else [],
     }
 
 
@@ -148,8 +149,8 @@ def _calibration(outcome: PooledOutcome) -> Json:
     }
 
 
-def _drawn(style: Style) -> Json:
-    """Convert a look, with its marker by number and dash lengths in line widths."""
+def _style(style: Style) -> Json:
+    """Convert a style, with its marker by number and dash lengths in line widths."""
     return {
         "colour": style.colour,
         "bright": style.bright,
@@ -160,7 +161,7 @@ def _drawn(style: Style) -> Json:
 
 def _metric(metric: Metric) -> Json:
     """Return the format of a metric's values on the page, and the bounds of its axis, if any."""
-    ends = [metric.low, metric.high] if metric.higher else [metric.low]
+    bounds = [metric.low, metric.high] if metric.higher else [metric.low]
     return {
         "name": metric.name,
         "title": metric.title,
@@ -168,24 +169,26 @@ def _metric(metric: Metric) -> Json:
         "higher": metric.higher,
         "percent": metric.percent,
         "decimals": 3 if metric.style == ".3f" else None,
-        "ends": ends if all(map(isfinite, ends)) else [],
+        "ends": bounds if all(map(isfinite, bounds)) else [],
     }
 
 
-def _gains(found: Gains) -> list[Json]:
+def _gains(compared: Gains) -> list[Json]:
     """Return each client's gain over local training, with its own interval and the joint verdict if
     known.
     """
-    known, shown = (
-        dict(enumerate(zip(found.clients, found.verdicts, strict=True))),
+    by_client, fields = (
+        dict(enumerate(zip(compared.clients, compared.verdicts, strict=True))),
         ("value", "low", "high", "pairs"),
     )
-    gains: list[Json] = [{} for _ in range(1 + max([*known, *found.differences], default=-1))]
-    for client, difference in found.differences.items():
+    gains: list[Json] = [
+        {} for _ in range(1 + max([*by_client, *compared.differences], default=-1))
+    ]
+    for client, difference in compared.differences.items():
         gains[client] = {"value": difference}
-    for client, (gain, verdict) in known.items():
+    for client, (gain, verdict) in by_client.items():
         if gain:
-            gains[client] = {**{name: getattr(gain, name) for name in shown}, "verdict": verdict}
+            gains[client] = {**{name: getattr(gain, name) for name in fields}, "verdict": verdict}
     return gains
 
 
@@ -194,71 +197,79 @@ def _groups(result: Result, n: int) -> list[int]:
     unknown.
     """
     groups = list(result.about.get("groups") or ())
-    known = {group: k for k, group in enumerate(sorted(set(groups)))}
-    return [known[g] for g in groups] if len(groups) == n and len(known) > 1 else []
+    numbers = {group: k for k, group in enumerate(sorted(set(groups)))}
+    return [numbers[g] for g in groups] if len(groups) == n and len(numbers) > 1 else []
 
 
 def _rows(
-    who: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]], n: int
+    clients: Sequence[Sequence[int]], values: Sequence[Sequence[float | None]], n: int
 ) -> NDArray[np.float64]:
     """Return values of some clients per row, as (T, n) with NaN for the others and for undefined
     ones.
     """
-    table = np.full((len(who), n), np.nan)
-    for t, (some, row) in enumerate(zip(who, values, strict=True)):
-        table[t, list(some)] = np.array(row, dtype=np.float64)  # None becomes NaN
+    table = np.full((len(clients), n), np.nan)
+    for t, (ids, row) in enumerate(zip(clients, values, strict=True)):
+        table[t, list(ids)] = np.array(row, dtype=np.float64)  # None becomes NaN
     return table
 
 
 def _view(curve: list[Evaluation], n: int) -> Json:
-    who = [e.clients for e in curve]
+    clients = [e.clients for e in curve]
     return {
         "model": curve[0].model,
         "when": curve[0].when,
         "rounds": [e.round for e in curve],
-        "value": pack(_rows(who, [e.value for e in curve], n)),
-        "loss": pack(_rows(who, [e.loss for e in curve], n)),
+        "value": pack(_rows(clients, [e.value for e in curve], n)),
+        "loss": pack(_rows(clients, [e.loss for e in curve], n)),
     }
 
 
 def _learned(run: Run) -> list[Json]:
     """Return the quantities in the run's ``info``, in order of appearance."""
-    own, aside = quantities(run)
-    found = [one for series in own if (one := _told(series, run.result.clients))]
-    split = next((series for series in own if series.quantity.kind == "clusters"), None)
-    return [*found, _norms(split, aside)] if split and len(aside) == len(clusters.NORMS) else found
+    main, norms = quantities(run)
+    learned = [item for series in main if (item := _learned_quantity(series, run.result.clients))]
+    split = next((series for series in main if series.quantity.kind == "clusters"), None)
+    return (
+        [*learned, _norms(split, norms)] if split and len(norms) == len(clusters.NORMS) else learned
+    )
 
 
-def _told(series: Series, n: int) -> Json | None:
-    """Return a quantity; None if there is nothing to draw of it."""
-    kind = series.quantity.kind
-    if kind == "epochs":
+def _learned_quantity(series: Series, n: int) -> Json | None:
+    """Return a quantity; None without anything to draw."""
+    figure_type = series.quantity.kind
+    if figure_type == "epochs":
         return _epochs(series)
-    return None if kind == "matrix" and n < 2 else _quantity(series)
+    return None if figure_type == "matrix" and n < 2 else _quantity(series)
 
 
 def _quantity(series: Series) -> Json:
-    what, values = series.quantity, series.values
-    kept = np.unique(
-        np.linspace(0, len(values) - 1, max(2, min(len(values), MOST // values[0].size))).round()
+    quantity, values = series.quantity, series.values
+    positions = np.unique(
+        np.linspace(
+            0, len(values) - 1, max(2, min(len(values), MAX_VALUES // values[0].size))
+        ).round()
     )
-    few = kept.astype(np.int64)
-    seen = series.participants
-    near = order(values[-1][np.ix_(seen, seen)]) if what.kind == "matrix" else range(len(seen))
-    away = sorted({*range(series.n)} - {*seen})
+    indices = positions.astype(np.int64)
+    participants = series.participants
+    clustered = (
+        order(values[-1][np.ix_(participants, participants)])
+        if quantity.kind == "matrix"
+        else range(len(participants))
+    )
+    absent = sorted({*range(series.n)} - {*participants})
     return {
-        "name": what.name,
-        "kind": what.kind,
-        "title": what.title,
-        "symbol": what.symbol,
-        "meaning": what.meaning + series.absence,
-        "history": what.history or what.title,
-        "own": what.own,
-        "entries": what.entries,
-        "rounds": series.rounds[few].tolist(),
-        "thinned": len(few) < len(values),
-        "values": pack(values[few]),
-        "order": [seen[i] for i in near] + away,
+        "name": quantity.name,
+        "kind": quantity.kind,
+        "title": quantity.title,
+        "symbol": quantity.symbol,
+        "meaning": quantity.meaning + series.absence,
+        "history": quantity.history or quantity.title,
+        "own": quantity.own,
+        "entries": quantity.entries,
+        "rounds": series.rounds[indices].tolist(),
+        "thinned": len(indices) < len(values),
+        "values": pack(values[indices]),
+        "order": [participants[i] for i in clustered] + absent,
     }
 
 
@@ -266,23 +277,28 @@ def _epochs(series: Series) -> Json | None:
     """Return losses over the epochs of weight learning, and the length of each client's initial
     stage.
     """
-    what, found = series.quantity, epoch_losses(series.run, series.quantity.name)
-    words = {name: getattr(what, name) for name in ("name", "kind", "title", "symbol", "meaning")}
-    return None if found is None else {**words, "values": pack(found.losses), "stage": found.stage}
+    quantity, history = series.quantity, epoch_losses(series.run, series.quantity.name)
+    texts = {
+        name: getattr(quantity, name) for name in ("name", "kind", "title", "symbol", "meaning")
+    }
+    return (
+        None
+        if history is None
+        else {**texts, "values": pack(history.losses), "stage": history.stage}
+    )
 
 
-def _norms(own: Series, aside: dict[str, Series]) -> Json:
+def _norms(series: Series, recorded: dict[str, Series]) -> Json:
     """Return CFL's norms by cluster, with the thresholds of a split."""
-    updates, norms = (aside[name] for name in clusters.NORMS)
-    measured = {c: clusters.points(own, norms, c) for c in clusters.cluster_ids(own)}
+    updates, norms = (recorded[name] for name in clusters.NORMS)
+    measured = {c: clusters.points(series, norms, c) for c in clusters.cluster_ids(series)}
     return {
         "name": "norms",
         "kind": "norms",
-        "title": "How large updates are, and how much of them cancels out",
+        "title": "Norms of updates and of their mean",
         "meaning": "the norm of the mean of a cluster's updates, and the largest norm of one of "
-        "them; a small mean of "
-        "large updates says that its members pull apart, and the cluster splits (dashed: the "
-        "thresholds).",
+        "them; a small mean of large updates means that the members disagree, and the cluster "
+        "splits (dashed: the thresholds).",
         "clusters": {str(c): points for c, points in measured.items() if points},
         "thresholds": clusters.thresholds(updates),
     }
@@ -302,23 +318,23 @@ def _partition(run: Run) -> str:
 
 def _partitions(runs: list[Run]) -> dict[str, Json]:
     """Return the label counts of every partition among the runs, by key."""
-    found: dict[str, Json] = {}
+    partitions: dict[str, Json] = {}
     for run in runs:
-        held = partition.label_counts([run])
-        if held and held.counts.size <= MARKS and _partition(run) not in found:
-            groups = _groups(run.result, len(held.clients))
-            found[_partition(run)] = {
+        labels = partition.label_counts([run])
+        if labels and labels.counts.size <= MARKS and _partition(run) not in partitions:
+            groups = _groups(run.result, len(labels.clients))
+            partitions[_partition(run)] = {
                 "place": scenario_name(run),
-                "counts": held.counts.tolist(),
-                "clients": held.clients,
-                "classes": held.classes,
+                "counts": labels.counts.tolist(),
+                "clients": labels.clients,
+                "classes": labels.classes,
                 "groups": groups,
-                "sizes": held.sizes,
+                "sizes": labels.sizes,
             }
-    return found
+    return partitions
 
 
-def left_out(runs: list[Run]) -> list[str]:
+def omitted_quantities(runs: list[Run]) -> list[str]:
     """Report quantities that are too large for the page, and the files that contain them."""
     lines = []
     for run in runs:
@@ -332,27 +348,29 @@ def left_out(runs: list[Run]) -> list[str]:
                 f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are not drawn; "
                 "events.jsonl in the run's folder has them."
             )
-        counts, held = pooled_confusion(run), partition.label_counts([run])
+        counts, labels = pooled_confusion(run), partition.label_counts([run])
         if counts is not None and len(counts) > MAX_CLASSES:
             lines.append(
-                f"{run.label}: which of {len(counts):,} classes is taken for which is not drawn; "
+                f"{run.label}: the confusion matrix of {len(counts):,} classes is not drawn; "
                 f"{_FILES}confusion.csv."
             )
-        if held and held.counts.size > MARKS:
-            n, c = held.counts.shape
+        if labels and labels.counts.size > MARKS:
+            n, c = labels.counts.shape
             lines.append(
-                f"{run.label}: which labels {n:,} clients hold of {c:,} classes is not drawn; "
+                f"{run.label}: the labels of {n:,} clients in {c:,} classes are not drawn; "
                 f"{_FILES}labels.csv."
             )
     return lines
 
 
 def _too_large_to_draw(result: Result) -> int:
-    given = [row.loss for row in result.rounds] + [
-        part for e in result.evaluations for part in (e.value, e.loss)
+    evaluated = [row.loss for row in result.rounds] + [
+        values for e in result.evaluations for values in (e.value, e.loss)
     ]
     recorded = [matrix for row in result.rounds for matrix in row.info.values()]
-    return sum(int((np.abs(np.array(part, float)) > LARGEST).sum()) for part in (*given, *recorded))
+    return sum(
+        int((np.abs(np.array(values, float)) > LARGEST).sum()) for values in (*evaluated, *recorded)
+    )
 
 
 _FILES = "pomona report with --figures csv writes "

@@ -11,7 +11,7 @@ from pomona.core.files import publish, writing
 from pomona.results.figures.plot import ReportFigure, save
 
 FIGURES = "figures"
-"""Folder of figures beside a page."""
+"""Folder of figures next to a page."""
 
 
 WEB = "pomona.results.web"
@@ -33,37 +33,39 @@ def _templates(
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=ChoiceLoader([PackageLoader(place, ".") for place in (package, WEB)]),
+        loader=ChoiceLoader([PackageLoader(name, ".") for name in (package, WEB)]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["whole"] = whole
+    environment.filters["unbroken"] = unbroken
     return environment
 
 
-def whole(text: str) -> Markup:
+def unbroken(text: str) -> Markup:
     """Mark up a text so that words with a hyphen are not broken if they fit a line: FedAvg-FT is
     one name.
     """
-    word = Markup('<span class="whole">{}</span>')
-    return Markup(" ").join(word.format(part) if "-" in part else part for part in text.split(" "))
+    span = Markup('<span class="whole">{}</span>')
+    return Markup(" ").join(
+        span.format(token) if "-" in token else token for token in text.split(" ")
+    )
 
 
 def write_page(
-    out: Path,
+    folder: Path,
     texts: Mapping[str, str],
     figures: Sequence[ReportFigure] = (),
-    forms: Sequence[str] = (),
+    formats: Sequence[str] = (),
 ) -> Path:
     """Write figures and then texts by their file names, each text atomically.
 
     Args:
-        out: the folder; created if missing.
+        folder: the folder; created if missing.
         texts: the page comes last.
         figures: written as files in the folder of figures, replacing those of an earlier call.
-        forms: the formats of each figure; with none the folder is unchanged.
+        formats: the formats of each figure; with none the folder is unchanged.
 
     Returns:
         The path of the page.
@@ -71,7 +73,7 @@ def write_page(
     Raises:
         StorageError: the folder cannot be written.
     """
-    with writing(out):
-        if figures and forms:
-            save(figures, out / FIGURES, forms)
-        return [publish(out / name, [text.encode()]) for name, text in texts.items()][-1]
+    with writing(folder):
+        if figures and formats:
+            save(figures, folder / FIGURES, formats)
+        return [publish(folder / name, [text.encode()]) for name, text in texts.items()][-1]

@@ -1,4 +1,4 @@
-"""The report page: one self-contained HTML file, and optional figure files beside it."""
+"""The report page: one self-contained HTML file, and optional figure files next to it."""
 
 import base64
 import hashlib
@@ -15,15 +15,15 @@ from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
 from pomona.core.table import NOTHING, Table
-from pomona.core.toml import SECTIONS as NAMED
+from pomona.core.toml import SECTIONS as TABLES
 from pomona.core.toml import flat
 from pomona.metrics.metric import EVERY_METRIC, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.stills import STILLS, shows_stills, stills
-from pomona.results.gain_presentation import gained, of_fewer
-from pomona.results.run_numbers import Run, baseline, comparable, contender, records, spoken
+from pomona.results.gain_presentation import fewer_clients, gained
+from pomona.results.run_numbers import Run, baseline, comparable, contender, records, stage_name
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.seeds import over_seeds
 from pomona.results.summary_table import distinct, table
@@ -38,7 +38,7 @@ from pomona.results.text.cautions import cautions
 from pomona.results.text.headline import headline
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.overview import overview
-from pomona.results.web.page_data import Json, LiveProgress, left_out, payload
+from pomona.results.web.page_data import Json, LiveProgress, omitted_quantities, payload
 from pomona.results.web.page_writer import render, write_page
 from pomona.results.wording import capital, size
 
@@ -49,59 +49,63 @@ Setting: TypeAlias = tuple[str, list[str], bool]
 Link: TypeAlias = tuple[str, str]
 """Anchor and heading of a section."""
 FACTS = ("data", "model", "parameters", "partition_sha256", "versions")
-"""Facts of the start event, besides the settings, that a reader needs to repeat the run."""
+"""Facts of the start event, in addition to the settings, that a reader needs to repeat the run."""
 
 
-def write(results: list[Result], out: Path, forms: Sequence[str] = ()) -> Path:
-    """Write ``out/report.html``, and with forms every figure in ``out/figures``; return the page's
-    path.
+def write(results: list[Result], folder: Path, formats: Sequence[str] = ()) -> Path:
+    """Write ``report.html`` into a folder, and with formats each figure in ``figures/``; return the
+    page's path.
 
     One result gives the report of a run, several a comparison. Figures without recorded numbers are
     omitted.
 
     Args:
         results: the runs.
-        out: the folder.
-        forms: formats of each figure, of ``FORMATS``; the files replace those of an earlier call.
+        folder: the folder.
+        formats: formats of each figure, of ``FORMATS``; the files replace those of an earlier call.
 
     Raises:
         ConfigError: there is no result.
-        StorageError: ``out`` cannot be written.
+        StorageError: ``folder`` cannot be written.
     """
     if not results:
         raise ConfigError("a report needs at least one run; give one or more run folders")
     runs = prepare(results)
-    if not forms and not shows_stills(runs):
-        return write_page(out, {NAME: page(runs)})
+    if not formats and not shows_stills(runs):
+        return write_page(folder, {NAME: page(runs)})
     with drawing():
-        drawn = pictures(runs) if forms else stills(runs)
-        return write_page(out, {NAME: page(runs, drawn, forms)}, drawn, forms)
+        figures = pictures(runs) if formats else stills(runs)
+        return write_page(folder, {NAME: page(runs, figures, formats)}, figures, formats)
 
 
-def refresh(result: Result, out: Path, live: LiveProgress | None) -> Path:
-    """Write ``out/report.html`` of a running run, which reloads itself; with None it no longer
+def refresh(result: Result, folder: Path, live: LiveProgress | None) -> Path:
+    """Write the ``report.html`` of a running run, which reloads itself; with None it no longer
     does.
 
     The page draws its own figures; pictures are left to ``write``.
 
     Raises:
-        StorageError: ``out`` cannot be written.
+        StorageError: ``folder`` cannot be written.
     """
-    return write_page(out, {NAME: page(prepare([result]), live=live)})
+    return write_page(folder, {NAME: page(prepare([result]), live=live)})
 
 
 def page(
     runs: list[Run],
-    drawn: Sequence[ReportFigure] = (),
-    forms: Sequence[str] = (),
+    figures: Sequence[ReportFigure] = (),
+    formats: Sequence[str] = (),
     live: LiveProgress | None = None,
 ) -> str:
     """Return the page: its text and tables, its numbers, and the scripts that draw them."""
     data, code = payload(runs, live), script()
     rows = distinct(table([run.result for run in runs]))
-    gains, tables, parts = [*map(bounded, gain_tables(runs))], client_tables(runs), sections(data)
+    gains, tables, chapters = (
+        [*map(bounded, gain_tables(runs))],
+        client_tables(runs),
+        sections(data),
+    )
     asides = _asides(runs)
-    links = _links(gains, parts, tables, asides, forms)
+    links = _links(gains, chapters, tables, asides, formats)
     return render(
         "report.html.jinja",
         title=narrative.title(runs),
@@ -121,18 +125,18 @@ def page(
         metrics=list(dict.fromkeys(run.metric for run in runs)),
         nothing=NOTHING,
         size=size,
-        spoken=spoken,
+        stage_name=stage_name,
         gains=gains,
-        sections=parts,
-        left_out=left_out(runs),
+        sections=chapters,
+        omitted=omitted_quantities(runs),
         tables=tables,
         asides=asides,
         ranked=len(runs) > 1 and comparable(runs),
         labels=[run.label for run in runs],
         settings=settings(runs),
-        pictures=drawn if forms else (),
-        stills=[picture for picture in drawn if picture.name in STILLS],
-        forms=forms,
+        pictures=figures if formats else (),
+        stills=[picture for picture in figures if picture.name in STILLS],
+        formats=formats,
         data=embedded(data),
         script=code,
         digest=f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}",
@@ -141,23 +145,23 @@ def page(
 
 def _links(
     gains: list[Table],
-    parts: list[Link],
+    chapters: list[Link],
     tables: Sequence["ClientTable"],
     asides: list[Table],
-    forms: Sequence[str],
+    formats: Sequence[str],
 ) -> list[Link]:
     """Return the sections of the page, in order."""
-    outcome = [(anchor, heading) for anchor, heading in parts if anchor == "outcome"]
+    outcome = [(anchor, heading) for anchor, heading in chapters if anchor == "outcome"]
     return [
         ((gains[0].name, gains[0].title) if gains else ("summary", "Results")),
         *outcome,
         *([("clients-table", "Client by client")] if tables or len(gains) > 1 else []),
         ("sure", "How sure is this?"),
-        *(part for part in parts if part not in outcome),
+        *(chapter for chapter in chapters if chapter not in outcome),
         *([("summary", "All results and their cost")] if gains else []),
-        *((one.name, one.title) for one in asides),
+        *((t.name, t.title) for t in asides),
         ("settings", "Settings"),
-        *([("files", "Figures as files")] if forms else []),
+        *([("files", "Figures as files")] if formats else []),
     ]
 
 
@@ -171,8 +175,8 @@ def _asides(runs: list[Run]) -> list[Table]:
 def script() -> Markup:
     """Return the page's script, all in one scope."""
     folder = files("pomona.results") / "web"
-    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    return Markup("".join(['"use strict";\n(() => {\n', *parts, "})();\n"]))  # noqa: S704 - the package's own files
+    sources = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
+    return Markup("".join(['"use strict";\n(() => {\n', *sources, "})();\n"]))  # noqa: S704 - the package's own files
 
 
 def embedded(data: Json) -> Markup:
@@ -188,13 +192,13 @@ def embedded(data: Json) -> Markup:
 def sections(data: Json) -> list[Link]:
     """Return (anchor, heading) of the sections with content."""
     runs = data["runs"]
-    known = {
+    present = {
         "training": any(run["rounds"] or run["views"] for run in runs),
         "outcome": any(run["views"] for run in runs),
         "learned": any(run["learned"] for run in runs),
         "data": bool(data["partitions"]),
     }
-    return [(anchor, heading) for anchor, heading in SECTIONS.items() if known[anchor]]
+    return [(anchor, heading) for anchor, heading in SECTIONS.items() if present[anchor]]
 
 
 def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
@@ -204,8 +208,8 @@ def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:
     names = ("last", "test_at_best_validation", "best_on_test", "pooled", "worst", "percentile_10")
     metrics = {row["metric"] for row in rows}
     best = metric_named(next(iter(metrics))).best if len(metrics) == 1 else lambda _: None
-    held = [name for name in names if any(row[name] is not None for row in rows)]
-    return {name: best(row[name] for row in rows if row["headline"]) for name in held}
+    present = [name for name in names if any(row[name] is not None for row in rows)]
+    return {name: best(row[name] for row in rows if row["headline"]) for name in present}
 
 
 def bounded(table: Table) -> Table:
@@ -227,7 +231,7 @@ def fewer(runs: list[Run]) -> str:
     compared = over_seeds(runs)
     best = contender([run for run in compared if run.mean is not None])
     base = baseline(compared, best) if best else None
-    return of_fewer(gained(best, base)) if best and base and best is not base else ""
+    return fewer_clients(gained(best, base)) if best and base and best is not base else ""
 
 
 @dataclass(frozen=True)
@@ -235,14 +239,14 @@ class ClientTable:
     """The final metrics of a run's clients: ``rows`` of (name, [(value, small print)]); ``open``:
     initially expanded.
 
-    With more than ``MOST_ROWS`` clients, the worst ones; ``left_out``: the number of others.
+    With more than ``MOST_ROWS`` clients, the worst ones; ``omitted``: the number of others.
     """
 
     run: Run
     open: bool
     headings: list[str]
     rows: list[tuple[str, list[tuple[str, str]]]]
-    left_out: int
+    omitted: int
 
     @property
     def round(self) -> int | None:
@@ -253,33 +257,42 @@ class ClientTable:
 def client_tables(runs: list[Run]) -> list[ClientTable]:
     """Return a table with one row per client for each run with final metrics."""
     best = contender([run for run in runs if run.mean is not None]) or runs[0]
-    return [_client_table(run, found, run is best) for run in runs if (found := records(run))]
+    return [
+        _client_table(run, evaluations, run is best)
+        for run in runs
+        if (evaluations := records(run))
+    ]
 
 
-def _client_table(run: Run, found: list[dict[str, Any]], shown: bool) -> ClientTable:
+def _client_table(run: Run, evaluations: list[dict[str, Any]], expanded: bool) -> ClientTable:
     # The headline metric comes first, with its interval.
     columns = {run.metric.name: run.metric, **EVERY_METRIC}
-    given = [
-        metric for name, metric in columns.items() if any(r.get(name) is not None for r in found)
+    metrics = [
+        metric
+        for name, metric in columns.items()
+        if any(r.get(name) is not None for r in evaluations)
     ]
     train = (run.result.about.get("sizes") or {}).get("train") or []
     headings = ["Train samples"] * bool(train) + [
         "Test samples",
-        *(capital(m.heading) for m in given),
+        *(capital(m.heading) for m in metrics),
     ]
     rows = []
     worst = (
-        found
-        if len(found) <= MOST_ROWS
-        else sorted(found, key=lambda r: _goodness(run, r))[:MOST_ROWS]
+        evaluations
+        if len(evaluations) <= MOST_ROWS
+        else sorted(evaluations, key=lambda r: _goodness(run, r))[:MOST_ROWS]
     )
     for record in worst:
         client, samples = int(record["client"]), record.get("samples")
         sizes = [train[client] if client < len(train) else None] * bool(train) + [samples]
         rows.append(
-            (run.client(client), [*map(_size, sizes), *(_cell(metric, record) for metric in given)])
+            (
+                run.client(client),
+                [*map(_size, sizes), *(_cell(metric, record) for metric in metrics)],
+            )
         )
-    return ClientTable(run, shown, headings, rows, len(found) - len(rows))
+    return ClientTable(run, expanded, headings, rows, len(evaluations) - len(rows))
 
 
 def _goodness(run: Run, record: dict[str, Any]) -> float:
@@ -295,8 +308,8 @@ def _size(samples: int | None) -> tuple[str, str]:
 def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
     """Return a client's value of a metric, and its interval if there is one."""
     value, bounds = record.get(metric.name), (record.get("intervals") or {}).get(metric.name)
-    shown = NOTHING if value is None else metric.number(value)
-    return shown, " to ".join(metric.number(b) for b in bounds) if bounds else ""
+    text = NOTHING if value is None else metric.number(value)
+    return text, " to ".join(metric.number(b) for b in bounds) if bounds else ""
 
 
 def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
@@ -307,17 +320,19 @@ def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
     method, data, partition and network, and the names of these. Then all others.
     """
     chosen = [flat(run.result.config) for run in runs]
-    each = [mine | _facts(run) for run, mine in zip(runs, chosen, strict=True)]
+    merged = [mine | _facts(run) for run, mine in zip(runs, chosen, strict=True)]
     keys = dict.fromkeys(chain(*chosen, *map(_facts, runs)))
-    lines = [(key, [_text(mine[key]) if key in mine else NOTHING for mine in each]) for key in keys]
-    own = {f"{section}.name" for section in NAMED}.union(*map(_chosen, runs))
-    own.update(
+    lines = [
+        (key, [_text(mine[key]) if key in mine else NOTHING for mine in merged]) for key in keys
+    ]
+    important = {f"{section}.name" for section in TABLES}.union(*map(_chosen, runs))
+    important.update(
         key for key, values in lines if key[:7] != "record." and len(set(values) - {NOTHING}) > 1
     )
-    parts: tuple[list[Setting], list[Setting]] = [], []
+    groups: tuple[list[Setting], list[Setting]] = [], []
     for key, values in lines:
-        parts[key not in own].append((key, values, len(set(values)) > 1))
-    return parts
+        groups[key not in important].append((key, values, len(set(values)) > 1))
+    return groups
 
 
 def _chosen(run: Run) -> Iterable[str]:
@@ -327,8 +342,10 @@ def _chosen(run: Run) -> Iterable[str]:
 
 def _facts(run: Run) -> dict[str, Any]:
     """Return the recorded facts that a reader needs to repeat a run, by key."""
-    about = run.result.about
-    return flat({f"record.{name}": about[name] for name in FACTS if about.get(name) is not None})
+    metadata = run.result.about
+    return flat(
+        {f"record.{name}": metadata[name] for name in FACTS if metadata.get(name) is not None}
+    )
 
 
 def _text(value: Any) -> str:
