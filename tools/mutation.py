@@ -1,27 +1,34 @@
 """Mutation testing of the modules that privacy and sums rest on: one changed comparison, operator,
 constant, call or return at a time, and the tests that reach its line.
 
-    python tools/mutation.py                 # all modules of TESTS
-    python tools/mutation.py masks outvoted  # some, by the end of their path
+    python tools/mutation.py                      # all modules of mutation.toml
+    python tools/mutation.py masks outvoted       # some, by a part of their path
+    python tools/mutation.py ledger --sample 40   # of each at most 40 mutants, drawn by --seed
 
 Tests are collected once. A run of them tells which lines of a module each one reaches. For each
-mutant this process is forked, the function's code is replaced, and these tests are run, the fastest
-first, until one fails, at most ``MOST`` seconds of them. What runs in processes of its own is not
-reached. A survivor is printed with its line; a reason in ``EQUIVALENT`` removes it from the list.
+mutant this process is forked, the function's code is replaced, and these tests are run, the last
+one that killed a mutant first, then the fastest, until one fails, at most ``MOST`` seconds of them.
+What runs in processes of its own is not reached. A survivor is printed with its line; a reason in
+``mutation.toml`` removes it from the list.
 """
 
+import argparse
 import ast
 import gc
 import io
 import json
 import os
 import resource
+import signal
 import sys
 import time
-from collections.abc import Iterator
+import tomllib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import CodeType, FunctionType
@@ -30,38 +37,10 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from pomona.core.rng import stream
+
 ROOT = Path(__file__).parents[1]
-CORE, FEDERATION = "src/pomona", "federation/src/pomona_federation"
-OURS = "federation/tests"
-SUMS = tuple(f"{OURS}/test_{t}.py" for t in ("masks", "secure_aggregation", "sums_over_time"))
-ADMISSION = ("tests/federation/test_admission.py", "tests/federation/test_first_rounds.py")
-STOPPING = (
-    "tests/metrics/test_outvoted.py",
-    "tests/federation/test_early_stopping.py",
-    f"{OURS}/test_false_scores.py",
-)
-PRIVACY = ("tests/privacy",)
-TESTS: dict[str, tuple[str, ...]] = {
-    f"{FEDERATION}/messages/masks.py": SUMS[:1],
-    f"{FEDERATION}/server/masked_sums.py": SUMS,
-    f"{FEDERATION}/silo/masked_part.py": SUMS,
-    f"{CORE}/federation/admission.py": ADMISSION,
-    f"{CORE}/federation/norm_bounds.py": ADMISSION,
-    f"{CORE}/federation/early_stopping.py": STOPPING,
-    f"{CORE}/metrics/outvoted.py": STOPPING[:1],
-    f"{CORE}/metrics/best_round.py": STOPPING[:1],
-    f"{CORE}/privacy/accounting.py": PRIVACY,
-    f"{CORE}/privacy/ledger.py": PRIVACY,
-    f"{CORE}/privacy/noise.py": PRIVACY,
-    f"{CORE}/privacy/settings.py": PRIVACY,
-}
-EQUIVALENT: dict[str, str] = {
-    "masks.py: int.from_bytes(bytes.fromhex(key), 'little') >= _MODULUS -> "
-    "int.from_bytes(bytes.fromhex(key), 'little') > _MODULUS": "the modulus itself spells 0, a "
-    "point of small order, which the second condition refuses",
-    "masks.py: place < peer -> place <= peer": "the silo itself is left out before",
-}
-"""Survivors that no test can tell from the original, by module and change, with the reason."""
+SETTINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 MOST = 20.0  # seconds of tests for a mutant, as measured without it
 
 PAIRS = (
@@ -74,8 +53,8 @@ SWAPS: dict[type, type] = {
     **{b: a for a, b in PAIRS},
     **dict.fromkeys((ast.Pow, ast.FloorDiv, ast.Mod), ast.Mult),
 }
-UNCHANGED = ("annotation", "returns", "decorator_list", "bases", "args", "format_spec")
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
+UNCHANGED = ("annotation", "returns", "decorator_list", "bases", "args", "format_spec")
 
 
 def changes(node: ast.AST) -> Iterator[ast.AST]:
@@ -109,26 +88,32 @@ def _changed(node: ast.AST, **fields: object) -> ast.AST:
     return new
 
 
-def nodes(tree: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[tuple[str, ast.AST, str, Any]]:
-    """Nodes inside functions that are mutated: function, parent, field and index in it.
+Replace = Callable[[ast.AST], None]
+
+
+def nodes(
+    tree: ast.AST, outer: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], ast.AST, Replace]]:
+    """Nodes inside functions that are mutated: the names around each, and what replaces it.
 
     Left out: text and its numbers, annotations, docstrings, what a raise says.
     """
     for field, value in ast.iter_fields(tree):
-        called = field == "args" and isinstance(tree, ast.Call)
-        if field in UNCHANGED and not called:
+        if field in UNCHANGED and not (field == "args" and isinstance(tree, ast.Call)):
             continue
         many = isinstance(value, list)
         for i, node in enumerate(value if many else [value]):
             if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr):
                 continue
-            within = (
-                (*outer, node.name) if isinstance(node, ast.FunctionDef | ast.ClassDef) else outer
-            )
-            if within and within is outer:
-                yield ".".join(outer), tree, field, i if many else None
+            definition = isinstance(node, ast.FunctionDef | ast.ClassDef)
+            if outer and not definition:
+                yield (
+                    outer,
+                    node,
+                    partial(value.__setitem__, i) if many else partial(setattr, tree, field),
+                )
             if not isinstance(node, ast.Raise):
-                yield from nodes(node, within)
+                yield from nodes(node, (*outer, node.name) if definition else outer)
 
 
 @dataclass(frozen=True)
@@ -144,33 +129,16 @@ class Mutant:
 def mutants(path: Path) -> Iterator[Mutant]:
     """All mutants of a module."""
     tree = ast.parse(path.read_text())
-    methods = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
-    for within, parent, field, i in [*nodes(tree)]:
-        value = getattr(parent, field)
-        node = value if i is None else value[i]
-        names = within.split(".")
-        outermost = ".".join(names[: 2 if names[0] in methods else 1])
-        if len(names) < 2 and names[0] in methods:
-            continue  # a field of a class
+    classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
+    for names, node, replace in [*nodes(tree)]:
+        function = ".".join(names[: 2 if names[0] in classes else 1])
         for new in changes(node):
-            _put(parent, field, i, ast.copy_location(new, node))
-            ast.fix_missing_locations(parent)
-            code = _code(compile(tree, str(path), "exec"), outermost)
-            text = " ".join(f"{_shown(node)} -> {_shown(new)}".split())
-            _put(parent, field, i, node)
-            if code:
-                yield Mutant(outermost, node.lineno, text, code)
-
-
-def _shown(node: ast.AST) -> str:
-    return ast.unparse(node)[:90]
-
-
-def _put(parent: ast.AST, field: str, i: int | None, node: ast.AST) -> None:
-    if i is None:
-        setattr(parent, field, node)
-    else:
-        getattr(parent, field)[i] = node
+            replace(ast.fix_missing_locations(ast.copy_location(new, node)))
+            code = _code(compile(tree, str(path), "exec"), function)
+            replace(node)
+            if code and function not in classes:  # no field of a class
+                text = " ".join(f"{ast.unparse(node)[:90]} -> {ast.unparse(new)[:90]}".split())
+                yield Mutant(function, node.lineno, text, code)  # type: ignore[attr-defined]
 
 
 def _code(code: CodeType, name: str) -> CodeType | None:
@@ -180,155 +148,170 @@ def _code(code: CodeType, name: str) -> CodeType | None:
     )
 
 
+@dataclass
 class Runner:
     """Takes over from pytest once the tests are collected."""
 
-    def __init__(self, paths: list[str]) -> None:
-        self.paths = paths
-        self.survivors = 0
+    modules: Sequence[str]
+    sample: int
+    seed: int
+    unexplained: int = 0
+
+    def pytest_collection(self) -> None:
+        """A property test ends with its first example that fails."""
+        from hypothesis import Phase, settings  # not before pytest has begun
+
+        settings.register_profile("first", database=None, phases=[Phase.explicit, Phase.generate])
+        settings.load_profile("first")
 
     def pytest_runtestloop(self, session: Any) -> bool:
         """Mutate each module in turn."""
-        for name in self.paths:
-            wanted = [ROOT / test for test in TESTS[name]]
-            items = [
-                i for i in session.items if any(w == i.path or w in i.path.parents for w in wanted)
-            ]
-            self.module(ROOT / name, name, items)
+        for name in self.modules:
+            import_module(name.partition("src/")[2].removesuffix(".py").replace("/", "."))
+        files = [str(ROOT / name) for name in self.modules]
+        reached = json.loads(forked(lambda: json.dumps(reach(files, session.items)), 7200))
+        items = sorted(session.items, key=lambda i: float(reached[i.nodeid][0]))
+        for name, file in zip(self.modules, files, strict=True):
+            tests = [(i, reached[i.nodeid][0], reached[i.nodeid][1].get(file, ())) for i in items]
+            self.module(name, [test for test in tests if test[2]])
         return True
 
-    def module(self, path: Path, name: str, items: list[Any]) -> None:
-        """Print the score of one module, and its survivors."""
-        since = time.monotonic()
-        package = name.partition("src/")[2].removesuffix(".py").replace("/", ".")
-        import_module(package)
-        reached: dict[str, Any] = json.loads(
-            forked(lambda: json.dumps(reach(path, items)), 3600)[1]
-        )
-        sound = [i for i in items if reached[i.nodeid][1]]
-        unchanged = Mutant("", 0, "", run.__code__)
-        if forked(lambda: run(path, unchanged, sound[:40]), 3600)[0]:
-            raise SystemExit(f"{name}: tests that passed fail without a mutant")
-        killed, survivors, unreached = 0, [], 0
-        for mutant in mutants(path):
-            tests = sorted(
-                (i for i in items if mutant.line in reached[i.nodeid][1]),
-                key=lambda i: float(reached[i.nodeid][0]),
-            )
-            spent = 0.0
-            chosen: list[Any] = []
-            for item in tests:
-                spent += reached[item.nodeid][0]
-                if chosen and spent > MOST:
-                    break
-                chosen.append(item)
-            code, fault = forked(
-                lambda m=mutant, c=chosen: run(path, m, c), 10 * min(spent, MOST) + 30
-            )
-            if fault:
-                raise SystemExit(f"{name}: {mutant.function} was not replaced: {fault}")
-            if code:
-                killed += 1
+    def module(self, name: str, tests: list[tuple[Any, float, list[int]]]) -> None:
+        """Print the score of a module, and its survivors, by tests, their seconds and lines."""
+        since, path, functions = time.monotonic(), ROOT / name, functions_of(str(ROOT / name))
+        if failed := forked(lambda: first_failure([item for item, _, _ in tests[:40]]), 3600):
+            raise SystemExit(f"{name}: {failed} passed, and now fails without a mutant")
+        drawn = [*mutants(path)]
+        total = len(drawn)
+        if self.sample < total:
+            order = stream(self.seed, "mutants").permutation(total)
+            drawn = [drawn[i] for i in order[: self.sample]]
+        survivors = explained = unreached = 0
+        for mutant in sorted(drawn, key=lambda m: m.line):
+            seconds, chosen = 0.0, list[Any]()
+            for item, spent, lines in tests:
+                if mutant.line in lines and (not chosen or seconds + spent <= MOST):
+                    seconds += spent
+                    chosen.append(item)
+            killer = forked(partial(run, functions, mutant, chosen), 10 * seconds + 30)
+            if killer:
+                tests.sort(key=lambda test: test[0].nodeid != killer)
                 continue
-            unreached += not tests
-            reason = EQUIVALENT.get(f"{path.name}: {mutant.text}")
+            reason = SETTINGS["equivalent"].get(f"{path.name}: {mutant.text}")
+            survivors, unreached = survivors + 1, unreached + (not chosen)
+            explained += bool(reason)
             why = f"reason: {reason}" if reason else f"{len(chosen)} tests"
-            survivors.append((mutant, why))
             print(
-                f"  {path.name}:{mutant.line} {mutant.function}: {mutant.text} ({why})",
-                flush=True,
+                f"  {path.name}:{mutant.line} {mutant.function}: {mutant.text} ({why})", flush=True
             )
-        total = killed + len(survivors)
-        reasons = sum(why.startswith("reason") for _, why in survivors)
-        self.survivors += len(survivors) - reasons
+        self.unexplained += survivors - explained
         print(
-            f"{name}: killed {killed} of {total}; {len(survivors)} survived, {reasons} explained, "
-            f"{unreached} on lines that no test reaches; {time.monotonic() - since:.0f} s",
+            f"{name}: killed {len(drawn) - survivors} of {len(drawn)} mutants"
+            + f" (drawn of {total}, seed {self.seed})" * (len(drawn) < total)
+            + f"; {survivors} survived, {explained} explained, {unreached} on lines that no test "
+            f"reaches; {time.monotonic() - since:.0f} s",
             flush=True,
         )
 
 
-def forked(act: Any, seconds: float) -> tuple[int, str]:
-    """Run in a fork: its exit status, not 0 too if it takes longer on a processor; its result."""
+def forked(act: Callable[[], str], seconds: float) -> str:
+    """Run in a fork; its result, or how it ended: so too if it takes longer on a processor."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
-        os.close(reader)
-        result = 1
+        status = 1
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
+            signal.alarm(int(20 * seconds))  # of what waits for ever
             silent = os.open(os.devnull, os.O_RDWR)
             for handle in (0, 1, 2):
                 os.dup2(silent, handle)
             sys.stdout = sys.stderr = io.StringIO()
             with os.fdopen(writer, "w") as out:
                 out.write(act())
-            result = 0
+            status = 0
         finally:
-            os._exit(result)
+            os._exit(status)
     os.close(writer)
     with os.fdopen(reader) as answer:
         text = answer.read()
-    return os.waitpid(child, 0)[1], text
+    ended = os.waitpid(child, 0)[1]
+    return f"status {ended}" if ended else text
 
 
-def reach(path: Path, items: list[Any]) -> dict[str, tuple[float, list[int]]]:
-    """Seconds of each test that passes, and the lines of a file that it reaches."""
-    file, reached = str(path), {}
+def reach(files: list[str], items: list[Any]) -> dict[str, tuple[float, dict[str, list[int]]]]:
+    """Seconds of each test that passes, and the lines of each file that it reaches."""
+    reached = {}
     for item in items:
-        lines = set[int]()
+        lines: dict[str, set[int]] = {file: set() for file in files}
 
-        def local(frame: Any, event: str, _: Any, lines: set[int] = lines) -> Any:
-            lines.add(frame.f_lineno)
+        def local(frame: Any, event: str, _: Any, lines: dict[str, set[int]] = lines) -> Any:
+            lines[frame.f_code.co_filename].add(frame.f_lineno)
             return local
 
-        def trace(frame: Any, event: str, _: Any) -> Any:
-            return local(frame, event, _) if frame.f_code.co_filename == file else None
+        def trace(frame: Any, event: str, _: Any, local: Any = local) -> Any:
+            return local(frame, event, _) if frame.f_code.co_filename in files else None
 
         since = time.process_time()
         sys.settrace(trace)
         try:
-            passed = passes(item)
+            failed = first_failure([item])
         finally:
             sys.settrace(None)
-        reached[item.nodeid] = (time.process_time() - since, sorted(lines) if passed else [])
+        seconds = time.process_time() - since
+        reached[item.nodeid] = seconds, {k: sorted(v) for k, v in lines.items() if not failed}
     return reached
 
 
-def passes(item: Any) -> bool:
-    """Whether a test does not fail."""
-    return not any(r.failed for r in runtestprotocol(item, nextitem=None, log=False))
-
-
-def run(path: Path, mutant: Mutant, items: list[Any]) -> str:
-    """Replace a function's code, then fail with the first test that does."""
-    gc.unfreeze()
-    replaced = not mutant.function
-    for function in gc.get_objects():
-        if type(function) is FunctionType:  # some proxies fail when asked with isinstance
-            code = function.__code__
-            if code.co_filename == str(path) and code.co_qualname == mutant.function:
-                with suppress(ValueError):  # a wrapper of the same name
-                    function.__code__ = mutant.code
-                    replaced = True
-    if not replaced:
-        return "no function"
-    if not all(passes(item) for item in items):
-        raise AssertionError
+def first_failure(items: list[Any]) -> str:
+    """The first test that fails; empty if none does."""
+    for item in items:
+        if any(r.failed for r in runtestprotocol(item, nextitem=None, log=False)):
+            return str(item.nodeid)
     return ""
 
 
-def main(words: list[str]) -> int:
-    """Mutate the modules whose path ends in one of the words, or all."""
-    paths = [p for p in TESTS if not words or any(w in p for w in words)]
-    tests = sorted({test for p in paths for test in TESTS[p]})
-    runner = Runner(paths)
+def run(functions: Mapping[str, list[FunctionType]], mutant: Mutant, items: list[Any]) -> str:
+    """Replace a function's code; the first test that then fails."""
+    for function in functions[mutant.function]:
+        with suppress(ValueError):  # a wrapper of the same name
+            function.__code__ = mutant.code
+    return first_failure(items)
+
+
+def functions_of(file: str) -> Mapping[str, list[FunctionType]]:
+    """The functions of a module, and what wraps them, by name."""
+    functions = defaultdict(list)
+    gc.unfreeze()
+    for function in gc.get_objects():
+        if type(function) is FunctionType:  # some proxies fail when asked with isinstance
+            code = function.__code__
+            if code.co_filename == file:
+                functions[code.co_qualname].append(function)
+    gc.freeze()  # no fork copies what its collector would visit
+    return functions
+
+
+def main() -> int:
+    """Mutate the modules whose path has one of the words, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("words", nargs="*", default=[""])
+    parser.add_argument("--sample", type=int, default=10**6)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--marks", default="not slow and not fuzz")
+    asked = parser.parse_args()
+    modules, tests = list[str](), set[str]()
+    for group in SETTINGS["group"]:
+        if named := [m for m in group["modules"] if any(word in m for word in asked.words)]:
+            modules += named
+            tests |= {*group["tests"]}
+    runner = Runner(modules, asked.sample, asked.seed)
     os.chdir(ROOT)
-    options = ["-q", "-s", "-p", "no:cacheprovider", "-m", "not slow and not fuzz", *tests]
-    pytest.main(options, plugins=[runner])
-    print(f"{runner.survivors} survivors without a reason")
-    return runner.survivors > 0
+    options = ["-q", "-s", "-p", "no:cacheprovider", "-m", asked.marks]
+    pytest.main([*options, *sorted(tests)], plugins=[runner])
+    print(f"{runner.unexplained} survivors without a reason")
+    return runner.unexplained > 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

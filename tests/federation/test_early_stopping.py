@@ -6,13 +6,14 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import ConfigError
+from pomona.core.training_settings import Stop
 from pomona.federation import early_stopping
-from pomona.metrics.best_round import Point, best
+from pomona.federation.early_stopping import ValidationCurve
+from pomona.metrics.best_round import Best, Point, best, reason
 from pomona.metrics.client_statistics import best_rounds
 from pomona.metrics.metric import ACCURACY, LOSS
+from pomona.record.rows import Evaluation
 from problems import Notes, tiny
-
-pytestmark = pytest.mark.long
 
 # no accuracy is better by more than 1: the first evaluation stays the best
 NEVER = {
@@ -27,6 +28,7 @@ def curve(values, losses=None):
     return [Point(k, v, w) for k, (v, w) in enumerate(zip(values, losses or values, strict=True))]
 
 
+@pytest.mark.long
 @given(means, st.sampled_from([ACCURACY, LOSS]))
 def test_the_best_round_is_that_of_the_summary(values, metric):
     found = best(curve(values), metric)
@@ -69,6 +71,83 @@ def test_the_loss_decides_where_the_metric_is_undefined_throughout():
     )
 
 
+OWN = [
+    # a client's own values and losses; round, value, metric and later evaluations of its best
+    ([None, 0.9, 0.8], [9.0, 0.3, 0.1], (1, 0.9, ACCURACY, 1)),
+    ([None, 0.9, None, None, 0.2], [9.0, 0.1, 0.5, 0.4, 0.3], (3, 0.4, LOSS, 1)),
+    ([None, None, None], [9.0, 0.5, None], (1, 0.5, LOSS, 1)),
+]
+
+
+def test_of_one_clients_rounds_those_without_the_metric_are_better_and_the_loss_orders_them():
+    for values, losses, expected in OWN:
+        assert best(curve(values, losses), ACCURACY, own=True) == expected
+    values, losses, _ = OWN[1]
+    assert best(curve(values, losses), ACCURACY) == (1, 0.9, ACCURACY, 3)
+    assert best(curve(values, losses), ACCURACY, least=4) == (4, 0.2, ACCURACY, 0)
+    assert best(curve([None] * 2), ACCURACY, own=True) is None
+
+
+def test_the_reason_names_both_rounds_and_the_score():
+    text = reason(Best(3, 0.25, ACCURACY, 2), 5)
+    assert all(word in text for word in ("after round 5", "after round 3", "25"))
+
+
+def evaluation(number, *scores, split="validation"):
+    """Clients' accuracies, whose losses are the same numbers."""
+    clients = tuple(range(len(scores)))
+    fields = {"loss": scores, "accuracy": scores, "value": scores, "metric": "accuracy"}
+    return Evaluation(number, "personal", "trained", split, clients, (9,) * len(scores), **fields)
+
+
+def validation(*rounds, **stop):
+    curve = ValidationCurve(("personal", "trained"), ACCURACY, Stop(**stop) if stop else None)
+    curve.restore([("round", None), *(("evaluation", r) for r in rounds)])
+    return curve
+
+
+def test_a_curve_has_the_evaluations_of_the_headline_model_on_validation():
+    empty = validation(evaluation(1, 0.5, split="test"), patience=1)
+    assert (empty.best, empty.best_round, empty.overruled, empty.spent) == (None, -1, {}, False)
+    assert empty.note(evaluation(1, None, None))
+    assert not empty.note(evaluation(1, 0.5, split="test"))
+    assert (empty.best, empty.best_round, empty.spent) == (None, -1, False)
+    assert validation(evaluation(1, 0.5)).best == (1, 0.5, ACCURACY, 0)
+
+
+def test_a_run_is_spent_once_patience_and_its_least_number_of_rounds_are_over():
+    rounds = [evaluation(k, score) for k, score in enumerate((0.5, 0.55, 0.58), start=1)]
+    for stop, spent in (
+        ({"patience": 2, "min_gain": 0.1}, True),
+        ({"patience": 2, "min_gain": 0.1, "after": 3}, True),
+        ({"patience": 2, "min_gain": 0.1, "after": 4}, False),
+        ({"patience": 3, "min_gain": 0.1}, False),
+        ({"patience": 1}, False),
+        ({}, False),
+    ):
+        curve = validation(*rounds, **stop)
+        assert curve.spent == spent, stop
+        assert curve.best.round == (1 if "min_gain" in stop else 3)
+        assert curve.best_round == 3  # however small its gain
+
+
+def test_a_client_that_would_decide_alone_is_named_with_what_counts_instead():
+    before = evaluation(1, 0.25, 1.0, 0.25)
+    false, missing = evaluation(2, 0.5, 0.0, 0.5), evaluation(2, 0.5, None, 0.5)
+    for last, words in (
+        (false, ("-1", "+0.25 to +0.25")),
+        (missing, ("missing", "+0.25 to +0.25")),
+    ):
+        curve = validation(before, last)
+        ((client, phrase),) = curve.overruled.items()
+        assert client == 1
+        assert all(word in phrase for word in words)
+        curve.chooses = False
+        assert curve.overruled == {}
+    assert validation(before, false, evaluation(3, 0.5, 0.0, 0.75)).overruled == {}
+
+
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "over", "rounds"),
     [
@@ -111,6 +190,7 @@ def test_a_run_ends_where_patience_does_and_is_the_beginning_of_the_whole(method
     assert sorted(short.models) == sorted(whole.models)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["apfl", "fedavg"])
 def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_would_have(
     tmp_path, monkeypatch, method
@@ -157,6 +237,7 @@ def test_workers_stop_alike():
     assert alone.evaluations == both.evaluations
 
 
+@pytest.mark.long
 def test_without_validation_samples_it_is_refused():
     config = tiny("fedavg", **RUN, stop=NEVER)
     config = config.model_copy(

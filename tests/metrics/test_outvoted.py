@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pomona.metrics.best_round import Point, best, overruled
 from pomona.metrics.metric import ACCURACY, LOSS
-from pomona.metrics.outvoted import outvoted
+from pomona.metrics.outvoted import Outvoted, outvoted
 
 score = st.floats(0, 1).map(lambda v: round(v, 3))
 
@@ -153,3 +153,29 @@ def test_no_scores_and_none_in_common():
         ({0: 0.1}, {0: 0.2}),
     ):
         assert outvoted(before, after, 0.0, True) == outvoted(before, after, 0.0, False) == {}
+
+
+NO = None  # no score
+RULES = [
+    # before, after, min_gain, reported as better, who is outvoted: with its gain and the others'
+    # the two with both scores gain 5 and 0, in the mean 2.5 > 1, and neither loses
+    ([0, 1, 0], [NO, 6, 0], 1, False, {0: Outvoted(None, 0, 5)}),
+    # one of two loses, which is less than two thirds
+    ([0, 0, 0], [0, -1, NO], 0, True, {}),
+    # two of four have both: not more than half
+    ([NO, 0, 0, 0], [-2, 2, NO, 3], 0, False, {}),
+    # limited: 0, -2, -2, 0, in the mean -1; of the three others two lose, just two thirds
+    ([0, 0, 0, 0], [1, -3, -2, 0], 1, True, {0: Outvoted(1, -3, 0)}),
+    # limited: 1, 1, 1, no more than 1; the others' size 2 and range 1: 1 + 6 > 2 (2 + 1)
+    ([0, 0, 0], [1, 2, -6], 1, False, {2: Outvoted(-6, 1, 2)}),
+    # the same with size 3 and range 2: 1 + 9 = 2 (3 + 2) is not above
+    ([0, 0, 0], [-9, 1, 3], 1, False, {}),
+    # out of proportion, but the others' mean 0 is no gain
+    ([0, 0, 0], [0, 0, -2], 0, False, {}),
+]
+
+
+def test_each_limit_of_the_rule_is_where_it_says():
+    for before, after, min_gain, reported, expected in RULES:
+        scores = dict(enumerate(before)), dict(enumerate(after))
+        assert outvoted(*scores, min_gain, reported) == expected, (before, after)

@@ -111,10 +111,12 @@ class Measure:
         if auxiliary and example.numel() == 1:  # a loss, a number of steps
             return Unconfirmed(max(FLOOR, self.samples), FACTOR_AUXILIARY)
         sent_norm = max(FLOOR, self._sent_norm(name, example))
-        return Unconfirmed(sent_norm, FACTOR_EARLY, 2.0 * self.samples if auxiliary else 0.0)
+        return Unconfirmed(sent_norm, FACTOR_EARLY, 2.0 * self.samples * auxiliary)
 
     def _sent_norm(self, name: str, example: Tensor) -> float:
-        """Return the largest norm of the models of this shape that were sent; 0 for none."""
+        """Return the largest norm of the models of this shape that were sent; ``FLOOR`` for
+        none.
+        """
         models = [
             rows
             for entry, rows in self.downlink.items()
@@ -124,7 +126,7 @@ class Measure:
             return max(norm(rows.bank[k]) for rows in models for k in rows.index.unique().tolist())
         if self.initial and is_model(name) and (row := self.initial()).shape == example.shape:
             return norm(row)
-        return 0.0
+        return FLOOR
 
 
 def bounds(
@@ -167,10 +169,10 @@ def _early_bound(
 ) -> Bound:
     """Return the bound of a tensor of which too few norms are known."""
     positive = sorted(norm for norm in (*accepted, *current) if norm > 0)
-    if len(positive) != PAIR:
-        return _finite_bound(
-            unconfirmed.confirmed_by(median(positive) if len(positive) > PAIR else 0.0)
-        )
+    if len(positive) < PAIR:
+        return _finite_bound(unconfirmed.confirmed_by())
+    if len(positive) > PAIR:
+        return _finite_bound(unconfirmed.confirmed_by(median(positive)))
     low, high = positive
     max_norm = unconfirmed.confirmed_by(low)
     if low > unconfirmed.confirmed_by() and high > max_norm and not any(accepted):

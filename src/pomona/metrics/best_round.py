@@ -94,11 +94,13 @@ def _rounds(
     found: Best | None = None
     top: Point | None = None
     for point, number in zip(points, numbers, strict=True):
-        better, alone = _better(top, point, by, min_gain) if number is not None else (False, {})
-        if better and number is not None:
-            found, top = Best(point.round, number, by, 0), point
-        elif found:
+        alone: Mapping[int, Outvoted] = {}
+        if found:
             found = found._replace(since=found.since + 1)
+        if number is not None:
+            better, alone = _better(top, point, by, min_gain)
+            if better:
+                found, top = Best(point.round, number, by, 0), point
         yield found, alone
 
 

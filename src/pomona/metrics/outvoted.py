@@ -87,16 +87,10 @@ def _far(gain: float, voters: list[float], min_gain: float) -> bool:
 
 
 def _limited(gains: list[float]) -> list[float]:
-    """Return each gain, limited to the range of the others."""
+    """Return each gain, limited to the range of the others; of two, both as they are."""
     order = sorted(gains)
-    low, high = order[:2], order[-2:]
-    return [
-        min(
-            max(gain, low[-1] if gain == low[0] else low[0]),
-            high[0] if gain == high[-1] else high[-1],
-        )
-        for gain in gains
-    ]
+    low, high = sorted((order[1], order[-2]))
+    return [min(max(gain, low), high) for gain in gains]
 
 
 def _defined(scores: Mapping[int, float | None]) -> dict[int, float]:

@@ -93,7 +93,7 @@ class MaskedSums:
                 if fault := arrival.reply.fault:
                     self._leave_out(tasks[place].silo, number, Reason.DIVERGED, fault)
             return {}
-        sent, total = self._parts(places, tasks, sum(t.numel() for t in request.expects.values()))
+        sent, total = self._parts(places, tasks, request)
         if total is None:
             return {}
         if why := excess(total, len(places), self.terms):
@@ -161,12 +161,13 @@ class MaskedSums:
         return ready
 
     def _parts(
-        self, places: Sequence[int], tasks: Mapping[int, OutgoingTask], numbers: int
+        self, places: Sequence[int], tasks: Mapping[int, OutgoingTask], request: ClientRequest
     ) -> tuple[Mapping[int, OutgoingRequest], Words | None]:
         """Ask for all parts; returns the requests, and the sum modulo 2^b: None if one is
         missing.
         """
         keys = {i: mask for i in places if (mask := tasks[i].mask)}
+        number, numbers = request.round.number, sum(t.numel() for t in request.expects.values())
         total, added = np.zeros(numbers, word(self.terms)), set[int]()
         sent = {
             i: OutgoingRequest(tasks[i].silo, SumRequest(task=tasks[i].body, keys=keys))
@@ -182,11 +183,10 @@ class MaskedSums:
                 one.fail(fault.reason, str(fault))
                 return
             one.done = one.answered = True
-            if part is not None and place not in added:
+            if place not in added:
                 added.add(place)
                 np.add(total, part, out=total)
 
-        number = tasks[places[0]].body.number
         self.exchange.send_all(f"sum of round {number}", sent, hear)
         self.unused |= {o.silo: o.unused(number) for i, o in sent.items() if i not in added}
         if gone := [sent[i].silo for i in places if i not in added]:

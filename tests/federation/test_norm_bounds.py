@@ -1,0 +1,119 @@
+"""Bounds of norms, each at its limit: which numbers a bound is made of, and which tensor differs most."""
+
+from math import inf, nan
+
+import pytest
+import torch
+
+from pomona.federation.norm_bounds import (
+    FACTOR,
+    FACTOR_BESIDE,
+    FACTOR_EARLY,
+    UNBOUNDED,
+    Bound,
+    Measure,
+    bounds,
+    largest,
+)
+from pomona.methods.base import Rows
+
+WIDTH = 4
+
+
+def row(norm, width=WIDTH):
+    return torch.tensor([norm, *[0.0] * (width - 1)])
+
+
+def sent(*norms, used=None, width=WIDTH):
+    """Models of these norms, of which receivers get those ``used``, by number; else all."""
+    bank = torch.stack([row(n, width) for n in norms])
+    return Rows(bank, torch.tensor(range(len(norms)) if used is None else used))
+
+
+def bound(now=(), before=(), down=None, beside=False, width=WIDTH, name="model", **measure):
+    example = {name: torch.zeros(width), "ids": torch.zeros(2, dtype=torch.long)}
+    made = bounds(
+        {name: before},
+        {i: {name: n} for i, n in enumerate(now)},
+        example,
+        [name] if beside else [],
+        Measure(down or {}, **measure),
+    )
+    assert [*made] == [name]
+    return made[name]
+
+
+EARLY = [
+    # until five norms are known: 1, what was sent, or what others confirm, times the early factor
+    ({"now": [5.0]}, FACTOR_EARLY),
+    ({"now": [5.0], "down": {"model": sent(7.0)}}, FACTOR_EARLY * 7),
+    ({"now": [5.0], "down": {"model": sent(7.0, 9.0, 99.0, used=[0, 1])}}, FACTOR_EARLY * 9),
+    ({"now": [5.0], "down": {"model": sent(7.0), "shares": sent(9.0)}}, FACTOR_EARLY * 7),
+    ({"now": [5.0], "down": {"model": sent(9.0, width=5)}}, FACTOR_EARLY),
+    ({"now": [5.0], "initial": lambda: row(7.0)}, FACTOR_EARLY * 7),
+    ({"now": [5.0], "initial": lambda: row(7.0, width=5)}, FACTOR_EARLY),
+    ({"now": [5.0], "initial": lambda: row(7.0), "name": "shares"}, FACTOR_EARLY),
+    ({"now": [5.0], "initial": lambda: row(7.0), "down": {"model": sent(3.0)}}, FACTOR_EARLY * 3),
+    # zeros say nothing; of two the smaller, of more the median
+    ({"now": [0.0, 0.0, 5.0, 6.0]}, FACTOR_EARLY * 5),
+    ({"now": [0.5, 3.0, 5.0, 7.0]}, FACTOR_EARLY * 4),
+    ({"now": [3.0, 5.0], "before": [7.0]}, FACTOR_EARLY * 5),
+    # numbers about samples, and a single number
+    ({"now": [5.0], "samples": 600, "beside": True}, 1200.0),
+    ({"now": [5.0], "samples": 400, "beside": True}, FACTOR_EARLY),
+    ({"now": [5.0], "samples": 600}, FACTOR_EARLY),
+    ({"now": [5.0], "samples": 7, "beside": True, "width": 1}, FACTOR_BESIDE * 7),
+    ({"now": [5.0], "samples": 7, "width": 1}, FACTOR_EARLY),
+    # two far above what was sent, but the larger within the factor of the smaller, and the like
+    ({"now": [2e3, 2e6]}, FACTOR_EARLY * 2e3),
+    ({"now": [1e3, 2e6]}, FACTOR_EARLY * 1e3),
+    ({"now": [3e9], "before": [0.0, 2e3]}, FACTOR_EARLY * 2e3),
+]
+LATER = [
+    ({"before": [1.0, 2.0, 3.0, 50.0, 2.5], "now": [1e9] * 5}, FACTOR * 2.5),
+    ({"before": [1.0, 2.0, 3.0, 4.0], "now": [8.0]}, FACTOR * 3),
+    ({"before": [0.5] * 5}, FACTOR * 0.5),
+    ({"before": [2.0] * 5, "beside": True}, FACTOR_BESIDE * 2),
+    ({"before": [1e305] * 5, "beside": True}, UNBOUNDED),
+]
+
+
+@pytest.mark.parametrize(("norms", "most"), EARLY + LATER)
+def test_the_largest_norm_to_accept(norms, most):
+    assert bound(**norms) == Bound(pytest.approx(most, rel=1e-12))
+
+
+@pytest.mark.parametrize("before", [[], [0.0]])
+def test_two_that_contradict_each_other_split_the_round(before):
+    assert bound(now=[3e9, 2e3], before=before) == Bound(UNBOUNDED, (2e3, 3e9))
+
+
+def test_a_norm_is_accepted_up_to_its_bound():
+    limit = Bound(2.0)
+    assert limit.excess(2.0) == ""
+    for norm in (2.1, inf, nan):
+        assert "the bound is 2" in limit.excess(norm)
+    split = Bound(UNBOUNDED, (2e3, 3e9))
+    assert all(n in split.excess(norm) for norm in (2e3, 3e9) for n in ("2e+03", "3e+09"))
+    assert split.excess(5.0) == ""
+
+
+LARGEST = [
+    # norms by client; tensors beside models; client, tensor, second, factor, stands out
+    ([{"a": 2.0}, {"a": 20.0}], (), (1, "a", 0, 10.0, False)),  # a tenth of the factor
+    ([{"a": 2.0}, {"a": 20.5}], (), (1, "a", 0, 10.25, True)),
+    ([{"a": 20.5}, {"a": 2.0}, {"a": 0.0}], (), (0, "a", 1, 10.25, True)),
+    ([{"a": 0.5}, {"a": 1.0}], (), (1, "a", 0, 2.0, False)),
+    ([{"a": 1.0}, {"a": 2.0, "b": 99.0}], (), (1, "a", 0, 2.0, False)),
+    # by the ratio, relative to what is usual of a tensor
+    ([{"a": 100.0, "b": 1.0}, {"a": 200.0, "b": 4.0}], (), (1, "b", 0, 4.0, False)),
+    ([{"a": 1.0, "b": 1.0}, {"a": 2.0, "b": 4.0}], ("b",), (1, "a", 0, 2.0, False)),
+    ([{"b": 1.0}, {"b": 2e5}], ("b",), (1, "b", 0, 2e5, True)),
+]
+
+
+@pytest.mark.parametrize(("norms", "beside", "expected"), LARGEST)
+def test_the_client_whose_norm_stands_out_most(norms, beside, expected):
+    top = largest(dict(enumerate(norms)), beside)
+    assert (top.client, top.tensor, top.second, top.factor, top.stands_out) == expected
+    assert top.norm == norms[top.client][top.tensor]
