@@ -197,7 +197,7 @@ class Runner:
             if killer:
                 tests.sort(key=lambda test: test[0].nodeid != killer)
                 continue
-            reason = SETTINGS["equivalent"].get(f"{path.name}: {mutant.text}")
+            reason = SETTINGS["equivalent"].get(f"{mutant.function}: {mutant.text}")
             survivors, unreached = survivors + 1, unreached + (not chosen)
             explained += bool(reason)
             why = f"reason: {reason}" if reason else f"{len(chosen)} tests"

@@ -5,6 +5,8 @@ from math import inf, nan
 import pytest
 import torch
 
+from pomona.federation.admission import Expected, History, admit
+from pomona.federation.exchange import Arrival, Reply
 from pomona.federation.norm_bounds import (
     FACTOR,
     FACTOR_BESIDE,
@@ -117,3 +119,27 @@ def test_the_client_whose_norm_stands_out_most(norms, beside, expected):
     top = largest(dict(enumerate(norms)), beside)
     assert (top.client, top.tensor, top.second, top.factor, top.stands_out) == expected
     assert top.norm == norms[top.client][top.tensor]
+
+
+def test_a_client_is_struck_for_its_excess_in_any_tensor_but_not_for_a_contradiction():
+    """Of two whose models contradict each other one sends a loss at its bound, one beyond it."""
+    spec = {"model": torch.zeros(WIDTH), "loss": torch.zeros(1)}
+    expected = Expected("run", 1, {0: 7, 1: 7}, spec, 2, beside={"loss"})
+    losses = {0: 7 * FACTOR_BESIDE, 1: 8 * FACTOR_BESIDE}
+    arrivals = [
+        Arrival(Reply(i, {"model": row(norm), "loss": torch.tensor([losses[i]])}), "run", 1, 7)
+        for i, norm in ((0, 2e3), (1, 3e9))
+    ]
+    verdict = admit(arrivals, expected, History(norms={"loss": (7.0,) * 5}))
+    assert [(r.client, r.struck) for r in verdict.rejected] == [(0, False), (1, True)]
+
+
+def test_counts_may_reach_the_samples_of_the_largest_client():
+    expected = Expected(
+        "run", 1, {0: 10, 1: 600}, {"counts": torch.zeros(WIDTH)}, 2, beside={"counts"}
+    )
+    for norm, taken in ((1199.0, True), (1201.0, False)):
+        verdict = admit(
+            [Arrival(Reply(1, {"counts": row(norm)}), "run", 1, 600)], expected, History()
+        )
+        assert bool(verdict.accepted) == taken

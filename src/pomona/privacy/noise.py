@@ -154,8 +154,7 @@ class KeyStore:
         generator = self._stream(f"sample {draw.purpose}", *address)
         if groups is None:
             return torch.from_numpy(poisson(draw.n, rate(draw.n, draw.size), generator))
-        count = int(groups.max()) + 1 if len(groups) else 0
-        chosen = poisson(count, rate(draw.n, draw.size), generator)
+        chosen = poisson(len(groups.bincount()), rate(draw.n, draw.size), generator)
         return torch.isin(groups, torch.from_numpy(chosen).to(groups.device)).nonzero().flatten()
 
     def release(self, draw: Draw, question: Tensor, total: Tensor) -> Tensor:

@@ -241,8 +241,8 @@ def release_problems(
     for name in settings.acknowledge:
         if name not in known:
             yield f"privacy.acknowledge: unknown name {name!r}; {near(name, known)}"
-    largest = max(sizes, default=0)
-    if largest and settings.delta >= 1 / largest:
+    largest = max((1, *sizes))
+    if settings.delta >= 1 / largest:
         yield (
             f"privacy.delta = {settings.delta} is not below 1 / {largest}, one over the samples of "
             f"the largest client; set at most {0.1 / largest:.1g}"
