@@ -285,7 +285,7 @@ def uplink(*numbers):
 )
 def test_without_a_usable_change_nothing_is_kept(reply, fault, silo, monkeypatch):
     monkeypatch.setattr(masked_part, "coarse", lambda *_: "too coarse")
-    rest, kept, norm = silo.part.change(reply, task(), DOWN)
+    rest, kept, norm = silo.part.change(reply, task(), {"model": Rows.same(CAME, 1)})
     assert rest.uplink == {}
     assert rest.fault.startswith(fault)
     assert bool(rest.fault) == bool(fault)
@@ -302,7 +302,9 @@ def test_a_long_change_is_clipped_and_logged_unless_noise_adds_up(
     lines = []
     monkeypatch.setattr(masked_part, "noise_adds_up", lambda _: adds_up)
     monkeypatch.setattr(masked_part.logger, "info", lambda *line: lines.append(line))
-    _, kept, norm = silo.part.change(Reply(0, uplink(0.0, moved, 0.0, 0.0)), task(), DOWN)
+    _, kept, norm = silo.part.change(
+        Reply(0, uplink(0.0, moved, 0.0, 0.0)), task(), {"model": Rows.same(CAME, 1)}
+    )
     assert norm == moved
     assert np.frombuffer(kept, "<f4").tolist() == [0.0, 8.0, 0.0, 0.0]
     assert bool(lines) == logged

@@ -108,10 +108,15 @@ def validation(*rounds, **stop):
 
 def test_a_curve_has_the_evaluations_of_the_headline_model_on_validation():
     empty = validation(evaluation(1, 0.5, split="test"), patience=1)
-    assert (empty.best, empty.best_round, empty.overruled, empty.spent) == (None, -1, {}, False)
+    assert (empty.best, empty.best_round, empty.overruled, empty.should_stop) == (
+        None,
+        -1,
+        {},
+        False,
+    )
     assert empty.note(evaluation(1, None, None))
     assert not empty.note(evaluation(1, 0.5, split="test"))
-    assert (empty.best, empty.best_round, empty.spent) == (None, -1, False)
+    assert (empty.best, empty.best_round, empty.should_stop) == (None, -1, False)
     assert validation(evaluation(1, 0.5)).best == (1, 0.5, ACCURACY, 0)
 
 
@@ -126,7 +131,7 @@ def test_a_run_is_spent_once_patience_and_its_least_number_of_rounds_are_over():
         ({}, False),
     ):
         curve = validation(*rounds, **stop)
-        assert curve.spent == spent, stop
+        assert curve.should_stop == spent, stop
         assert curve.best.round == (1 if "min_gain" in stop else 3)
         assert curve.best_round == 3  # however small its gain
 

@@ -9,7 +9,7 @@ from pomona.federation.admission import Expected, History, admit
 from pomona.federation.exchange import Arrival, Reply
 from pomona.federation.norm_bounds import (
     FACTOR,
-    FACTOR_BESIDE,
+    FACTOR_AUXILIARY,
     FACTOR_EARLY,
     UNBOUNDED,
     Bound,
@@ -64,7 +64,7 @@ EARLY = [
     ({"now": [5.0], "samples": 600, "beside": True}, 1200.0),
     ({"now": [5.0], "samples": 400, "beside": True}, FACTOR_EARLY),
     ({"now": [5.0], "samples": 600}, FACTOR_EARLY),
-    ({"now": [5.0], "samples": 7, "beside": True, "width": 1}, FACTOR_BESIDE * 7),
+    ({"now": [5.0], "samples": 7, "beside": True, "width": 1}, FACTOR_AUXILIARY * 7),
     ({"now": [5.0], "samples": 7, "width": 1}, FACTOR_EARLY),
     # two far above what was sent, but the larger within the factor of the smaller, and the like
     ({"now": [2e3, 2e6]}, FACTOR_EARLY * 2e3),
@@ -75,7 +75,7 @@ LATER = [
     ({"before": [1.0, 2.0, 3.0, 50.0, 2.5], "now": [1e9] * 5}, FACTOR * 2.5),
     ({"before": [1.0, 2.0, 3.0, 4.0], "now": [8.0]}, FACTOR * 3),
     ({"before": [0.5] * 5}, FACTOR * 0.5),
-    ({"before": [2.0] * 5, "beside": True}, FACTOR_BESIDE * 2),
+    ({"before": [2.0] * 5, "beside": True}, FACTOR_AUXILIARY * 2),
     ({"before": [1e305] * 5, "beside": True}, UNBOUNDED),
 ]
 
@@ -117,15 +117,15 @@ LARGEST = [
 @pytest.mark.parametrize(("norms", "beside", "expected"), LARGEST)
 def test_the_client_whose_norm_stands_out_most(norms, beside, expected):
     top = largest(dict(enumerate(norms)), beside)
-    assert (top.client, top.tensor, top.second, top.factor, top.stands_out) == expected
+    assert (top.client, top.tensor, top.second, top.factor, top.outlier) == expected
     assert top.norm == norms[top.client][top.tensor]
 
 
 def test_a_client_is_struck_for_its_excess_in_any_tensor_but_not_for_a_contradiction():
     """Of two whose models contradict each other one sends a loss at its bound, one beyond it."""
     spec = {"model": torch.zeros(WIDTH), "loss": torch.zeros(1)}
-    expected = Expected("run", 1, {0: 7, 1: 7}, spec, 2, beside={"loss"})
-    losses = {0: 7 * FACTOR_BESIDE, 1: 8 * FACTOR_BESIDE}
+    expected = Expected("run", 1, {0: 7, 1: 7}, spec, 2, auxiliary={"loss"})
+    losses = {0: 7 * FACTOR_AUXILIARY, 1: 8 * FACTOR_AUXILIARY}
     arrivals = [
         Arrival(Reply(i, {"model": row(norm), "loss": torch.tensor([losses[i]])}), "run", 1, 7)
         for i, norm in ((0, 2e3), (1, 3e9))
@@ -136,7 +136,7 @@ def test_a_client_is_struck_for_its_excess_in_any_tensor_but_not_for_a_contradic
 
 def test_counts_may_reach_the_samples_of_the_largest_client():
     expected = Expected(
-        "run", 1, {0: 10, 1: 600}, {"counts": torch.zeros(WIDTH)}, 2, beside={"counts"}
+        "run", 1, {0: 10, 1: 600}, {"counts": torch.zeros(WIDTH)}, 2, auxiliary={"counts"}
     )
     for norm, taken in ((1199.0, True), (1201.0, False)):
         verdict = admit(

@@ -33,8 +33,8 @@ from pomona.privacy.settings import (
     acknowledged,
     groups_note,
     in_sums,
+    release_problems,
     require_acknowledged,
-    require_releases,
     uncovered,
 )
 
@@ -352,11 +352,10 @@ def test_each_release_is_named_in_order(over, arguments, names):
     terms = privacy(**{"epsilon_budget": 8.0, "acknowledge": (), **over})
     everything = ["sample-counts", "metrics", *names]
     assert [r.name for r in uncovered(terms, **arguments)] == everything
-    with pytest.raises(ConfigError) as refused:
-        require_releases(terms, [9], **arguments)
-    assert all(RELEASES[name].what in str(refused.value) for name in everything)
+    (refused,) = release_problems(terms, [9], **arguments)
+    assert all(RELEASES[name].what in refused for name in everything)
     accepted = terms.model_copy(update={"acknowledge": tuple(everything)})
-    require_releases(accepted, [9], **arguments)
+    assert [*release_problems(accepted, [9], **arguments)] == []
 
 
 def test_delta_is_below_one_over_the_samples_of_the_largest_client():
@@ -367,12 +366,19 @@ def test_delta_is_below_one_over_the_samples_of_the_largest_client():
         (0.6, [1], True),
         (0.6, [], True),
     ):
-        terms = privacy(delta=delta, acknowledge=accepted)
-        if fits:
-            require_releases(terms, sizes)
-            continue
-        with pytest.raises(ConfigError, match="not below 1 / 4"):
-            require_releases(terms, sizes)
+        problems = release_problems(privacy(delta=delta, acknowledge=accepted), sizes)
+        assert (
+            [*problems] == []
+            if fits
+            else ["not below 1 / 4" in line for line in problems] == [True]
+        )
+
+
+def test_an_unknown_name_is_one_problem_and_not_among_the_names_to_accept():
+    unknown, missing = release_problems(privacy(acknowledge=("metric", "metrics")), [9])
+    assert "'metric'" in unknown
+    accepted = ["metrics", "sample-counts", "unlimited-epsilon"]
+    assert missing.endswith(f"privacy.acknowledge = {accepted}")
 
 
 def test_acknowledged_releases_are_the_general_ones_and_the_methods():
