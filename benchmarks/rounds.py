@@ -94,7 +94,7 @@ class Rounds:
         """
         self.number += 1
         round_ = round_of(self.config, self.number)
-        down = self.method.server.down(self.state, self.ids, self.roster, round_)
+        down = self.method.server.downlink(self.state, self.ids, self.roster, round_)
         arrivals = self.transport.visit(
             ClientRequest(round_, self.roster, self.ids, True, self.watched), down
         )

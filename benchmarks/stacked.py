@@ -80,7 +80,7 @@ class Federation:
                 state = method.client.start(
                     self.scenario.initial, self.roster, ids, self.config.seed
                 )
-                down = method.server.down(server, ids, self.roster, round_)
+                down = method.server.downlink(server, ids, self.roster, round_)
                 received = {
                     k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in down.items()
                 }

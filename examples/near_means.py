@@ -21,7 +21,7 @@ class NearMeans(base.MethodSettings):
 
     def method(self) -> base.Method:
         """The two halves."""
-        return base.Method(server(), base.Client(base.no_state, trainer(self.pull)), CARD)
+        return base.Method(server(), base.Client(base.stateless, trainer(self.pull)), CARD)
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,21 @@ class State:
 
 
 def server() -> base.Server:
-    """FedAvg's server, and the means beside the model."""
+    """FedAvg's server, and the class means in addition to the model."""
     mean = fedavg.server()
     return base.Server(
         lambda initial, *about: State(mean.start(initial, *about), class_means.start(initial)),
         lambda state, ids, *about: {
-            **mean.down(state.model, ids, *about),
-            **class_means.down(state.means, len(ids)),
+            **mean.downlink(state.model, ids, *about),
+            **class_means.downlink(state.means, len(ids)),
         },
         lambda state, uplink, ids, roster, round_: State(
             mean.aggregate(state.model, uplink, ids, roster, round_),
             class_means.pooled(state.means, uplink, ids, roster),
         ),
         lambda state, *_: (state, state.model),
-        lambda state: {**mean.expects(state.model), **class_means.expects(state.means)},
-        flaw=class_means.flaw,
+        lambda state: {**mean.uplink_form(state.model), **class_means.uplink_form(state.means)},
+        invalid=class_means.invalid,
         global_model=True,
     )
 
@@ -70,7 +70,9 @@ CARD = base.Card(
     presentation=base.Presentation("Near class means"),
     paper="after Tan et al., AAAI 2022",
     summary="one global model, with features near the mean of their class",
-    exchange=base.Exchange("1, and means", "1, and means", "the data", "nothing", class_means.UP),
+    exchange=base.Exchange(
+        "1, and means", "1, and means", "the data", "nothing", class_means.REVEALS
+    ),
     headline=("global", "received"),
     joining="newcomers and unseen clients start from the global model",
     privacy=base.PrivacyCost((base.Gradients(noised=False),), class_means.RELEASES),

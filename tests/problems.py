@@ -72,8 +72,8 @@ def trained(
 def judged(run: Federation) -> Admission:
     """Admission's verdict on the replies of a federation's last round."""
     server, sizes = run.method.server, {r.client: run.roster.sizes[r.client] for r in run.replies}
-    spec, beside = server.expects(run.server), run.method.card.exchange.beside()
-    expected = Expected("run", 1, sizes, spec, len(run.roster), server.flaw, beside)
+    spec, beside = server.uplink_form(run.server), run.method.card.exchange.non_model_entries()
+    expected = Expected("run", 1, sizes, spec, len(run.roster), server.invalid, beside)
     return admit([Arrival(r, "run", 1, sizes[r.client]) for r in run.replies], expected, History())
 
 

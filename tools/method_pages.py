@@ -180,8 +180,8 @@ def _about(method: Method, alone: bool) -> Iterator[str]:
     yield f"- **models**: {card.exchange.down} down, {card.exchange.up} up"
     if card.exchange.private != "nothing but the data":
         yield f"- **private**: {card.exchange.private}"
-    if card.exchange.tells:
-        yield f"- **the server also learns**: {'; '.join(card.exchange.tells.values())}"
+    if card.exchange.reveals:
+        yield f"- **the server also learns**: {'; '.join(card.exchange.reveals.values())}"
     if method.server.sums:
         yield "- **[secure aggregation](../guides/secure-aggregation.md)**: the server needs sums only"
     yield f"- **headline model**: {', '.join(card.headline)}"

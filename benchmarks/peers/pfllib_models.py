@@ -83,7 +83,7 @@ class Ours:
             visit = ClientRequest(
                 round_, roster, ids, watched=frozenset({"trained"}), keep_models=True
             )
-            replies = clients.visit(visit, made.server.down(state, ids, roster, round_))
+            replies = clients.visit(visit, made.server.downlink(state, ids, roster, round_))
             uplink = stack(replies, lambda r: r.uplink)
             state = made.server.aggregate(state, uplink, ids, roster, round_)
             clients.commit(ids)

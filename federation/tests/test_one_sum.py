@@ -38,7 +38,7 @@ WORD = 2**27  # 2^(32 - 2) / max_norm: the integer that stands for 1
 RUN, NUMBER, PLACES = "ab", 2, 4
 NAMES = [f"silo-{i}" for i in range(PLACES)]
 CAME = torch.tensor([257 / 256, 2.0, 3.0, 0.0])  # the first is 1 in bf16
-DOWN = {"model": Rows.same(CAME, PLACES)}
+DOWN = {"model": Rows.broadcast(CAME, PLACES)}
 MOVED = np.array([[1.0, -2.0, 0.5, 0.0], [0.25, 1.0, -1.0, 0.5]])
 MASK = np.array([2**31, 5, 2**32 - 1, 7], np.uint32)
 
@@ -285,7 +285,7 @@ def uplink(*numbers):
 )
 def test_without_a_usable_change_nothing_is_kept(reply, fault, silo, monkeypatch):
     monkeypatch.setattr(masked_part, "coarse", lambda *_: "too coarse")
-    rest, kept, norm = silo.part.change(reply, task(), {"model": Rows.same(CAME, 1)})
+    rest, kept, norm = silo.part.change(reply, task(), {"model": Rows.broadcast(CAME, 1)})
     assert rest.uplink == {}
     assert rest.fault.startswith(fault)
     assert bool(rest.fault) == bool(fault)
@@ -303,7 +303,7 @@ def test_a_long_change_is_clipped_and_logged_unless_noise_adds_up(
     monkeypatch.setattr(masked_part, "noise_adds_up", lambda _: adds_up)
     monkeypatch.setattr(masked_part.logger, "info", lambda *line: lines.append(line))
     _, kept, norm = silo.part.change(
-        Reply(0, uplink(0.0, moved, 0.0, 0.0)), task(), {"model": Rows.same(CAME, 1)}
+        Reply(0, uplink(0.0, moved, 0.0, 0.0)), task(), {"model": Rows.broadcast(CAME, 1)}
     )
     assert norm == moved
     assert np.frombuffer(kept, "<f4").tolist() == [0.0, 8.0, 0.0, 0.0]

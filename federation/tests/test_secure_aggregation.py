@@ -382,8 +382,8 @@ def test_newcomers_start_from_the_initial_model_or_what_all_receive():
     for method in sorted(set(SUMS) - LORA):
         server = METHODS[method]().method().server
         state = server.start(scenario.initial, roster, 0)
-        _, row = server.welcome(state, (2,), roster.only((0, 1)))
-        received = server.down(state, (2,), roster, round_)["model"]
+        _, row = server.add_clients(state, (2,), roster.only((0, 1)))
+        received = server.downlink(state, (2,), roster, round_)["model"]
         assert row is None or torch.equal(row, received.bank[received.index[0]]), method
 
 

@@ -99,7 +99,7 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
         space = ParameterSpace(module, config.buffers)
         row = space.pack(module)
         first, rest = row[: space.trained], row[space.trained :]
-        start = Initial.of(space, lambda _, r=first: r, rest)
+        start = Initial.from_space(space, lambda _, r=first: r, rest)
         whole, shapes = study_facts._moved(config, terms, start, 7), outlined(terms)
         assert shapes == (replace(whole, down=0) if method in {"fedcac", "pfedgraph"} else whole)
 

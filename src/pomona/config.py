@@ -82,7 +82,7 @@ def _method(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("name")
-    if not isinstance(name, str) or not (methods.is_known(name) or ":" in name):
+    if not isinstance(name, str) or not (methods.is_builtin(name) or ":" in name):
         name = require_name(value, METHODS)
     return methods.resolve(name).model_validate(value)
 
@@ -100,7 +100,7 @@ def _choices(tree: Mapping[str, Any]) -> Choices:
     name = section.get("name") if isinstance(section, Mapping) else None
     this = (
         {name: methods.resolve(name)}
-        if isinstance(name, str) and (methods.is_known(name) or ":" in name)
+        if isinstance(name, str) and (methods.is_builtin(name) or ":" in name)
         else {}
     )
     return {"method": {**METHODS, **this}, "partition": RECIPES, **CHOICES}

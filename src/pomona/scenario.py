@@ -442,7 +442,7 @@ class Scenario:
             row = common.clone() if client is None else space.pack(self.module(client)).to(device)
             return row[: space.trained]
 
-        return Initial.of(space, make, common[space.trained :])
+        return Initial.from_space(space, make, common[space.trained :])
 
     def constant(self) -> dict[str, Any]:
         """Return metric, accuracy and loss of constant predictions."""

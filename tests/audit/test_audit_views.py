@@ -108,7 +108,7 @@ def test_an_empty_place_is_received_by_nobody():
         ("cores", 2): {1},
         ("cores", 0): {1},
     }
-    same = Rows.same(torch.zeros(2), 2)
+    same = Rows.broadcast(torch.zeros(2), 2)
     assert received("model", same, (0, 1)) == {("model", 0): {0, 1}}
 
 

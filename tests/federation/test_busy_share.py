@@ -36,7 +36,7 @@ def test_it_is_what_the_first_one_did_over_what_the_last_one_did(monkeypatch):
         assert transport.busy_share is None
         for ids, share in (((0, 1, 2), 3 / 4), ((1, 2), 3 / 7), ((0, 2), 4 / 11)):
             visit = ClientRequest(passes("fedavg"), Roster((4, 2, 1)), ids)
-            transport.visit(visit, {"model": Rows.same(torch.zeros(1), len(ids))})
+            transport.visit(visit, {"model": Rows.broadcast(torch.zeros(1), len(ids))})
             assert transport.busy_share == pytest.approx(share)
     finally:
         transport.close()

@@ -36,13 +36,13 @@ def verdicts(name, sizes, seed, rounds, **over):
     """The verdicts on honest rounds, each with the history of those before."""
     run = Federation(METHODS[name]().method(), problem(name, sizes), seed)
     server, history = run.method.server, History()
-    beside = run.method.card.exchange.beside()
+    beside = run.method.card.exchange.non_model_entries()
     for number in range(1, rounds + 1):
         round_ = passes(METHODS[name](), number, seed=seed, **over)
-        down = server.down(run.server, run.ids, run.roster, round_)
-        spec, asked = server.expects(run.server), dict(zip(run.ids, sizes, strict=True))
+        down = server.downlink(run.server, run.ids, run.roster, round_)
+        spec, asked = server.uplink_form(run.server), dict(zip(run.ids, sizes, strict=True))
         expected = Expected(
-            "run", number, asked, spec, len(sizes), server.flaw, beside, down, run.initial
+            "run", number, asked, spec, len(sizes), server.invalid, beside, down, run.initial
         )
         run.round(round_)
         arrivals = [Arrival(r, "run", number, asked[r.client]) for r in run.replies]
@@ -115,7 +115,7 @@ def of(*norms, sent=0.0, history=(), spec="model", auxiliary=()):
     """
     sizes = dict.fromkeys(range(len(norms)), 10)
     row = torch.tensor([sent, 0.0, 0.0, 0.0])
-    downlink = {"model": Rows.same(row, len(norms))}
+    downlink = {"model": Rows.broadcast(row, len(norms))}
     expected = Expected(
         "run", 1, sizes, {spec: torch.zeros(4)}, len(norms), auxiliary=auxiliary, downlink=downlink
     )

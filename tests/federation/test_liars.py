@@ -84,7 +84,7 @@ def test_only_liars_lie_only_in_models_and_only_from_their_round_on():
         "risk": torch.tensor([0.25], dtype=torch.float64),
         "request": torch.tensor([1, 2]),
     }
-    down = {"model": Rows.same(torch.tensor([1.0, 1.0]), 2)}
+    down = {"model": Rows.broadcast(torch.tensor([1.0, 1.0]), 2)}
     first, second = heard([honest, honest], "scale", down, strength=10.0)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[k], honest[k]) for k in honest)
@@ -102,7 +102,7 @@ def test_only_liars_lie_only_in_models_and_only_from_their_round_on():
 
 
 def test_noise_is_another_in_each_round_and_the_same_again():
-    honest, down = {"model": torch.ones(2)}, {"model": Rows.same(torch.zeros(2), 2)}
+    honest, down = {"model": torch.ones(2)}, {"model": Rows.broadcast(torch.zeros(2), 2)}
     one, two, again = (
         heard([honest, honest], "noise", down, number=k)[1]["model"] for k in (1, 2, 1)
     )

@@ -165,7 +165,7 @@ ROSTER = Roster((1, 1, 1))
 
 
 def first(initial, roster):
-    return Rows.same(initial(), len(roster))
+    return Rows.broadcast(initial(), len(roster))
 
 
 def keeping():

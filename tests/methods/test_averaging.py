@@ -166,5 +166,7 @@ def test_every_share_that_is_rounded_down_is_rounded_alike():
     c, layer = torch.linspace(1, 2, 100).unsqueeze(0), (slice(0, 100),)
     assert fedcac.critical(c, layer, 0.29).sum() == 29
     settings = fedselect.FedSelect(rate=1.0, limit=0.29)
-    assert fedselect.grown(torch.zeros(1, 100, dtype=torch.bool), c, layer, settings).sum() == 29
+    assert (
+        fedselect.grow_masks(torch.zeros(1, 100, dtype=torch.bool), c, layer, settings).sum() == 29
+    )
     assert robust_rules.tolerated(100, 0.29) == 29

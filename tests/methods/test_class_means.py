@@ -55,12 +55,12 @@ def test_features_and_means_are_those_of_the_network():
 def test_the_head_is_the_last_layer():
     scenario, training = digits()
     head, w = linear_head(training), scenario.initial()
-    weight, bias = head.of(w.unsqueeze(0))
+    weight, bias = head.view(w.unsqueeze(0))
     module = scenario.module()
     assert torch.equal(weight[0], module[-1].weight)
     assert torch.equal(bias[0], module[-1].bias)
     assert head == linear_head(scenario.initial)
-    assert (head.outputs, head.features, head.part) == (10, 8, training.layers[-1])
+    assert (head.outputs, head.features, head.columns) == (10, 8, training.layers[-1])
 
 
 def test_networks_without_such_a_head_and_other_tasks_are_refused():
@@ -81,7 +81,7 @@ def test_means_are_pooled_by_samples():
     after = class_means.pooled(before, up, (0, 1, 2), roster)
     assert_close(after.means, torch.tensor([[10 / 5], [56 / 7], [5.0]]))
     assert after.known.tolist() == [True, True, True]
-    alike = class_means.pooled(before, up, (0, 1, 2), roster, alike=True)
+    alike = class_means.pooled(before, up, (0, 1, 2), roster, uniform=True)
     assert_close(alike.means, torch.tensor([[3.5], [5.5], [5.0]]))
 
 
@@ -93,8 +93,8 @@ def test_counts_that_a_client_invents_move_no_more_than_its_samples_do():
     limited = class_means.shares(torch.tensor([[1.0], [9.0]]).double(), (0, 1), Roster((1, 9), 0.5))
     assert_close(limited, torch.tensor([[0.5], [0.5]], dtype=torch.float64))
     for bad in ([-1.0, 3.0], [0.0, 0.0]):
-        assert class_means.flaw({"class_counts": torch.tensor(bad)})
-    assert class_means.flaw({"class_counts": torch.tensor([0.0, 2.0])}) is None
+        assert class_means.invalid({"class_counts": torch.tensor(bad)})
+    assert class_means.invalid({"class_counts": torch.tensor([0.0, 2.0])}) is None
 
 
 def test_the_pull_has_the_slope_of_its_formula():
@@ -126,8 +126,8 @@ def test_sgd_with_losses_moves_one_part_only():
     round_ = a_round(epochs=3, batch_size=2, momentum=0.5, weight_decay=0.1)
     plain = [lambda _: lambda outputs, targets, z: problem.criterion(outputs, targets).mean()] * 2
     for part in problem.layers:
-        one = sgd(training, W.clone(), round_, losses=plain, part=part)
-        other = sgd(training, W.clone(), round_, part=part)
+        one = sgd(training, W.clone(), round_, losses=plain, columns=part)
+        other = sgd(training, W.clone(), round_, columns=part)
         assert torch.equal(one, other)
         rest = torch.ones(problem.size, dtype=torch.bool)
         rest[part] = False

@@ -68,8 +68,8 @@ def test_a_global_generator_on_the_server():
 
 @pytest.mark.parametrize("entry", [3.0, base.Rows(torch.zeros(1, 2, 3), torch.zeros(1).long())])
 def test_a_downlink_that_is_no_rows(entry):
-    down = fedavg.server().down
-    method = server(down=lambda *given: {**down(*given), "extra": entry})
+    down = fedavg.server().downlink
+    method = server(downlink=lambda *given: {**down(*given), "extra": entry})
     assert "'extra' of a downlink is not Rows" in str(fails("a_downlink_keeps_its_form", method))
 
 
@@ -95,12 +95,12 @@ def test_a_client_that_reads_what_its_index_does_not_name():
     apple = METHODS["apple"]().method()
 
     def down(state, ids, roster, round_):
-        (rows,) = apple.server.down(state, ids, roster, round_).values()
+        (rows,) = apple.server.downlink(state, ids, roster, round_).values()
         index = rows.index.clone()
         index[:, 0] = torch.tensor(ids)  # whose core came first is not sent
         return {"cores": base.Rows(rows.bank, index)}
 
-    lacking = replace(apple, server=replace(apple.server, down=down))
+    lacking = replace(apple, server=replace(apple.server, downlink=down))
     assert re.match(
         "round 1: core, dr.* of client 0 depend on rows that its downlink does not name",
         str(fails("a_client_reads_only_rows_that_it_was_sent", lacking)),

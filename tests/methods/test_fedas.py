@@ -91,7 +91,7 @@ def test_the_alignment_has_the_slope_of_its_formula():
         step = torch.zeros(problem.size, dtype=torch.float64)
         step[j] = 1e-5
         assert_close(G[0, j], (value(w + step) - value(w - step)) / 2e-5, rtol=1e-6, atol=1e-8)
-    assert not G[0, problem.head.part].any()
+    assert not G[0, problem.head.columns].any()
 
 
 def test_clients_count_by_their_traces_of_any_size():

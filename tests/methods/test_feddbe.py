@@ -10,7 +10,7 @@ from torch.testing import assert_close
 import pomona
 from plain_pytorch import Plain, assert_same, averaged
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.feddbe import FedDBE, at_parts, with_bias
+from pomona.methods.feddbe import FedDBE, split_gradient, with_bias
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny
 
@@ -93,10 +93,10 @@ def test_the_slopes_at_model_and_bias_are_those_of_the_network_with_a_bias():
     B = torch.randn(1, 4, generator=draw, dtype=torch.float64)
     index = [torch.tensor(problem.rows[0])]
     _, G = problem.gradient(with_bias(W, B, problem.head), index)
-    at_bias = at_parts(G, W, B, problem.head)
+    at_bias = split_gradient(G, W, B, problem.head)
 
     def value(w, b):
-        weight, bias = (t[0] for t in problem.head.of(w.unsqueeze(0)))
+        weight, bias = (t[0] for t in problem.head.view(w.unsqueeze(0)))
         z = problem._forward(w, index[0])[1] + b
         return problem.criterion(z @ weight.T + bias, problem.y[index[0]]).mean()
 

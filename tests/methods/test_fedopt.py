@@ -12,7 +12,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError
-from pomona.methods import METHODS, fedopt, is_known
+from pomona.methods import METHODS, fedopt, is_builtin
 from pomona.methods import resolve as method_of
 from pomona.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pomona.testing import conformance
@@ -141,7 +141,9 @@ def test_newcomers_start_from_the_stepped_model():
     moments = run.server.moments
     run.only(0, 1, 2)
     assert torch.equal(run.server.moments.first, moments.first)
-    assert torch.equal(run.method.server.welcome(run.server, (2,), run.roster)[1], run.server.model)
+    assert torch.equal(
+        run.method.server.add_clients(run.server, (2,), run.roster)[1], run.server.model
+    )
 
 
 def test_the_page_names_all_methods_that_take_no_optimizer():
@@ -157,9 +159,9 @@ def test_the_page_names_all_methods_that_take_no_optimizer():
 
 def test_names_with_an_optimizer_behind_them_are_made_once():
     assert method_of("fedrep+adam") is method_of("fedrep+adam")
-    assert is_known("fedrep+adam")
-    assert not is_known("fedrep+lion")
-    assert not is_known("fedrep+adam+adam")
+    assert is_builtin("fedrep+adam")
+    assert not is_builtin("fedrep+lion")
+    assert not is_builtin("fedrep+adam+adam")
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_a_step_is_the_gradient_of_the_papers_loss(transfer):
         return 0.7 * nn.functional.cross_entropy(outputs[:12], labels[:12]) + 0.3 * r
 
     settings = FedPHP(transfer=transfer, transfer_weight=0.3)
-    teacher = Teacher.of(settings, h, 1, objective)
+    teacher = Teacher.for_client(settings, h, 1, objective)
     _, G = objective.gradient(w.unsqueeze(0), [index[:12]], [teacher.criterion(index[:12])])
     assert_close(G[0], plain(objective, w, index, loss), atol=1e-6, rtol=1e-4)
 
@@ -168,7 +168,7 @@ def test_a_teacher_has_its_outputs_of_each_sample():
     rows = objective.data.rows["train"]
     shuffled = rows[2][torch.randperm(len(rows[2]), generator=torch.Generator().manual_seed(0))]
     rows[2] = shuffled  # a partition's rows need not be in order
-    teacher = Teacher.of(FedPHP(transfer="distillation"), scenario.initial(3), 2, objective)
+    teacher = Teacher.for_client(FedPHP(transfer="distillation"), scenario.initial(3), 2, objective)
     outputs, _ = objective.outputs(scenario.initial(3), 2, "train")
     for place in (0, 5, len(shuffled) - 1):
         values = teacher.cached.of(shuffled[place : place + 1])[0]

@@ -9,7 +9,7 @@ import pomona
 from plain_pytorch import Plain, assert_same
 from pomona.core.round import Roster
 from pomona.methods.fedavg import FedAvgLocal
-from pomona.methods.fedselect import FedSelect, grown, server
+from pomona.methods.fedselect import FedSelect, grow_masks, server
 from problems import PASSES, Federation, a_round, quadratics, tiny, uneven
 
 
@@ -73,7 +73,7 @@ def test_growth_by_hand():
     change = torch.tensor([[1.0, 4, 2, 3, 9, 9, 5, 6], [0, 0, 0, 1, 9, 9, 9, 9]])
     expected = torch.tensor([[0, 1, 0, 1, 1, 1, 0, 1], [0, 0, 0, 1, 1, 1, 1, 0]]).bool()
     kept = mask.clone()
-    assert torch.equal(grown(mask, change, layers, settings), expected)
+    assert torch.equal(grow_masks(mask, change, layers, settings), expected)
     assert torch.equal(mask, kept), "the round may not count"
 
 

@@ -69,14 +69,14 @@ def test_an_unseen_client_is_fine_tuned_at_the_full_rate(settings, rounds):
     """It comes after the last round, when the rate of a cosine over 20 is 0.006 of the run's."""
     run = Federation(settings.method(), one_each(3.0, -1.0), members=(0,))
     w = run.initial().item()
-    state, row = run.method.server.welcome(run.server, (1,), run.roster)
+    state, row = run.method.server.add_clients(run.server, (1,), run.roster)
     roster = run.roster.plus(1, run.everybody)
     run.clients.add_clients((1,), roster, row)
     round_ = round_of(run_of(rounds), rounds + 1)
     visit = ClientRequest(
         round_, roster, (1,), True, frozenset({"received", "trained"}), True, adapts=True
     )
-    run.clients.visit(visit, run.method.server.down(state, (1,), roster, round_))
+    run.clients.visit(visit, run.method.server.downlink(state, (1,), roster, round_))
     run.clients.commit((1,))
     assert run.model(1, "personal", "received").item() == pytest.approx(-1 + (w + 1) / 4)
     assert run.model(1, "local", "trained").item() == pytest.approx(

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.methods.fedavg import FedAvg
-from pomona.methods.floco import WHOLE, Floco, components, energy, point, spread
+from pomona.methods.floco import WHOLE_SIMPLEX, Floco, components, energy, point, spread
 from problems import Federation, Quadratics, a_round, quadratics, tiny, trained
 
 
@@ -48,14 +48,14 @@ def test_a_point_is_in_the_simplex_and_in_its_region(M, seed, radius):
     a = point(draw, centre, radius)
     assert a.sum() == pytest.approx(1)
     assert (a >= -1e-12).all()
-    if radius < WHOLE:
+    if radius < WHOLE_SIMPLEX:
         assert np.abs(a - centre).sum() <= radius + 1e-9
 
 
 def test_points_of_the_whole_simplex_are_uniform():
     """Their coordinates have mean 1/3, and variance 1/18, that of Dirichlet(1, 1, 1)."""
     draw = np.random.default_rng(0)
-    points = np.stack([point(draw, np.full(3, 1 / 3), WHOLE) for _ in range(20000)])
+    points = np.stack([point(draw, np.full(3, 1 / 3), WHOLE_SIMPLEX) for _ in range(20000)])
     assert points.mean(0) == pytest.approx(np.full(3, 1 / 3), abs=0.005)
     assert points.var(0) == pytest.approx(np.full(3, 1 / 18), abs=0.002)
 
@@ -83,9 +83,9 @@ def test_clients_who_change_alike_are_near_and_others_far():
 def test_regions_begin_after_their_round_for_those_who_were_there():
     run = Federation(Floco(corners=2, region_round=2).method(), quadratics(4, samples=3))
     run.round(a_round(1))
-    assert run.server.radii.flatten().tolist() == [WHOLE] * 4
+    assert run.server.radii.flatten().tolist() == [WHOLE_SIMPLEX] * 4
     run.round(a_round(2), ids=(0, 1, 3))
-    assert run.server.radii.flatten().tolist() == [0.1, 0.1, WHOLE, 0.1]
+    assert run.server.radii.flatten().tolist() == [0.1, 0.1, WHOLE_SIMPLEX, 0.1]
     assert run.server.centres[2].tolist() == [0.5, 0.5]
     centres = run.server.centres
     run.round(a_round(3))

@@ -10,7 +10,7 @@ from test_partners import GROUPS, two_groups
 from torch.testing import assert_close
 
 from pomona.federation.exchange import stack
-from pomona.methods.base import least
+from pomona.methods.base import argmin_loss
 from pomona.methods.fedavg import FedAvg
 from pomona.methods.ifca import IFCA, entry
 from problems import Federation, Quadratics, a_round, judged, quadratics, trained, uneven
@@ -32,7 +32,7 @@ def test_clients_choose_by_loss_and_models_are_means_of_who_chose_them():
     problem = uneven(4, 2, 3)
     run = Federation(IFCA(clusters=3).method(), problem)
     models = run.server.models.clone()
-    down = run.method.server.down(run.server, run.ids, run.roster, a_round())
+    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round())
     assert all(torch.equal(down[entry(k)].bank[0], w) for k, w in enumerate(models))
     run.round(a_round())
     centres = [problem.targets[r].mean(0) for r in problem.rows]
@@ -85,7 +85,7 @@ def test_a_leavers_choice_says_nothing_about_the_members():
 def test_the_least_loss_is_a_number_where_there_is_one():
     """An infinite loss is smaller than none."""
     rows = [[math.nan, 2.0, 1.0], [math.nan, math.inf, math.nan], [math.nan] * 3]
-    assert least(torch.tensor(rows)).tolist() == [2, 1, 0]
+    assert argmin_loss(torch.tensor(rows)).tolist() == [2, 1, 0]
 
 
 def test_a_model_without_a_loss_is_nobodys_choice():

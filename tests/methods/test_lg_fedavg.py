@@ -45,7 +45,7 @@ def test_only_the_shared_layer_travels():
     run = Federation(LGFedAvg().method(), quadratics(3, d=7))
     assert (
         received_bytes(
-            run.method.server.down(run.server, (0, 1, 2), run.roster, a_round()), (0, 1, 2)
+            run.method.server.downlink(run.server, (0, 1, 2), run.roster, a_round()), (0, 1, 2)
         )
         == (8,) * 3
     )

@@ -133,9 +133,9 @@ def test_a_feddpa_model_is_the_sum_of_two_changes(share):
         + 0.5 * ((1 - share) * b[:, :2] @ a[:2] + share * b[:, 2:] @ a[2:])
         for p, (a, b) in zip(parts, pairs, strict=True)
     ]
-    layout = Initial.of(space, lambda _: row, row[:0])
-    changes = Changes.of(layout)
-    assert int(changes.own.sum()) == space.trained // 2
+    layout = Initial.from_space(space, lambda _: row, row[:0])
+    changes = Changes.from_layout(layout)
+    assert int(changes.local.sum()) == space.trained // 2
     module.load_state_dict(space.unpack(row * changes.sum(share, row)), strict=False)
     for part, weight in zip(parts, expected, strict=True):
         assert_close(part.weight.flatten(1), weight)
@@ -168,7 +168,7 @@ def test_a_feddpa_round_by_hand():
 def test_feddpas_global_change_is_fedavgs_and_without_changes_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5, d=7)
     run, plain = trained(FedDPA(), problem), trained(FedAvg(), problem)
-    own = Changes.of(run.initial).own
+    own = Changes.from_layout(run.initial).local
     assert torch.equal(run.server, plain.server[~own])
     problem = quadratics(3, samples=5, d=4)
     run, plain = trained(FedDPA(), problem), trained(FedAvg(), problem)

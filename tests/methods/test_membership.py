@@ -86,7 +86,7 @@ def adapted(run, client, rounds):
     the replies.
     """
     server = run.method.server
-    state, row = server.welcome(run.server, (client,), run.roster)
+    state, row = server.add_clients(run.server, (client,), run.roster)
     roster = run.roster.plus(client, run.everybody)
     run.clients.add_clients((client,), roster, row)
     for number in range(rounds):
@@ -94,7 +94,7 @@ def adapted(run, client, rounds):
         visit = ClientRequest(
             round_, roster, (client,), True, frozenset({"received", "trained"}), True, adapts=True
         )
-        (reply,) = run.clients.visit(visit, server.down(state, (client,), roster, round_))
+        (reply,) = run.clients.visit(visit, server.downlink(state, (client,), roster, round_))
         run.clients.commit((client,))
         if server.separable:
             state = server.aggregate(
@@ -133,7 +133,7 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
     )
     run.round(passes(name, 1))
     seen = []
-    state, row = run.method.server.welcome(run.server, (3,), run.roster)
+    state, row = run.method.server.add_clients(run.server, (3,), run.roster)
     roster = run.roster.plus(3, run.everybody)
     run.clients.add_clients((3,), roster, row)
     for _ in range(2):
@@ -146,7 +146,7 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
             True,
             adapts=True,
         )
-        run.clients.visit(visit, run.method.server.down(state, (3,), roster, visit.round))
+        run.clients.visit(visit, run.method.server.downlink(state, (3,), roster, visit.round))
         run.clients.commit((3,))
         seen.append({str(named): t["w"] for named, t in run.clients.models(3).items()})
     assert same(*seen) or run.method.lasting
@@ -185,7 +185,7 @@ def test_without_a_budget_a_newcomers_row_comes_at_once_though_nobody_could_ask_
         run.round(a_round(number))
     run.only(0, 1, 2)
     for number, there in ((3, {0, 1, 2} if settings.name == "apple" else {0, 1}), (4, {0, 1, 2})):
-        down = run.method.server.down(run.server, run.ids, run.roster, a_round(number))
+        down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
         (bank,) = (rows for rows in down.values() if rows.index.dim() == 2)
         for i, row in zip(run.ids, bank.index.tolist(), strict=True):
             assert {*row} - {i} == there - {i}
@@ -210,7 +210,7 @@ def test_apple_a_newcomer_starts_from_the_mean_core_and_counts_nothing_at_first(
 def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
     run = trained(APPLE(dr_lr=0.01, budget=2), uneven(2, 2, 2, 2), lr=0.1)
     run.only(0, 1, 2)
-    down = run.method.server.down(run.server, run.ids, run.roster, a_round(4))
+    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(4))
     assert not (down["cores"].index == 3).any()
     run.round(a_round(4))
     for i in run.ids:
@@ -260,7 +260,7 @@ def test_fedamp_mixes_members_only():
     run = Federation(FedAMP().method(), uneven(2, 2, 2, 2))
     run.round(a_round(1))
     run.only(0, 2, 3)
-    down = run.method.server.down(run.server, run.ids, run.roster, a_round(2))
+    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(2))
     attention = down["attention"].bank[down["attention"].index]
     assert (attention[:, 1] == 0).all()
     assert_close(attention.sum(1), torch.ones(3, dtype=torch.float64))
@@ -270,7 +270,7 @@ def test_fedamp_mixes_members_only():
 def test_fedfomo_forgets_a_leaver():
     run = trained(FedFomo(epsilon=0.0), uneven(2, 2, 2), 2, lr=0.1)
     run.only(0, 1)
-    down = run.method.server.down(run.server, run.ids, run.roster, a_round(3))
+    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(3))
     assert not (down["models"].index == 2).any()
     run.round(a_round(3))
     assert all(run.state(i).affinity[0, 2] == 0 for i in run.ids)

@@ -61,7 +61,7 @@ def sent(settings, problem, largest, **over):
 
 def model(server, state, ids, roster, round_):
     """The model that the server sends."""
-    rows = server.down(state, ids, roster, round_)["model"]
+    rows = server.downlink(state, ids, roster, round_)["model"]
     return rows.bank[rows.index[0]]
 
 
@@ -109,7 +109,7 @@ def test_no_number_gives_a_member_more_than_the_agreed_share(name, settings, mem
     for value in [None, *EXTREMES]:
         lie = uplink if value is None else forged(uplink, value)
         own = {k: t[0] for k, t in lie.items()}
-        if non_finite(own) or server.flaw(own):
+        if non_finite(own) or server.invalid(own):
             assert value is not None, "an honest member is let in"
             continue
         found = moved(server, state, lie, about)
@@ -141,10 +141,10 @@ def test_fednova_counts_the_steps_that_samples_make(steps):
     honest = server.aggregate(state, uplink, *rest)
     fedavg, before, plain, _ = sent(FedAvg(), problem, 0.5, **about)
     assert torch.equal(honest, fedavg.aggregate(before, plain, *rest))
-    assert server.limited(state, uplink, *rest) == {}
+    assert server.capped_clients(state, uplink, *rest) == {}
     lie = forged(uplink, steps)
     assert torch.equal(server.aggregate(state, lie, *rest), honest)
-    assert server.limited(state, lie, *rest) == {
+    assert server.capped_clients(state, lie, *rest) == {
         0: f"steps {steps:.4g}, and its samples make 8 to 8; it counts by those"
     }
 
@@ -156,7 +156,7 @@ def test_fednova_knows_what_batchnorm_makes_of_a_sample_left_over():
     server, state, uplink, rest = sent(FedNova(), uneven(5, 4, 4), 0.5, batch_size=2, epochs=3)
     assert uplink["steps"].squeeze(1).tolist() == [9, 6, 6]
     for steps, named in ((9, False), (6, False), (5.9, True), (9.1, True)):
-        assert bool(server.limited(state, forged(uplink, steps), *rest)) is named
+        assert bool(server.capped_clients(state, forged(uplink, steps), *rest)) is named
 
 
 @pytest.mark.parametrize(("momentum", "pull"), [(0.0, 0.0), (0.9, 0.0), (0.0, 0.19), (0.9, 0.19)])
@@ -184,7 +184,7 @@ def test_fednova_names_nobody_for_the_rounding_of_many_steps(monkeypatch):
     server, state, uplink, rest = sent(
         FedNova(mu=0.01), uneven(777, 4), 1.0, batch_size=1, epochs=1, momentum=0.5
     )
-    assert server.limited(state, uplink, *rest) == {}
+    assert server.capped_clients(state, uplink, *rest) == {}
 
 
 def test_fednova_under_a_limit_moves_a_model_no_further_than_clients_went():
@@ -217,7 +217,7 @@ def test_q_fedavg_limits_what_a_loss_weighs(times):
     )
     assert found.sum() <= 1 + 1e-9
     if times > 4:
-        (said,) = server.limited(state, lie, *rest).items()
+        (said,) = server.capped_clients(state, lie, *rest).items()
         assert said == (
             0,
             (
@@ -226,7 +226,7 @@ def test_q_fedavg_limits_what_a_loss_weighs(times):
             ),
         )
     else:
-        assert server.limited(state, lie, *rest) == {}
+        assert server.capped_clients(state, lie, *rest) == {}
 
 
 WEIGHTS = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e300)), min_size=1, max_size=8)

@@ -111,7 +111,7 @@ def test_a_part_of_a_row_trains_as_if_it_were_all_there_is():
     short = base.sgd(
         LocalTraining(alone, (0, 1), training.roster, round_), W[:, part].clone(), round_
     )
-    base.sgd(training, W, round_, 1, part=part)
+    base.sgd(training, W, round_, 1, columns=part)
     assert_close(W[:, part], short)
     assert torch.equal(W[:, :1], before[:, :1])
     assert torch.equal(W[:, 3:], before[:, 3:])

@@ -38,7 +38,7 @@ class Thrice(base.MethodSettings):
                     w.sub_(training.gradient(w, batch)[1], alpha=self.strength * round_.lr / 3)
             return None, {"model": W}, {"way": (W - received["model"]).norm(dim=1)}
 
-        return base.Method(fedavg.server(), base.Client(base.no_state, train), CARD)
+        return base.Method(fedavg.server(), base.Client(base.stateless, train), CARD)
 
 
 way = base.Quantity("way", "values", "How far each client went", "distance", "the distance from the received model.")

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from plain_pytorch import Plain, averaged
-from pomona.methods.pfedfda import Gaussians, PFedFDA, beta, estimated, flaw, shares
+from pomona.methods.pfedfda import Gaussians, PFedFDA, beta, estimated, invalid, shares
 from pomona.testing import Federation, class_points
 from problems import a_round
 
@@ -150,9 +150,9 @@ def test_a_class_without_samples_keeps_the_mean_of_all():
 
 def test_what_is_no_covariance_is_refused():
     good = torch.tensor([[2.0, 1], [1, 2]])
-    assert flaw({"covariance": good.flatten()}) is None
+    assert invalid({"covariance": good.flatten()}) is None
     for bad in ([[1.0, 2], [2, 1]], [[2.0, 1], [-1, 2]], [[-1.0, 0], [0, -1]]):
-        assert "covariance" in flaw({"covariance": torch.tensor(bad).flatten()})
+        assert "covariance" in invalid({"covariance": torch.tensor(bad).flatten()})
 
 
 def test_the_server_takes_means_by_samples():

@@ -207,7 +207,7 @@ def test_a_budget_brings_every_gradient_in_turn(budget):
     problem = quadratics(4, samples=3)
     run = Federation(PGFed(mixing="client", budget=budget).method(), problem)
     for number in range(1, 8):
-        down = run.method.server.down(run.server, run.ids, run.roster, a_round(number))
+        down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
         filled = [
             [j for j in row if j != i] for i, row in enumerate(down["gradients"].index.tolist())
         ]
@@ -273,7 +273,7 @@ def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers
     run.server.offsets[0] = -1e30
     before = run.server.model
     run.round(a_round(3, lr=0.1))
-    used = run.method.server.down(run.server, (1, 2), run.roster, a_round(4)).get("weights")
+    used = run.method.server.downlink(run.server, (1, 2), run.roster, a_round(4)).get("weights")
     a = (
         used.bank[used.index].squeeze(1)
         if used
@@ -292,14 +292,16 @@ def test_a_client_whose_risk_others_weigh_by_more_than_the_largest_share_is_name
     """
     server, roster = PGFed().method().server, Roster((4, 4, 4), largest=0.5)
     weights = torch.tensor([[0.2, 7.0, -1.0], [0.5, 0.1, 0.5], [0.3, 90.0, 0.5]])
-    found = server.limited(None, {"weights": weights}, (0, 1, 2), roster, a_round(2))
+    found = server.capped_clients(None, {"weights": weights}, (0, 1, 2), roster, a_round(2))
     assert found == {1: "others weigh its risk by up to 90; it counts by 0.5 at most"}
     assert (
-        server.limited(None, {"weights": weights.clamp_max(0.5)}, (0, 1, 2), roster, a_round(2))
+        server.capped_clients(
+            None, {"weights": weights.clamp_max(0.5)}, (0, 1, 2), roster, a_round(2)
+        )
         == {}
     )
     assert (
-        server.limited(
+        server.capped_clients(
             None, {"weights": weights}, (0, 1, 2), replace(roster, largest=1.0), a_round(2)
         )
         == {}

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
-from pomona.methods import METHODS, apple, is_known, robust, robust_rules
+from pomona.methods import METHODS, apple, is_builtin, robust, robust_rules
 from pomona.methods import resolve as method_of
 from pomona.storage.mapped_tensor import filed
 from pomona.testing import conformance
@@ -184,7 +184,7 @@ def test_a_liar_where_the_steps_begin_does_not_hold_them_there(far, off):
     for _ in range(200):
         W = torch.cat([honest, honest.new_full((1, 30), -far), decoy[None]])
         r = W.norm(dim=1)
-        usual = robust_rules.FAR * robust_rules.weighted_median(r, p)
+        usual = robust_rules.START_RADIUS * robust_rules.weighted_median(r, p)
         decoy = (p * robust_rules.shortening(r, usual)) @ W
     W[-1] = decoy * (1 + off)
     assert float((decoy - 1).norm()) > 50
@@ -306,10 +306,10 @@ def test_clipped_and_krum_name_whom_they_count_for_less():
     for name, said in (("clipped", "counts as one of"), ("krum", "does not count")):
         server = method_of(f"fedrep+{name}")(**({"robust_liars": 0.2} if name == "krum" else {}))
         server = server.method().server
-        found = server.limited(w, {"model": W}, ids, roster, a_round(1))
+        found = server.capped_clients(w, {"model": W}, ids, roster, a_round(1))
         assert list(found) == [5]
         assert said in found[5]
-        assert not server.limited(w, {"model": W[:4]}, ids[:4], roster, a_round(1)).get(5)
+        assert not server.capped_clients(w, {"model": W[:4]}, ids[:4], roster, a_round(1)).get(5)
 
 
 def test_clipped_says_that_its_radius_is_of_clients_that_have_not_moved():
@@ -317,7 +317,9 @@ def test_clipped_says_that_its_radius_is_of_clients_that_have_not_moved():
     for still, named in ((w.repeat(4, 1), True), (w + random(4, 3), False)):
         W = torch.cat([still, 20 + moved])
         server = method_of("fedavg+clipped")().method().server
-        found = server.limited(w, {"model": W}, tuple(range(7)), Roster((1,) * 7), a_round(1))
+        found = server.capped_clients(
+            w, {"model": W}, tuple(range(7)), Roster((1,) * 7), a_round(1)
+        )
         assert set(found) == {4, 5, 6}
         assert all(("most clients have hardly changed" in text) == named for text in found.values())
 
@@ -397,9 +399,9 @@ def test_a_radius_keeps_apple_from_a_liar_and_changes_nothing_without_one(step):
 
 def test_names_are_made_once_and_in_one_order():
     assert method_of("fedrep+median+adam") is method_of("fedrep+median+adam")
-    assert is_known("ditto+ala+krum")
-    assert not is_known("fedrep+adam+median")
-    assert not is_known("fedrep+median+median")
+    assert is_builtin("ditto+ala+krum")
+    assert not is_builtin("fedrep+adam+median")
+    assert not is_builtin("fedrep+median+median")
     title = method_of("fedrep+median+adam")().method().card.presentation.title
     assert title == "FedRep+median+adam"
 

@@ -53,9 +53,10 @@ def states(settings, place):
     state = server.start(initial, ROSTER, 0)
     for number, ids in enumerate(ROUNDS, 1):
         round_ = a_round(number=number, total=len(ROUNDS))
-        down = server.down(state, ids, ROSTER, round_)
+        down = server.downlink(state, ids, ROSTER, round_)
         uplink = {
-            name: place(noise(like, ids, number)) for name, like in server.expects(state).items()
+            name: place(noise(like, ids, number))
+            for name, like in server.uplink_form(state).items()
         }
         state = server.aggregate(state, uplink, ids, ROSTER, round_)
         yield (

@@ -78,7 +78,7 @@ def rounds(name, settings, **over):
     for number in range(1, ROUNDS + 1):
         round_ = round_of(config, number)
         visit = ClientRequest(round_, roster, ids, True, frozenset({"received", "trained"}), True)
-        replies = clients.visit(visit, server.down(state, ids, roster, round_))
+        replies = clients.visit(visit, server.downlink(state, ids, roster, round_))
         state = server.aggregate(state, stack(replies, lambda r: r.uplink), ids, roster, round_)
         clients.commit(ids)
         yield replies, state, roster
@@ -160,17 +160,18 @@ def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
     changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
     scenario = Scenario.prepare(tiny("fednova", **changed))
     server = with_statistics(scenario.config.method.method().server, scenario.initial)
-    sent = server.expects(server.start(scenario.initial, Roster((1, 1)), 0)) | {
+    sent = server.uplink_form(server.start(scenario.initial, Roster((1, 1)), 0)) | {
         "steps": torch.ones(1).double()
     }
     means, variance = sent[STATISTICS].clone(), sent[STATISTICS].clone()
     means[:64], variance[127] = -1.0, -1e-3
-    assert server.flaw(sent) is None
-    assert server.flaw(sent | {STATISTICS: means}) is None
+    assert server.invalid(sent) is None
+    assert server.invalid(sent | {STATISTICS: means}) is None
     assert (
-        server.flaw(sent | {STATISTICS: variance}) == "tensor 'statistics' holds a variance below 0"
+        server.invalid(sent | {STATISTICS: variance})
+        == "tensor 'statistics' holds a variance below 0"
     )
-    assert "steps" in server.flaw(sent | {"steps": torch.zeros(1).double()})
+    assert "steps" in server.invalid(sent | {"steps": torch.zeros(1).double()})
 
 
 def test_admission_knows_that_statistics_are_no_model(monkeypatch):

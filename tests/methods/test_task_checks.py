@@ -41,7 +41,7 @@ class Wrong(base.MethodSettings):
                     dict(training.objective._module.named_parameters())["fc1.bias"].data += 1e-6
             return None, {"model": W}, info
 
-        return replace(method, client=base.Client(base.no_state, train))
+        return replace(method, client=base.Client(base.stateless, train))
 
 
 def test_a_method_without_a_fault_passes():

@@ -347,7 +347,7 @@ def test_a_round_of_many_clients_in_one_call_is_close_on_both_engines(name, sett
     def trained(objective, ids):
         state = method.client.start(scenario.initial, roster, ids, 0)
         # what is there depends on who takes part
-        down = method.server.down(server, longest_first, roster, round_)
+        down = method.server.downlink(server, longest_first, roster, round_)
         copies = StaleModels.in_memory(method.client.keeps, scenario.initial)
         copies.add_clients(longest_first, roster, None)
         places = [longest_first.index(i) for i in ids]

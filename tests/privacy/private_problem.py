@@ -109,7 +109,7 @@ def rounds(
     for number in range(1, count + 1):
         at: Round = a_round(number, **{"batch_size": 4, "epochs": 2, "total": count, **over})
         visit = ClientRequest(at, roster, ids, True, frozenset({"received", "trained"}))
-        got = clients.visit(visit, method.server.down(server, ids, roster, at))
+        got = clients.visit(visit, method.server.downlink(server, ids, roster, at))
         server = method.server.aggregate(server, stack(got, lambda r: r.uplink), ids, roster, at)
         clients.commit(ids)
         replies += got

@@ -86,7 +86,7 @@ def views(path, folder, present, draws):
             server = method.server.start(initial, roster, 0)
             clients.add_clients(ids, roster, None)
             at = a_round(number, batch_size=path.size, epochs=1, total=draws, lr=1.0)
-            down = method.server.down(server, ids, roster, at)
+            down = method.server.downlink(server, ids, roster, at)
             got = clients.visit(ClientRequest(at, roster, ids, True, frozenset({"received", "trained"})), down)  # fmt: skip
             models = [t for r in got for t in r.uplink.values() if t.numel() == p.row.numel()]
             moved = sum(model.flatten().double() - p.row.double() for model in models)

@@ -40,7 +40,7 @@ class CrossEvaluation(base.MethodSettings):
         """The two halves."""
         if not self.places:
             return base.Method(
-                base.no_server(),
+                base.constant_server(),
                 base.Client(base.model_state, judge_given),
                 replace(CARD, models=(GIVEN,)),
             )
@@ -105,7 +105,7 @@ def server(places: frozenset[int]) -> base.Server:
         begin,
         down,
         aggregate,
-        base.welcome_initial,
+        base.add_from_initial,
         lambda sent: {"model": sent.models[0]},
         relays={"models": "model"},
     )

@@ -177,7 +177,7 @@ def _html(audit: Audit) -> str:
         both=(figure, figure.png()) if figure else None,
         runs=findings.runs,
         unfit=audit.unfit,
-        tells=[*card.exchange.tells.values()],
+        tells=[*card.exchange.reveals.values()],
         down=card.exchange.down,
         up=card.exchange.up,
         private=bool(config.privacy),

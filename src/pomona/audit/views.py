@@ -53,14 +53,14 @@ class Readable:
         roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
         marked = initial.instead(torch.arange(len(initial()), dtype=torch.float32))
         state = server.start(marked, roster, scenario.config.seed)
-        downlink = server.down(state, roster.members, roster, round_of(scenario.config, 1))
+        downlink = server.downlink(state, roster.members, roster, round_of(scenario.config, 1))
         first = {
             n: rows.bank[0] for n, rows in downlink.items()
         }  # all are alike in the first round
         size = len(initial())
         models = _models(first, size)
         single = frozenset(name for name in models if downlink[name].index.dim() == 2)
-        return cls(_models(server.expects(state), size), models, single, size)
+        return cls(_models(server.uplink_form(state), size), models, single, size)
 
 
 def _models(entries: Mapping[str, Tensor], size: int) -> dict[str, Tensor]:

@@ -52,8 +52,8 @@ class Expected:
         sizes: the clients asked, with the number of training samples that each registered.
         spec: example tensors by name, on any device, e.g. "meta"; names, shapes and dtypes count.
         members: number of clients in the federation; integers in an uplink are their ids.
-        flaw: the method's own check of a well-formed uplink, as ``Server.flaw``.
-        auxiliary: names of tensors that are not models, as ``Exchange.beside``.
+        flaw: the method's own check of a well-formed uplink, as ``Server.invalid``.
+        auxiliary: names of tensors that are not models, as ``Exchange.non_model_entries``.
         downlink: what the server sent to these clients.
         initial: the run's initial model.
     """

@@ -36,11 +36,11 @@ def with_statistics(server: Server, initial: Initial) -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> WithStatistics:
         return WithStatistics(server.start(initial, roster, seed), initial.statistics)
 
-    def down(
+    def downlink(
         state: WithStatistics, ids: tuple[int, ...], roster: Roster, round_: Round
     ) -> Downlink:
-        downlink = server.down(state.method, ids, roster, round_)
-        return {**downlink, STATISTICS: Rows.same(state.statistics, len(ids))}
+        downlink = server.downlink(state.method, ids, roster, round_)
+        return {**downlink, STATISTICS: Rows.broadcast(state.statistics, len(ids))}
 
     def aggregate(
         state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
@@ -50,38 +50,38 @@ def with_statistics(server: Server, initial: Initial) -> Server:
             server.aggregate(state.method, without_statistics(uplink), ids, roster, round_), mean
         )
 
-    def welcome(
+    def add_clients(
         state: WithStatistics, ids: tuple[int, ...], roster: Roster
     ) -> tuple[WithStatistics, Tensor | None]:
-        inner, row = server.welcome(state.method, ids, roster)
+        inner, row = server.add_clients(state.method, ids, roster)
         return replace(state, method=inner), row
 
-    def expects(state: WithStatistics) -> Uplink:
-        return {**server.expects(state.method), STATISTICS: state.statistics}
+    def uplink_form(state: WithStatistics) -> Uplink:
+        return {**server.uplink_form(state.method), STATISTICS: state.statistics}
 
     def closing(state: WithStatistics, roster: Roster, round_: Round) -> str | None:
         return server.closing(state.method, roster, round_)
 
-    def limited(
+    def capped_clients(
         state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
     ) -> Mapping[int, str]:
-        return server.limited(state.method, without_statistics(uplink), ids, roster, round_)
+        return server.capped_clients(state.method, without_statistics(uplink), ids, roster, round_)
 
-    def flaw(uplink: Uplink) -> str | None:
+    def invalid(uplink: Uplink) -> str | None:
         if any(bool((uplink[STATISTICS][variance] < 0).any()) for variance in initial.variances):
             return f"tensor '{STATISTICS}' holds a variance below 0"
-        return server.flaw(without_statistics(uplink))
+        return server.invalid(without_statistics(uplink))
 
     return replace(
         server,
         start=start,
-        down=down,
+        downlink=downlink,
         aggregate=aggregate,
-        welcome=welcome,
-        expects=expects,
+        add_clients=add_clients,
+        uplink_form=uplink_form,
         closing=closing,
-        flaw=flaw,
-        limited=limited,
+        invalid=invalid,
+        capped_clients=capped_clients,
     )
 
 

@@ -100,7 +100,7 @@ def downlink_part(downlink: Mapping[str, Rows | Copies], positions: Sequence[int
     part of a bank.
     """
     return {
-        name: rows.bank[rows.index[positions]] if rows.index.dim() == 1 else rows.part(positions)
+        name: rows.bank[rows.index[positions]] if rows.index.dim() == 1 else rows.select(positions)
         for name, rows in downlink.items()
     }
 

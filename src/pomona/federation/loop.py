@@ -245,7 +245,7 @@ class Loop:
         new = tuple(i for i in current.members if not previous.sizes[i])
         if number == 1 or not new:
             return state
-        state, row = self.server.welcome(state, new, previous)
+        state, row = self.server.add_clients(state, new, previous)
         self.transport.add_clients(new, current, row)
         return state
 
@@ -306,10 +306,12 @@ class Loop:
             plan.round, plan.roster, plan.cohort, True, plan.watched, plan.keep_models, best
         )
         uplink, answers = self._collect(
-            visit, self.server.down(state, plan.cohort, plan.roster, plan.round), state
+            visit, self.server.downlink(state, plan.cohort, plan.roster, plan.round), state
         )
         context = answers.ids, plan.roster, plan.round
-        limited = self._name_limited(self.server.limited(state, uplink, *context), plan.number)
+        limited = self._name_limited(
+            self.server.capped_clients(state, uplink, *context), plan.number
+        )
         return self.server.aggregate(state, uplink, *context), replace(answers, limited=limited)
 
     def _collect(
@@ -347,7 +349,7 @@ class Loop:
 
         With a quorum, too few uplinks are asked for again: a silo may have been away for a moment.
         """
-        spec, number = self.server.expects(state), visit.round.number
+        spec, number = self.server.uplink_form(state), visit.round.number
         visit = replace(visit, expects={name: t.to("meta") for name, t in spec.items()})
         expected = Expected(
             self.transport.run,
@@ -355,8 +357,8 @@ class Loop:
             {i: visit.roster.sizes[i] for i in visit.ids},
             spec,
             len(visit.roster),
-            self.server.flaw,
-            self.config.method.method().card.exchange.beside() | {STATISTICS},
+            self.server.invalid,
+            self.config.method.method().card.exchange.non_model_entries() | {STATISTICS},
             downlink,
             self.initial,
         )
@@ -413,7 +415,7 @@ class Loop:
         """Name the client whose last used uplink was the largest; empty if there is no other to
         compare it with, as in a sum.
         """
-        auxiliary = self.config.method.method().card.exchange.beside() | {STATISTICS}
+        auxiliary = self.config.method.method().card.exchange.non_model_entries() | {STATISTICS}
         top = None if self.config.secure_aggregation else largest(self._history.latest, auxiliary)
         if top is None:
             return ""
@@ -459,7 +461,7 @@ class Loop:
                 keep_models=keep_models,
                 best=best,
             )
-            downlink = self.server.down(state, ids, roster, round_)
+            downlink = self.server.downlink(state, ids, roster, round_)
             arrivals = self.transport.visit(visit, downlink)
             self._notify_observer(visit, downlink, arrivals)
             for arrival in arrivals:
@@ -473,7 +475,7 @@ class Loop:
     def _adapt(self, state: Any, client: int) -> None:
         """Personalize for a client that did not train, on a private copy of the server state."""
         rounds, last = self.config.adapt_rounds, self.last
-        state, row = self.server.welcome(state, (client,), self._roster(last))
+        state, row = self.server.add_clients(state, (client,), self._roster(last))
         roster = self.schedule.roster(last, guest=client)
         self.transport.add_clients((client,), roster, row)
         for number in range(last + 1, last + rounds + 1):
@@ -483,7 +485,7 @@ class Loop:
                 round_, roster, (client,), True, watched, keep_models=final, adapts=True
             )
             (arrival,) = self.transport.visit(
-                visit, self.server.down(state, (client,), roster, round_)
+                visit, self.server.downlink(state, (client,), roster, round_)
             )
             reply = arrival.reply
             if reply.fault:

@@ -394,7 +394,7 @@ def _referred(rows: Rows | Copies) -> Rows | Copies:
 
 def _subset(rows: Rows | Copies, positions: Sequence[int]) -> Rows | Copies:
     """Return the part of some receivers, without rows of no use to them."""
-    subset = rows.part(positions)
+    subset = rows.select(positions)
     if isinstance(subset, Copies):
         return Copies(cast(StoreBank, subset.bank).only(subset.index), subset.index, subset.came)
     if isinstance(cast(object, subset.bank), _Stored):

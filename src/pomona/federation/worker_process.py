@@ -32,7 +32,7 @@ class Processes:
 
     def deal(self, received: DownlinkPart) -> Callable[[Sequence[int]], DownlinkPart]:
         """Return what a worker is sent of a downlink; its banks are in shared memory."""
-        return lambda positions: {name: rows.part(positions) for name, rows in received.items()}
+        return lambda positions: {name: rows.select(positions) for name, rows in received.items()}
 
 
 class WorkerProcess:

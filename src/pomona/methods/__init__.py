@@ -63,7 +63,7 @@ from pomona.methods.robust import RULES, robustified
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.methods.separate import Separate
 
-_ALL: tuple[type[MethodSettings], ...] = (
+_CLASSES: tuple[type[MethodSettings], ...] = (
     Separate,
     FedAvg,
     FedAvgLocal,
@@ -127,17 +127,15 @@ _ALL: tuple[type[MethodSettings], ...] = (
     Auto,
 )
 
-METHODS: dict[str, type[MethodSettings]] = {
-    kind.model_fields["name"].default: kind for kind in _ALL
-}
+METHODS: dict[str, type[MethodSettings]] = {c.model_fields["name"].default: c for c in _CLASSES}
 
 
 SUFFIXES = (*RULES, *OPTIMIZERS)
-"""What may follow a name after a plus sign: robust rules, server optimizers."""
+"""Suffixes of a method's name, after a plus sign: robust rules and server optimizers."""
 
 
-def _apart(name: str) -> tuple[str, list[str]]:
-    """Return a method's own name, and the robust rule and server optimizer that follow it."""
+def _split_suffixes(name: str) -> tuple[str, list[str]]:
+    """Split a method's name into its base name and its suffixes: robust rule, server optimizer."""
     suffixes: list[str] = []
     for table in (OPTIMIZERS, RULES):
         inner, _, suffix = name.rpartition("+")
@@ -146,11 +144,11 @@ def _apart(name: str) -> tuple[str, list[str]]:
     return name, suffixes
 
 
-def is_known(name: str) -> bool:
+def is_builtin(name: str) -> bool:
     """Return whether a name is in ``METHODS``, or is one of them with a robust rule, a server
     optimizer, or both in this order (``fedrep+median+adam``).
     """
-    return _apart(name)[0] in METHODS
+    return _split_suffixes(name)[0] in METHODS
 
 
 def resolve(name: str) -> type[MethodSettings]:
@@ -160,18 +158,22 @@ def resolve(name: str) -> type[MethodSettings]:
     Raises ConfigError for an unknown name, a rule or a server optimizer on a method that does not
     average, a module that cannot be imported, or an object that is not a method.
     """
-    if is_known(name):
-        plain, suffixes = _apart(name)
-        kind = METHODS[plain]
+    if is_builtin(name):
+        base_name, suffixes = _split_suffixes(name)
+        settings_class = METHODS[base_name]
         for suffix in suffixes:
-            kind = (robustified if suffix in RULES else optimized)(kind, suffix)
-        return kind
+            settings_class = (robustified if suffix in RULES else optimized)(settings_class, suffix)
+        return settings_class
     if ":" not in name:
         raise ConfigError(f"unknown method {name!r}; {near(name, METHODS)}")
-    kind = own(name)
-    if not (isinstance(kind, type) and issubclass(kind, MethodSettings) and not isabstract(kind)):
+    settings_class = own(name)
+    if not (
+        isinstance(settings_class, type)
+        and issubclass(settings_class, MethodSettings)
+        and not isabstract(settings_class)
+    ):
         raise ConfigError(
             f"{name} is not a method; give a subclass of pomona.methods.base.MethodSettings that "
             "defines method()"
         )
-    return kind
+    return settings_class

@@ -27,29 +27,29 @@ from pomona.methods.suffixes import with_suffix
 
 
 def with_ala(
-    kind: type[base.MethodSettings],
+    settings_class: type[base.MethodSettings],
     personal: bool = False,
     model: str = "model",
-    without: tuple[str, ...] = (),
+    replaced_keys: tuple[str, ...] = (),
 ) -> type[base.MethodSettings]:
     """Return settings that combine a method's with ALA's in one section; ALA runs before local
     training.
 
     Args:
-        kind: the method's settings; the new ones are called ``NAME+ala``, and must be bound to
+        settings_class: the method's settings; the new ones are called ``NAME+ala``, and must be bound to
             ``KINDALA``.
         personal: whether ALA's start is the method's headline model.
         model: the received model from which local training starts.
-        without: the method's keys that ALA replaces; they are not available.
+        replaced_keys: the method's keys that ALA replaces; they are not available.
     """
 
     def method(settings: Any) -> base.Method:
-        inner = kind.method(settings)
-        half = adaptive(inner.client, settings, personal, model)
-        return replace(inner, client=half, card=adaptive_card(inner.card, settings, personal))
+        inner = settings_class.method(settings)
+        client = adaptive(inner.client, settings, personal, model)
+        return replace(inner, client=client, card=adaptive_card(inner.card, settings, personal))
 
-    fixed = {key: kind.model_fields[key].default for key in without}
-    return with_suffix(kind, "ALA", ALA, method, fixed=fixed)
+    fixed = {key: settings_class.model_fields[key].default for key in replaced_keys}
+    return with_suffix(settings_class, "ALA", ALA, method, fixed=fixed)
 
 
 FedProxALA = with_ala(FedProx, personal=True)
@@ -58,4 +58,4 @@ PFedMeALA = with_ala(PFedMe)
 DittoALA = with_ala(Ditto)  # its global part trains from ALA's start
 FedPHPALA = with_ala(FedPHP)
 # the start is between the cloud model and the own one
-FedAMPALA = with_ala(FedAMP, model="cloud", without=("start",))
+FedAMPALA = with_ala(FedAMP, model="cloud", replaced_keys=("start",))

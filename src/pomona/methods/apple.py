@@ -74,12 +74,12 @@ from pomona.methods import base
 from pomona.methods.apple_steps import RULES, Mixing
 from pomona.methods.request_bank import (
     by_relations,
+    initial_requests,
     limit,
-    others,
+    other_clients,
     request,
-    servable,
+    requestable,
     served,
-    unasked,
     unlimited,
 )
 from pomona.methods.robust_rules import clipped, median
@@ -145,7 +145,7 @@ class APPLE(base.MethodSettings):
                 card,
                 exchange=replace(
                     card.exchange,
-                    tells={"request": f"whose cores it wants next, at most {self.budget}"},
+                    reveals={"request": f"whose cores it wants next, at most {self.budget}"},
                 ),
             )
         return base.Method(
@@ -189,18 +189,20 @@ def server(settings: APPLE) -> base.Server:
         # Clients that keep copies compute the initial cores themselves; others must receive them.
         offered = torch.full((N,), unlimited(settings.budget, N))
         return Bank(
-            initial_cores(settings, initial, range(N)), offered, unasked(settings.budget, N)
+            initial_cores(settings, initial, range(N)),
+            offered,
+            initial_requests(settings.budget, N),
         )
 
-    def down(
+    def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        there = bank.offered & roster.known
-        index = torch.stack([wishes(settings, bank, there, i, roster, round_) for i in ids])
-        down = {"cores": base.Rows(bank.cores, index)}
+        available = bank.offered & roster.known
+        index = torch.stack([served_ids(settings, bank, available, i, roster, round_) for i in ids])
+        entries = {"cores": base.Rows(bank.cores, index)}
         if unlimited(settings.budget, len(roster)):
-            return down
-        return {**down, "available": base.Rows.same(servable(there, ids), len(ids))}
+            return entries
+        return {**entries, "available": base.Rows.broadcast(requestable(available, ids), len(ids))}
 
     def aggregate(
         bank: Bank,
@@ -214,17 +216,23 @@ def server(settings: APPLE) -> base.Server:
             base.replace_rows(bank.cores, ids, uplink["core"]), handed_out(bank, ids), requests
         )
 
-    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.members_mean(bank.cores, roster)
         return Bank(
             base.replace_rows(bank.cores, ids, row), handed_out(bank, ids), bank.requests
         ), row
 
-    def expects(bank: Bank) -> base.Uplink:
+    def uplink_form(bank: Bank) -> base.Uplink:
         return {"core": bank.cores[0], "request": bank.requests[0]}
 
     return base.Server(
-        start, down, aggregate, welcome, expects, separable=True, relays={"cores": "core"}
+        start,
+        downlink,
+        aggregate,
+        add_clients,
+        uplink_form,
+        separable=True,
+        relays={"cores": "core"},
     )
 
 
@@ -233,19 +241,24 @@ def handed_out(bank: Bank, ids: tuple[int, ...]) -> Tensor:
     return bank.offered.index_fill(0, torch.tensor(ids, dtype=torch.long), True)
 
 
-def wishes(
-    settings: APPLE, bank: Bank, there: Tensor, client: int, roster: base.Roster, round_: base.Round
+def served_ids(
+    settings: APPLE,
+    bank: Bank,
+    available: Tensor,
+    client: int,
+    roster: base.Roster,
+    round_: base.Round,
 ) -> Tensor:
     """Return the available ids (M,) that a client requested; its own id marks an empty place.
 
     Without a budget these are all, also who joined since. Before its first uplink it has requested
     none; choosing among cores never downloaded needs no private data.
     """
-    asked, fetched = bank.requests[client], torch.zeros_like(there)
-    if unlimited(settings.budget, len(roster)) or (asked == client).all():
-        now = round_.seed, round_.number
-        return choose(settings, roster.shares, fetched, there, client, roster, *now)
-    return served(asked, there, client)
+    requested, fetched = bank.requests[client], torch.zeros_like(available)
+    if unlimited(settings.budget, len(roster)) or (requested == client).all():
+        round_key = round_.seed, round_.number
+        return choose(settings, roster.shares, fetched, available, client, roster, *round_key)
+    return served(requested, available, client)
 
 
 def initial_cores(settings: APPLE, initial: base.Initial, ids: Sequence[int]) -> Tensor:
@@ -282,46 +295,48 @@ def client(settings: APPLE) -> base.Client:
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> APPLEState:
         n, cores = len(ids), initial_cores(settings, initial, ids).clone()
-        seen = torch.zeros(n, len(roster), dtype=torch.bool)
+        fetched = torch.zeros(n, len(roster), dtype=torch.bool)
         return APPLEState(
-            cores, roster.shares.to(cores).repeat(n, 1), seen, rule.origin(initial(), n)
+            cores, roster.shares.to(cores).repeat(n, 1), fetched, rule.origin(initial(), n)
         )
 
     def copies(initial: base.Initial, roster: base.Roster) -> base.Rows:
         N = len(roster)
         if unlimited(settings.budget, N):
-            return base.Rows.same(initial(), 0)  # every round brings all
+            return base.Rows.broadcast(initial(), 0)  # every round brings all
         if settings.core_init == "common":
-            return base.Rows.same(initial(), N)
+            return base.Rows.broadcast(initial(), N)
         return base.Rows(initial_cores(settings, initial, range(N)), torch.arange(N))
 
     def train(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
-        known = training.roster.known.to(state.dr.device)
-        cores, came = downloaded(received["cores"])
+        members = training.roster.known.to(state.dr.device)
+        cores, received_ids = downloaded(received["cores"])
         if settings.core_radius:
-            cores = bounded(cores, state.core, training.clients, known, settings.core_radius)
+            cores = bounded(cores, state.core, training.clients, members, settings.core_radius)
         cores = training.objective.mixing_layout(cores)
-        seen = state.seen.scatter(1, came, True)
-        P = state.dr.masked_fill(~known, 0)
+        fetched = state.seen.scatter(1, received_ids, True)
+        P = state.dr.masked_fill(~members, 0)
         p0 = training.roster.shares.to(P)
-        own = torch.nn.functional.one_hot(training.ids, P.shape[1]).bool().to(P.device)
+        is_self = torch.nn.functional.one_hot(training.ids, P.shape[1]).bool().to(P.device)
         mixing = Mixing(
-            cores, state.origin, own, known, p0, schedule(settings, round_) * settings.mu
+            cores, state.origin, is_self, members, p0, schedule(settings, round_) * settings.mu
         )
         C, P, model = rule.move(state.core, P, mixing, training, round_, settings.dr_lr)
         if training.watches("trained"):
             training.observe("personal", model(), "trained")
-        available = received.get("available", training.roster.known.expand_as(seen))
-        asks = torch.stack(
+        available = received.get("available", training.roster.known.expand_as(fetched))
+        requests = torch.stack(
             [
-                choose(settings, p, f, there, i, training.roster, round_.seed, round_.number + 1)
-                for p, f, there, i in zip(P.cpu(), seen, available, training.clients, strict=True)
+                choose(settings, p, f, offered, i, training.roster, round_.seed, round_.number + 1)
+                for p, f, offered, i in zip(
+                    P.cpu(), fetched, available, training.clients, strict=True
+                )
             ]
         )
         info = {"dr": P, "schedule": torch.full((len(P),), schedule(settings, round_))}
-        return APPLEState(C, P, seen, state.origin), {"core": C, "request": asks}, info
+        return APPLEState(C, P, fetched, state.origin), {"core": C, "request": requests}, info
 
     def adapt(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
@@ -347,30 +362,34 @@ def downloaded(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
     M).
     """
     return (
-        (offer.rows(), offer.came) if isinstance(offer, base.Copies) else (offer.bank, offer.index)
+        (offer.rows(), offer.received)
+        if isinstance(offer, base.Copies)
+        else (offer.bank, offer.index)
     )
 
 
-def bounded(cores: Tensor, C: Tensor, clients: tuple[int, ...], known: Tensor, c: float) -> Tensor:
+def bounded(
+    cores: Tensor, C: Tensor, clients: tuple[int, ...], members: Tensor, c: float
+) -> Tensor:
     """Return downloaded cores (N, d) or (n, N, d) within reach of their median, for clients whose
     own current cores, which no download has, are C (n, d); copies (n, N, d) if there are several.
     """
     copies = cores if cores.dim() == 3 else [cores] * len(C)
-    near = [
-        within_reach(base.replace_rows(held, (i,), core), known, c)
-        for i, core, held in zip(clients, C, copies, strict=True)
+    clipped_cores = [
+        within_reach(base.replace_rows(client_copies, (i,), core), members, c)
+        for i, core, client_copies in zip(clients, C, copies, strict=True)
     ]
-    return torch.stack(near) if cores.dim() == 3 or len(C) > 1 else near[0]
+    return torch.stack(clipped_cores) if cores.dim() == 3 or len(C) > 1 else clipped_cores[0]
 
 
-def within_reach(cores: Tensor, known: Tensor, c: float) -> Tensor:
+def within_reach(cores: Tensor, members: Tensor, c: float) -> Tensor:
     """Return cores (N, d) in which each member's is at most c median distances from the members'
     median; the same tensor if none moved.
     """
-    there = base.chunked(cores)[known].compute()
-    near = clipped(there, median(there), c)
-    ids = tuple(known.nonzero().squeeze(1).tolist())
-    return cores if near is there else base.replace_rows(cores, ids, near)
+    member_cores = base.chunked(cores)[members].compute()
+    clipped_cores = clipped(member_cores, median(member_cores), c)
+    ids = tuple(members.nonzero().squeeze(1).tolist())
+    return cores if clipped_cores is member_cores else base.replace_rows(cores, ids, clipped_cores)
 
 
 def choose(
@@ -386,10 +405,10 @@ def choose(
     """Return a client's request (M,) for round ``number`` (A.2), from those available (N,)."""
     if settings.selection == "private":
         return by_relations(p, fetched, available, client, roster, settings.budget, seed, number)
-    ids, places = others(available, client), limit(settings.budget, len(roster))
+    ids, size = other_clients(available, client), limit(settings.budget, len(roster))
     draw = stream(seed, "request", number, client)
-    chosen = draw.choice(ids, min(places, len(ids)), replace=False)
-    return request(chosen.tolist(), client, places)
+    chosen = draw.choice(ids, min(size, len(ids)), replace=False)
+    return request(chosen.tolist(), client, size)
 
 
 QUANTITIES = (
@@ -415,7 +434,7 @@ CARD = base.Card(
         up="1",
         private="the directed relationships and the personal model",
         keeps="its core and its DR row; under a budget copies of all cores (N models)",
-        tells={"request": "whose cores it wants next: everybody's"},
+        reveals={"request": "whose cores it wants next: everybody's"},
     ),
     headline=("personal", "trained"),
     joining=(

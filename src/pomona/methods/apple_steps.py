@@ -25,15 +25,15 @@ class Mixing:
     """The models that clients mix in a round.
 
     ``copies`` of all cores: (N, d) if all clients have the same, else (n, N, d); ``origins`` (n,
-    d), from which progress is measured; ``own`` (n, N) marks a client's own position, ``known``
+    d), from which progress is measured; ``is_self`` (n, N) marks a client's own position, ``members``
     (N,) the members; ``p0`` (N,) the shares to which ``pull``, i.e. lambda(r) mu, draws the
     relationships.
     """
 
     copies: Tensor
     origins: Tensor
-    own: Tensor
-    known: Tensor
+    is_self: Tensor
+    members: Tensor
     p0: Tensor
     pull: float
 
@@ -47,7 +47,7 @@ class Mixing:
 
 
 # cores (n, d), relationships (n, N), the personal models (n, d)
-Moved = tuple[Tensor, Tensor, Callable[[], Tensor]]
+Updated = tuple[Tensor, Tensor, Callable[[], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Rule:
     ``rate``: the setting of a rate that has to fit the task, besides lr.
     """
 
-    move: Callable[[Tensor, Tensor, Mixing, base.LocalTraining, base.Round, float | None], Moved]
+    move: Callable[[Tensor, Tensor, Mixing, base.LocalTraining, base.Round, float | None], Updated]
     origin: Callable[[Tensor, int], Tensor]
     unseen: Callable[[base.Round], base.Round]
     rate: str | None
@@ -73,17 +73,17 @@ def paper(
     training: base.LocalTraining,
     round_: base.Round,
     dr_lr: float | None,
-) -> Moved:
+) -> Updated:
     """Apply eqs. 5 and 6 to rows C (n, d) and P (n, N) step by step, in place; ``dr_lr`` is 0.001
     if not set.
     """
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
-    rows = (C, P, base.optimizer_state(C, round_), base.optimizer_state(P, round_), mixing.own)
+    rows = (C, P, base.optimizer_state(C, round_), base.optimizer_state(P, round_), mixing.is_self)
     for batch, c, p, vc, vp, mine in training.steps(round_.passes, *rows):
         mixture = Mixture(p, mine, mixing.copies_of(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
-        base.optimizer_step(p, (slopes + mixing.penalty(p)) * mixing.known, vp, dr_round)
-    return C, P, lambda: training.objective.mixtures(Mixture(P, mixing.own, mixing.copies, C))
+        base.optimizer_step(p, (slopes + mixing.penalty(p)) * mixing.members, vp, dr_round)
+    return C, P, lambda: training.objective.mixtures(Mixture(P, mixing.is_self, mixing.copies, C))
 
 
 def local(
@@ -93,7 +93,7 @@ def local(
     training: base.LocalTraining,
     round_: base.Round,
     dr_lr: float | None,
-) -> Moved:
+) -> Updated:
     """Apply the extension: W (n, d) starts at the mixture and is trained separately, together with
     rows P (n, N).
 
@@ -103,20 +103,20 @@ def local(
     W, rates = mixture(C, P, mixing), safe_rates(C, mixing, round_, dr_lr)
     dr_round = relationships_round(round_, 1.0)
     states = base.optimizer_state(W, round_), base.optimizer_state(P, round_)
-    rows = (W, P, *states, mixing.own, C, mixing.origins, rates)
+    rows = (W, P, *states, mixing.is_self, C, mixing.origins, rates)
     for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.passes, *rows):
         C0 = mixing.copies_of(len(w))
         _, G = training.gradient(w, batch)
         slopes = training.objective.products(Mixture(p, mine, C0, c), G) - (G * o).sum(
             1, keepdim=True
         )
-        slopes = (slopes + mixing.penalty(p)) * mixing.known
+        slopes = (slopes + mixing.penalty(p)) * mixing.members
         # a matrix product's bits would depend on the other clients in the call
         D = (rate * slopes.unsqueeze(1)).sum(2)
         base.optimizer_step(w, G, vw, round_)
-        before = p.clone()
+        previous = p.clone()
         base.optimizer_step(p, D, vp, dr_round)
-        change = p - before
+        change = p - previous
         w.add_(
             training.objective.mixtures(Mixture(change, mine, C0, c)).addcmul_(
                 change.sum(1, keepdim=True), o, value=-1
@@ -136,15 +136,16 @@ def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
     """Return o_i + sum_j p_ij (c_j - o_i) (n, d): exactly c_i for a one-hot row, and if all cores
     are the origin.
     """
-    others = P.masked_fill(mixing.own, 0).unsqueeze(1)
-    over = P.sum(1, keepdim=True) - 1
+    other_weights = P.masked_fill(mixing.is_self, 0).unsqueeze(1)
+    excess = P.sum(1, keepdim=True) - 1
 
     def mix(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
         # Relative to the own core: the sum over others is exactly 0 in both cases.
         apart = [
-            (q @ ((C0[k] if C0.dim() == 3 else C0) - c[k])).squeeze(0) for k, q in enumerate(others)
+            (q @ ((C0[k] if C0.dim() == 3 else C0) - c[k])).squeeze(0)
+            for k, q in enumerate(other_weights)
         ]
-        return c + torch.stack(apart) + over * (c - o)
+        return c + torch.stack(apart) + excess * (c - o)
 
     return base.chunked(mixing.copies).apply(mix, C, mixing.origins).compute()
 
@@ -158,28 +159,28 @@ def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | Non
     origin, since there is nothing to choose from.
     """
     largest = math.inf if dr_lr is None else dr_lr * round_.decay
-    lr, least = (
+    lr, inverse_dr_lr = (
         torch.tensor(round_.lr, dtype=torch.float64),
         1 / torch.tensor(largest, dtype=torch.float64),
     )
-    rates = C.new_zeros(len(C), len(mixing.known), len(mixing.known))
-    members = mixing.known.nonzero().squeeze(1)
+    rates = C.new_zeros(len(C), len(mixing.members), len(mixing.members))
+    ids = mixing.members.nonzero().squeeze(1)
     for k in range(len(C)):
         values, vectors = torch.linalg.eigh(_products(C, mixing, k))
         values = values.clamp_min(0)
-        damped = (values + values.mean()) / lr + (mixing.pull + least)
+        damped = (values + values.mean()) / lr + (mixing.pull + inverse_dr_lr)
         inverse = torch.where(values.sum() > 0, 1 / damped, 0)
-        rates[k, members.unsqueeze(1), members] = (vectors * inverse) @ vectors.T
+        rates[k, ids.unsqueeze(1), ids] = (vectors * inverse) @ vectors.T
     return rates
 
 
 def _products(C: Tensor, mixing: Mixing, k: int) -> Tensor:
     """Return the products (m, m) of all pairs of members' progress, as held by client k."""
     copies = mixing.copies[k] if mixing.copies.dim() == 3 else mixing.copies
-    own = mixing.own[k].unsqueeze(1)
+    is_self = mixing.is_self[k].unsqueeze(1)
 
     def progress(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
-        return (torch.where(own, c, C0) - o)[mixing.known]
+        return (torch.where(is_self, c, C0) - o)[mixing.members]
 
     return base.chunked(copies).apply(progress, C[k : k + 1], mixing.origins[k : k + 1]).gram()
 

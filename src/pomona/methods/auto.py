@@ -1,4 +1,4 @@
-"""auto: four methods side by side, of which each client takes what is best on its validation samples.
+"""auto: four methods side by side, of which each client takes the best on its validation samples.
 
 A choice of this package, not of a paper, for those who do not want to search for a method.
 
@@ -19,7 +19,7 @@ others and two more down, and nearly three up. Under privacy their gradients on 
 four.
 
 Named models: ``personal`` is the chosen one; ``alone``, ``average``, ``shared`` and ``mixed`` are
-evaluated beside it. Newcomers start all four from the initial model.
+evaluated as well. Newcomers start all four from the initial model.
 """
 
 from collections.abc import Callable, Mapping
@@ -56,12 +56,13 @@ class Auto(base.MethodSettings):
         """Return the method: both halves and its card."""
         methods = {name: settings.method() for name, settings in FOUR.items()}
         gradients = tuple(g for m in methods.values() for g in m.card.privacy.gradients)
-        tells = {
-            f"mixed_{entry}": what for entry, what in methods["mixed"].card.exchange.tells.items()
+        reveals = {
+            f"mixed_{entry}": phrase
+            for entry, phrase in methods["mixed"].card.exchange.reveals.items()
         }
         exchange = replace(
             CARD.exchange,
-            tells={**CARD.exchange.tells, **tells},
+            reveals={**CARD.exchange.reveals, **reveals},
             down_models=lambda clients: clients + 1,
         )
         card = replace(CARD, privacy=base.PrivacyCost(gradients=gradients), exchange=exchange)
@@ -80,38 +81,40 @@ class Four:
     mixed: Any
 
 
-def entries(of: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
+def flatten(nested: Mapping[str, Mapping[str, T]]) -> dict[str, T]:
     """Return the entries of the four under one name each."""
-    return {f"{name}_{entry}": row for name, own in of.items() for entry, row in own.items()}
+    return {f"{name}_{entry}": row for name, rows in nested.items() for entry, row in rows.items()}
 
 
-def part(named: Mapping[str, T], name: str) -> dict[str, T]:
+def method_entries(entries: Mapping[str, T], name: str) -> dict[str, T]:
     """Return the entries of one of the four under their own names."""
-    start = f"{name}_"
+    prefix = f"{name}_"
     return {
-        entry.removeprefix(start): row for entry, row in named.items() if entry.startswith(start)
+        entry.removeprefix(prefix): row
+        for entry, row in entries.items()
+        if entry.startswith(prefix)
     }
 
 
-def all_four(of: Callable[[str], Any]) -> Four:
+def all_four(make: Callable[[str], Any]) -> Four:
     """Return a state of what a function makes of each name."""
-    return Four(**{name: of(name) for name in FOUR})
+    return Four(**{name: make(name) for name in FOUR})
 
 
 def server(servers: Mapping[str, base.Server]) -> base.Server:
     """Run the four servers; training alone has none, and in its place the initial model is kept."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Four:
-        own = all_four(lambda name: servers[name].start(initial, roster, seed))
-        return replace(own, alone=initial())
+        states = all_four(lambda name: servers[name].start(initial, roster, seed))
+        return replace(states, alone=initial())
 
-    def down(
+    def downlink(
         state: Four, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        return entries(
+        return flatten(
             {
-                name: own.down(getattr(state, name), ids, roster, round_)
-                for name, own in servers.items()
+                name: inner.downlink(getattr(state, name), ids, roster, round_)
+                for name, inner in servers.items()
             }
         )
 
@@ -122,24 +125,28 @@ def server(servers: Mapping[str, base.Server]) -> base.Server:
         roster: base.Roster,
         round_: base.Round,
     ) -> Four:
-        own = all_four(
+        states = all_four(
             lambda name: servers[name].aggregate(
-                getattr(state, name), part(uplink, name), ids, roster, round_
+                getattr(state, name), method_entries(uplink, name), ids, roster, round_
             )
         )
-        return replace(own, alone=state.alone)
+        return replace(states, alone=state.alone)
 
-    def welcome(state: Four, ids: tuple[int, ...], roster: base.Roster) -> tuple[Four, None]:
-        own = all_four(lambda name: servers[name].welcome(getattr(state, name), ids, roster)[0])
+    def add_clients(state: Four, ids: tuple[int, ...], roster: base.Roster) -> tuple[Four, None]:
+        states = all_four(
+            lambda name: servers[name].add_clients(getattr(state, name), ids, roster)[0]
+        )
         # where APPLE's own newcomers start from the mean, whose core the others would get
-        cores = base.replace_rows(own.mixed.cores, ids, state.alone)
-        return replace(own, mixed=replace(own.mixed, cores=cores)), None
+        cores = base.replace_rows(states.mixed.cores, ids, state.alone)
+        return replace(states, mixed=replace(states.mixed, cores=cores)), None
 
-    def expects(state: Four) -> base.Uplink:
-        return entries({name: own.expects(getattr(state, name)) for name, own in servers.items()})
+    def uplink_form(state: Four) -> base.Uplink:
+        return flatten(
+            {name: inner.uplink_form(getattr(state, name)) for name, inner in servers.items()}
+        )
 
     relays = {"mixed_cores": "mixed_core"}
-    return base.Server(start, down, aggregate, welcome, expects, relays=relays)
+    return base.Server(start, downlink, aggregate, add_clients, uplink_form, relays=relays)
 
 
 def client(halves: Mapping[str, base.Client]) -> base.Client:
@@ -148,29 +155,29 @@ def client(halves: Mapping[str, base.Client]) -> base.Client:
     def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Four:
         return all_four(lambda name: halves[name].start(initial, roster, ids, seed))
 
-    def rounds(acts: Mapping[str, Act], *about: Any) -> base.Trained[Four]:
-        state, received, training, round_ = about
+    def rounds(acts: Mapping[str, Act], *arguments: Any) -> base.Trained[Four]:
+        state, received, training, round_ = arguments
         watched, training.watched = training.watched, frozenset({"trained"})
-        states, sent, models = {}, {}, {}
+        states, uplinks, models = {}, {}, {}
         info: dict[str, Tensor] = {}
         for name, act in acts.items():
             training.observed = {}
-            own = getattr(state, name), part(received, name)
-            states[name], sent[name], told = act(*own, training, round_)
+            inputs = getattr(state, name), method_entries(received, name)
+            states[name], uplinks[name], method_info = act(*inputs, training, round_)
             (models[name],) = training.observed.values()
-            info |= told
+            info |= method_info
         training.observed, training.watched = {}, watched
         losses = torch.stack([on_validation(training, W) for W in models.values()], 1)
-        each = torch.stack([*models.values()], 1)
-        chosen = each[torch.arange(len(each)), base.least(losses)]
+        stacked = torch.stack([*models.values()], 1)
+        chosen = stacked[torch.arange(len(stacked)), base.argmin_loss(losses)]
         training.observe("personal", chosen, "trained")
         for name, W in models.items():
             training.observe(name, W, "trained")
-        return Four(**states), entries(sent), {**info, "losses": losses}
+        return Four(**states), flatten(uplinks), {**info, "losses": losses}
 
-    trains = {name: half.train for name, half in halves.items()}
-    adapts = {name: half.adapt or half.train for name, half in halves.items()}
-    private = ("alone", *(name for half in halves.values() for name in half.private))
+    trains = {name: inner.train for name, inner in halves.items()}
+    adapts = {name: inner.adapt or inner.train for name, inner in halves.items()}
+    private = ("alone", *(name for inner in halves.values() for name in inner.private))
     return base.Client(
         start, partial(rounds, trains), private=private, adapt=partial(rounds, adapts)
     )
@@ -182,15 +189,16 @@ def on_validation(training: base.LocalTraining, W: Tensor) -> Tensor:
     Through ``batchwise``, as a metric: the choice decides nothing that is sent, so privacy asks for
     ``metrics``, not ``validation-losses``.
     """
-    own = training.objective
+    objective = training.objective
 
-    def each(outputs: Tensor, targets: Tensor) -> tuple[Tensor]:
-        return (own.criterion(outputs, targets),)
+    def batch_losses(outputs: Tensor, targets: Tensor) -> tuple[Tensor]:
+        return (objective.criterion(outputs, targets),)
 
-    found = [
-        own.batchwise(w, i, "validation", each) for w, i in zip(W, training.clients, strict=True)
+    per_client = [
+        objective.batchwise(w, i, "validation", batch_losses)
+        for w, i in zip(W, training.clients, strict=True)
     ]
-    return torch.stack([losses[0].mean() for losses in found])
+    return torch.stack([losses[0].mean() for losses in per_client])
 
 
 QUANTITIES = (
@@ -216,7 +224,7 @@ CARD = base.Card(
         up="3, nearly",
         private="its choice, what it has trained alone, and what FedRep and APPLE keep",
         keeps="what the four keep",
-        tells={
+        reveals={
             "average_model": "its model of FedAvg",
             "shared_model": "its lower layers of FedRep",
             "mixed_core": "its core of APPLE",

@@ -73,21 +73,21 @@ __all__ = [
     "Server",
     "Trained",
     "Uplink",
+    "add_from_initial",
+    "add_from_model",
     "chunked",
+    "constant_server",
     "floored",
     "linear_head",
     "members_mean",
     "model_state",
-    "no_server",
-    "no_state",
     "optimizer_state",
     "optimizer_step",
     "reads_outputs",
     "replace_rows",
     "sgd",
+    "stateless",
     "weighted_mean",
-    "welcome_initial",
-    "welcome_model",
 ]
 
 
@@ -109,7 +109,7 @@ class Initial:
     normalisation layers, in the order of the row; ``statistics`` (b,) are BatchNorm statistics sent
     with a global model, empty if there are none, and ``variances`` the slices of these that are
     variances. ``head`` is the last layer if it is linear, with a bias, and trained; ``parameters``
-    are the places of all tensors in a row, with their names.
+    are the slices of all tensors in a row, with their names.
     """
 
     make: Callable[[int | None], Tensor]
@@ -121,12 +121,12 @@ class Initial:
     parameters: tuple[ParameterSlice, ...] = ()
 
     @classmethod
-    def of(
+    def from_space(
         cls, space: ParameterSpace, make: Callable[[int | None], Tensor], statistics: Tensor
     ) -> "Initial":
         """Return initial models whose rows ``make`` gives, laid out as a space lays them out."""
-        places = space.variances, space.head, space.parameters
-        return cls(make, space.layers, space.norms, statistics, *places)
+        layout = space.variances, space.head, space.parameters
+        return cls(make, space.layers, space.norms, statistics, *layout)
 
     def __call__(self, client: int | None = None) -> Tensor:
         """Return the common initial row (d,), or a client's own if given."""
@@ -143,12 +143,12 @@ class Initial:
         return replace(self, make=lambda client: filed(self.make(client), folder))
 
 
-def no_state(*_: Any) -> None:
+def stateless(*_: Any) -> None:
     """Return None: the ``start`` of a half without state."""
 
 
-def _nothing(*_: Any) -> None:
-    """Return None: no note, no warning, no flaw."""
+def _return_none(*_: Any) -> None:
+    """Return None: no note, no warning, nothing invalid."""
 
 
 def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
@@ -158,23 +158,23 @@ def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: in
     return initial().repeat(len(ids), 1)
 
 
-def welcome_initial(state: State, ids: tuple[int, ...], roster: Roster) -> tuple[State, None]:
-    """Return the state as it is: the ``welcome`` of a server half whose newcomers start from the
+def add_from_initial(state: State, ids: tuple[int, ...], roster: Roster) -> tuple[State, None]:
+    """Return the state as it is: the ``add_clients`` of a server half whose newcomers start from the
     run's initial model.
     """
     return state, None
 
 
-def welcome_model(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, Tensor]:
-    """Return the state as it is, and its ``model`` (d,): the ``welcome`` of a server half whose
+def add_from_model(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, Tensor]:
+    """Return the state as it is, and its ``model`` (d,): the ``add_clients`` of a server half whose
     newcomers start from the global model.
     """
     return state, state.model
 
 
-def least(losses: Tensor) -> Tensor:
-    """Return the place (n,) of the smallest number in each row (n, M); NaN, the loss of a model
-    whose outputs overflow, is never it unless all are.
+def argmin_loss(losses: Tensor) -> Tensor:
+    """Return the index (n,) of the smallest loss in each row (n, M); NaN, the loss of a model
+    whose outputs overflow, is chosen only if all are.
     """
     largest = torch.finfo(losses.dtype).max
     return losses.nan_to_num(nan=torch.inf, posinf=largest).argmin(1)
@@ -198,15 +198,15 @@ class Server:
     """The server half.
 
     start(initial, roster, seed) -> state, which is None, a tensor or a dataclass of such, all
-    without gradients; down(state, ids, roster, round) -> downlink, receivers in the order of ids;
+    without gradients; downlink(state, ids, roster, round) -> downlink, receivers in the order of ids;
     entries, their dtypes and widths are those of the first round; aggregate(state, uplink, ids,
-    roster, round) -> state, the uplink's leading axis being ids, ascending. welcome(state, ids,
+    roster, round) -> state, the uplink's leading axis being ids, ascending. add_clients(state, ids,
     roster) -> state, row: clients join a federation of the members on the roster; the state has
-    places for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
-    expects(state) -> examples of one client's uplink, by name: only uplinks with exactly these
-    shapes and dtypes are accepted. flaw(uplink) -> a phrase on why a client's valid and finite
-    uplink cannot be used, if so. limited(state, uplink, ids, roster, round) -> for each client
-    whose weight ``aggregate`` limits, the reason, as a phrase.
+    rows for them, and ``row`` (d,) is the model they start from, None for the run's initial one.
+    uplink_form(state) -> examples of one client's uplink, by name: only uplinks with exactly these
+    shapes and dtypes are accepted. invalid(uplink) -> a phrase on why a client's valid and finite
+    uplink cannot be used, if so. capped_clients(state, uplink, ids, roster, round) -> the reason,
+    as a phrase, for each client whose weight ``aggregate`` limits.
     ``separable``: aggregate changes only what belongs to ids, so a copy of the state can serve a
     client whose results are not used by others.
     ``relays``: entries of the downlink whose rows are clients' uplinks, passed on unchanged, with
@@ -223,19 +223,19 @@ class Server:
     """
 
     start: Callable[[Initial, Roster, int], Any]
-    down: Callable[[Any, tuple[int, ...], Roster, Round], Downlink]
+    downlink: Callable[[Any, tuple[int, ...], Roster, Round], Downlink]
     aggregate: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Any]
-    welcome: Callable[[Any, tuple[int, ...], Roster], tuple[Any, Tensor | None]]
-    expects: Callable[[Any], Uplink]
+    add_clients: Callable[[Any, tuple[int, ...], Roster], tuple[Any, Tensor | None]]
+    uplink_form: Callable[[Any], Uplink]
     separable: bool = False
     relays: Mapping[str, str] = field(default_factory=dict)
     global_model: bool = False
     averages: bool = False
     sums: bool = False
     mirrors: str = ""
-    closing: Callable[[Any, Roster, Round], str | None] = _nothing
-    flaw: Callable[[Uplink], str | None] = _nothing
-    limited: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = (
+    closing: Callable[[Any, Roster, Round], str | None] = _return_none
+    invalid: Callable[[Uplink], str | None] = _return_none
+    capped_clients: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = (
         lambda *_: {}
     )
 
@@ -294,7 +294,7 @@ class Exchange:
         down, up: models per client and round.
         private: data that stays with the client.
         keeps: a client's history, i.e. its state from round to round.
-        tells: a phrase on what the server learns about a client from each entry of its uplink that
+        reveals: what the server learns about a client, as a phrase, from each entry of its uplink that
             is not called "model", "core" or "head".
         down_models: maximum models that a client receives in a round, as a function of the number
             of clients; None if ``down`` is a number, or a share of one model.
@@ -304,12 +304,12 @@ class Exchange:
     up: str
     private: str
     keeps: str
-    tells: Mapping[str, str] = field(default_factory=dict)
+    reveals: Mapping[str, str] = field(default_factory=dict)
     down_models: Callable[[int], int] | None = None
 
-    def beside(self) -> frozenset[str]:
+    def non_model_entries(self) -> frozenset[str]:
         """Return the entries of an uplink that are not models: counts, losses, changes."""
-        return frozenset(name for name in self.tells if not is_model(name))
+        return frozenset(name for name in self.reveals if not is_model(name))
 
 
 @dataclass(frozen=True)
@@ -383,12 +383,12 @@ class Card:
     tasks: tuple[Targets, ...] = ()
 
 
-def reads_outputs(card: Card, key: str, *others: Gradients) -> Card:
+def reads_outputs(card: Card, key: str, *additional: Gradients) -> Card:
     """Return the card of a method whose training has a criterion on outputs, which noise does not
-    cover, unless its setting ``key`` is 0; ``others`` are its gradients besides.
+    cover, unless its setting ``key`` is 0; ``additional`` are its other gradients.
     """
     release = replace(RELEASES["output-criterion"], remedy=f"set method.{key}=0")
-    gradients = Gradients(noised=False), *others
+    gradients = Gradients(noised=False), *additional
     return replace(card, privacy=replace(card.privacy, gradients=gradients, releases=(release,)))
 
 
@@ -404,13 +404,13 @@ class Method:
     server: Server
     client: Client
     card: Card
-    caution: Callable[[Round, int], str | None] = _nothing
+    caution: Callable[[Round, int], str | None] = _return_none
     share: Callable[[Partition, NDArray[Any], int], Partition] | None = None
 
     @property
     def lasting(self) -> bool:
         """Return whether rounds of a client whose results are not used build on each other."""
-        return self.server.separable or not (self.client.constant or self.client.start is no_state)
+        return self.server.separable or not (self.client.constant or self.client.start is stateless)
 
 
 class MethodSettings(Settings, ABC):
@@ -432,12 +432,12 @@ class MethodSettings(Settings, ABC):
         """Return the two halves and the card."""
 
 
-def no_server() -> Server:
+def constant_server() -> Server:
     """Return the server half of methods without one: nothing is sent."""
     return Server(
-        no_state,
-        down=lambda *_: {},
-        aggregate=no_state,
-        welcome=welcome_initial,
-        expects=lambda _: {},
+        stateless,
+        downlink=lambda *_: {},
+        aggregate=stateless,
+        add_clients=add_from_initial,
+        uplink_form=lambda _: {},
     )

@@ -50,7 +50,7 @@ from pomona.methods import base
 from pomona.methods.row_algebra import cosine_similarity
 from pomona.storage.mapped_tensor import Chunked
 
-NOBODY = -1  # the cluster of clients that are not members
+UNASSIGNED = -1  # the cluster of clients that are not members
 SMALLEST = 3
 """Minimum number of members for a split."""
 
@@ -79,7 +79,7 @@ class CFL(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(server(self), base.Client(base.no_state, train), CARD)
+        return base.Method(server(self), base.Client(base.stateless, train), CARD)
 
 
 @dataclass(frozen=True)
@@ -101,19 +101,19 @@ def server(settings: CFL) -> base.Server:
     """Keep the clusters' models, average within clusters, and split them."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Clusters:
-        everybody = torch.where(roster.known, 0, NOBODY)
+        labels = torch.where(roster.known, 0, UNASSIGNED)
         norms, unit = torch.zeros(1, 2, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
-        return Clusters(initial().unsqueeze(0), everybody, norms, unit)
+        return Clusters(initial().unsqueeze(0), labels, norms, unit)
 
-    def down(
+    def downlink(
         state: Clusters, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        mine = state.labels[list(ids)]
+        clusters = state.labels[list(ids)]
         names = torch.arange(len(state.models)).unsqueeze(1)
         return {
-            "model": base.Rows(state.models, mine),
-            "cluster": base.Rows(names, mine),
-            "norms": base.Rows(state.norms, mine),
+            "model": base.Rows(state.models, clusters),
+            "cluster": base.Rows(names, clusters),
+            "norms": base.Rows(state.norms, clusters),
         }
 
     def aggregate(
@@ -123,23 +123,23 @@ def server(settings: CFL) -> base.Server:
         roster: base.Roster,
         round_: base.Round,
     ) -> Clusters:
-        who = torch.tensor(ids)
-        state = replace(state, labels=state.labels.masked_fill(~roster.known, NOBODY))
-        updates = Updates.of(uplink["model"], state.models, state.labels[who])
+        index = torch.tensor(ids)
+        state = replace(state, labels=state.labels.masked_fill(~roster.known, UNASSIGNED))
+        updates = Updates.from_models(uplink["model"], state.models, state.labels[index])
         if not state.unit:
             state = replace(state, unit=unit(settings, updates))
-        for cluster in state.labels[who].unique().tolist():
+        for cluster in state.labels[index].unique().tolist():
             state = measured(state, cluster, updates)
-            whole = bool(torch.isin((state.labels == cluster).nonzero(), who).all())
+            complete = bool(torch.isin((state.labels == cluster).nonzero(), index).all())
             if (
                 round_.number > settings.warmup_rounds
-                and whole
+                and complete
                 and divided(settings, state, cluster)
             ):
                 state = split(settings, state, cluster, updates)
-        return averaged(state, uplink["model"], who)
+        return averaged(state, uplink["model"], index)
 
-    def welcome(
+    def add_clients(
         state: Clusters, ids: tuple[int, ...], roster: base.Roster
     ) -> tuple[Clusters, Tensor]:
         sizes = torch.tensor(roster.sizes)
@@ -147,10 +147,10 @@ def server(settings: CFL) -> base.Server:
         labels = state.labels.index_fill(0, torch.tensor(ids), largest)
         return replace(state, labels=labels), state.models[largest]
 
-    def expects(state: Clusters) -> base.Uplink:
+    def uplink_form(state: Clusters) -> base.Uplink:
         return {"model": state.models[0]}
 
-    return base.Server(start, down, aggregate, welcome, expects, closing=never_split)
+    return base.Server(start, downlink, aggregate, add_clients, uplink_form, closing=never_split)
 
 
 @dataclass(frozen=True)
@@ -163,7 +163,7 @@ class Updates:
     labels: Tensor
 
     @classmethod
-    def of(cls, W: Tensor, models: Tensor, labels: Tensor) -> "Updates":
+    def from_models(cls, W: Tensor, models: Tensor, labels: Tensor) -> "Updates":
         """Return the updates by which received rows W (n, d) differ from their clusters' models (V,
         d).
         """
@@ -181,7 +181,9 @@ class Updates:
 
     def mean_norm(self, cluster: int) -> Tensor:
         """Return the norm () of the mean update of a cluster."""
-        return self.within(cluster).apply(lambda own: own.mean(0, keepdim=True)).norms().squeeze(0)
+        return (
+            self.within(cluster).apply(lambda rows: rows.mean(0, keepdim=True)).norms().squeeze(0)
+        )
 
 
 def unit(settings: CFL, updates: Updates) -> Tensor:
@@ -195,9 +197,11 @@ def unit(settings: CFL, updates: Updates) -> Tensor:
 
 def measured(state: Clusters, cluster: int, updates: Updates) -> Clusters:
     """Return the state with a cluster's norms of this round."""
-    seen = torch.stack([updates.mean_norm(cluster), updates.norms[updates.labels == cluster].max()])
+    norms = torch.stack(
+        [updates.mean_norm(cluster), updates.norms[updates.labels == cluster].max()]
+    )
     return replace(
-        state, norms=state.norms.index_copy(0, torch.tensor([cluster]), seen.unsqueeze(0))
+        state, norms=state.norms.index_copy(0, torch.tensor([cluster]), norms.unsqueeze(0))
     )
 
 
@@ -217,15 +221,15 @@ def split(settings: CFL, state: Clusters, cluster: int, updates: Updates) -> Clu
     Unchanged if the halves are too similar to be distinguished from noise.
     """
     similarity = cosine_similarity(updates.within(cluster)).numpy()
-    apart = bipartition(similarity)
-    across = float(similarity[np.ix_(apart, ~apart)].max())
+    new_half = bipartition(similarity)
+    across = float(similarity[np.ix_(new_half, ~new_half)].max())
     if math.sqrt(max(1 - across, 0) / 2) <= settings.gamma_max:
         return state
     members = (state.labels == cluster).nonzero().squeeze(1)
-    moving = members[torch.from_numpy(apart)]
+    split_off = members[torch.from_numpy(new_half)]
     return Clusters(
         torch.cat([state.models, state.models[cluster : cluster + 1]]),
-        state.labels.index_fill(0, moving, len(state.models)),
+        state.labels.index_fill(0, split_off, len(state.models)),
         torch.cat([state.norms, state.norms[cluster : cluster + 1]]),
         state.unit,
     )
@@ -258,15 +262,15 @@ def never_split(state: Clusters, roster: base.Roster, round_: base.Round) -> str
     )
 
 
-def averaged(state: Clusters, W: Tensor, who: Tensor) -> Clusters:
+def averaged(state: Clusters, W: Tensor, index: Tensor) -> Clusters:
     """Return the state with each cluster's model set to the mean of its members' rows in W (n, d)
-    of ``who``.
+    of ``index``.
     """
-    models, labels = state.models.clone(), state.labels[who]
+    models, labels = state.models.clone(), state.labels[index]
     for cluster in labels.unique().tolist():
-        own = labels == cluster
-        p = torch.full((int(own.sum()),), 1 / int(own.sum()), dtype=torch.float64)
-        models[cluster] = base.weighted_mean(base.chunked(W)[own], p)
+        members = labels == cluster
+        p = torch.full((int(members.sum()),), 1 / int(members.sum()), dtype=torch.float64)
+        models[cluster] = base.weighted_mean(base.chunked(W)[members], p)
     return replace(state, models=models)
 
 

@@ -22,11 +22,11 @@ from torch.nn.functional import one_hot
 
 from pomona.methods import base
 
-UP = {
+REVEALS = {
     "class_means": "the mean features of each of its classes",
     "class_counts": "how many training samples of each class it has",
 }
-"""What the uplink's entries tell, for a card."""
+"""What the uplink's entries reveal, for a card."""
 RELEASES = (base.RELEASES["class-means"], base.RELEASES["output-criterion"])
 """What sending class means, and a loss with them, releases past a noised gradient."""
 
@@ -42,23 +42,23 @@ class ClassMeans:
 def start(initial: base.Initial) -> ClassMeans:
     """Return no means; raises ConfigError for a network without a linear head."""
     head, row = base.linear_head(initial), initial()
-    known = torch.zeros(head.outputs, dtype=torch.bool, device=row.device)
-    return ClassMeans(row.new_zeros(head.outputs, head.features), known)
+    has_mean = torch.zeros(head.outputs, dtype=torch.bool, device=row.device)
+    return ClassMeans(row.new_zeros(head.outputs, head.features), has_mean)
 
 
-def down(state: ClassMeans, receivers: int) -> dict[str, base.Rows]:
+def downlink(state: ClassMeans, receivers: int) -> dict[str, base.Rows]:
     """Return the entries of a downlink."""
-    known = state.known.to(state.means)
+    has_mean = state.known.to(state.means)
     return {
-        "class_means": base.Rows.same(state.means.flatten(), receivers),
-        "class_known": base.Rows.same(known, receivers),
+        "class_means": base.Rows.broadcast(state.means.flatten(), receivers),
+        "class_known": base.Rows.broadcast(has_mean, receivers),
     }
 
 
 def received(entries: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     """Return means (n, K, f) and known (n, K) of n clients from what they received."""
-    known = entries["class_known"]
-    return entries["class_means"].unflatten(1, (known.shape[1], -1)), known
+    has_mean = entries["class_known"]
+    return entries["class_means"].unflatten(1, (has_mean.shape[1], -1)), has_mean
 
 
 def means_of(features: Sequence[tuple[Tensor, Tensor]], classes: int) -> tuple[Tensor, Tensor]:
@@ -69,9 +69,9 @@ def means_of(features: Sequence[tuple[Tensor, Tensor]], classes: int) -> tuple[T
     """
     means, counts = [], []
     for z, y in features:
-        own = one_hot(y, classes).double()
-        counts.append(own.sum(0))
-        means.append((own.T @ z.double() / counts[-1].clamp_min(1).unsqueeze(1)).to(z))
+        membership = one_hot(y, classes).double()
+        counts.append(membership.sum(0))
+        means.append((membership.T @ z.double() / counts[-1].clamp_min(1).unsqueeze(1)).to(z))
     return torch.stack(means), torch.stack(counts)
 
 
@@ -81,13 +81,13 @@ def uplink(training: base.LocalTraining, W: Tensor) -> base.Uplink:
     return {"class_means": means.flatten(1), "class_counts": counts}
 
 
-def expects(state: ClassMeans) -> base.Uplink:
+def uplink_form(state: ClassMeans) -> base.Uplink:
     """Return examples of the uplink's entries."""
     counts = torch.zeros(len(state.known), dtype=torch.float64)
     return {"class_means": state.means.flatten(), "class_counts": counts}
 
 
-def flaw(uplink: base.Uplink) -> str | None:
+def invalid(uplink: base.Uplink) -> str | None:
     """Return why counts cannot be used: one is negative, or none is positive."""
     counts = uplink["class_counts"]
     if counts.min() >= 0 and counts.sum() > 0:
@@ -96,18 +96,18 @@ def flaw(uplink: base.Uplink) -> str | None:
 
 
 def shares(
-    counts: Tensor, ids: tuple[int, ...], roster: base.Roster, alike: bool = False
+    counts: Tensor, ids: tuple[int, ...], roster: base.Roster, uniform: bool = False
 ) -> Tensor:
     """Return each client's weight in each class's mean (n, K) float64, columns that sum to 1 or are
     0.
 
-    ``alike``: clients that have a class count alike.
+    ``uniform``: clients that have a class have equal weights.
     """
     counts = counts.cpu()
-    parts = roster.weights(ids).unsqueeze(1) * (counts / counts.sum(1, keepdim=True))
-    parts = (counts > 0).double() if alike else parts
-    total = parts.sum(0)
-    return parts / total.where(total > 0, 1)
+    weights = roster.weights(ids).unsqueeze(1) * (counts / counts.sum(1, keepdim=True))
+    weights = (counts > 0).double() if uniform else weights
+    total = weights.sum(0)
+    return weights / total.where(total > 0, 1)
 
 
 def pooled(
@@ -115,36 +115,36 @@ def pooled(
     uplink: base.Uplink,
     ids: tuple[int, ...],
     roster: base.Roster,
-    alike: bool = False,
+    uniform: bool = False,
 ) -> ClassMeans:
-    """Return the state after a round; ``alike``: as for ``shares``."""
-    p = shares(uplink["class_counts"], ids, roster, alike).to(state.means)
-    each = uplink["class_means"].unflatten(1, state.means.shape)
-    seen = p.sum(0) > 0
-    means = (p.unsqueeze(2) * each).sum(0)
-    return ClassMeans(means.where(seen.unsqueeze(1), state.means), state.known | seen)
+    """Return the state after a round; ``uniform``: as for ``shares``."""
+    p = shares(uplink["class_counts"], ids, roster, uniform).to(state.means)
+    client_means = uplink["class_means"].unflatten(1, state.means.shape)
+    present = p.sum(0) > 0
+    means = (p.unsqueeze(2) * client_means).sum(0)
+    return ClassMeans(means.where(present.unsqueeze(1), state.means), state.known | present)
 
 
 def attracted(
-    training: base.LocalTraining, means: Tensor, known: Tensor, weight: float
+    training: base.LocalTraining, means: Tensor, has_mean: Tensor, weight: float
 ) -> base.Loss:
     """Return the loss of one client's batches: the run's own plus ``weight`` times R.
 
     Args:
         training: the clients.
         means: (K, f), as one of them received them.
-        known: (K,), likewise.
+        has_mean: (K,), likewise.
         weight: of the pull.
     """
     plain = training.objective.criterion
 
-    def of(index: Tensor) -> base.RowCriterion:
+    def batch_loss(index: Tensor) -> base.RowCriterion:
         y = training.targets(index)
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
-            apart = (features - means[y]) * known[y].unsqueeze(1)
+            apart = (features - means[y]) * has_mean[y].unsqueeze(1)
             return plain(outputs, targets).mean() + weight * apart.square().mean()
 
         return loss
 
-    return of
+    return batch_loss

@@ -122,7 +122,7 @@ def adaptive(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> FedALAState:
         last = initial().repeat(len(ids), 1)
-        weights = torch.ones_like(select_columns(last, *weighed(initial, settings)))
+        weights = torch.ones_like(select_columns(last, *weighted_columns(initial, settings)))
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)
         return FedALAState(inner.start(initial, roster, ids, seed), last, weights, never)
 
@@ -132,20 +132,26 @@ def adaptive(
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[FedALAState]:
-        w, parts = received[model], weighed(training, settings)
-        begins = ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
-        begins &= training.trains  # what an evaluation learns is dropped: each would begin anew
-        epochs, losses = learn(settings, state, begins, w, parts, training, round_)
-        mixture = mixed(w, state.last, state.weights, parts)
+        w, columns = received[model], weighted_columns(training, settings)
+        in_initial_stage = (
+            ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
+        )
+        in_initial_stage &= (
+            training.trains
+        )  # what an evaluation learns is dropped: each would begin anew
+        epochs, losses = learn(settings, state, in_initial_stage, w, columns, training, round_)
+        mixture = mixed(w, state.last, state.weights, columns)
         if personal:
             training.observe("personal", mixture, "received")
-        own, uplink, info = inner.train(
+        inner_state, uplink, info = inner.train(
             state.inner, {**received, "start": mixture}, training, round_
         )
-        means = by_layer(state.weights, training.layers, parts)
+        means = by_layer(state.weights, training.layers, columns)
         ala = {"ala_weight": means, "ala_epochs": epochs, "ala_losses": losses}
         return (
-            FedALAState(own, uplink["model"], state.weights, state.started | begins),
+            FedALAState(
+                inner_state, uplink["model"], state.weights, state.started | in_initial_stage
+            ),
             uplink,
             {**info, **ala},
         )
@@ -161,26 +167,26 @@ def adaptive(
     )
 
 
-def weighed(row: partly_shared.RowLayout, settings: ALA) -> partly_shared.Parts:
+def weighted_columns(row: partly_shared.RowLayout, settings: ALA) -> partly_shared.Columns:
     """Return the parts of a row with weights. Raises as ``partly_shared.top`` does."""
     return partly_shared.top(row, settings.layers, "method.layers")
 
 
-def mixed(w: Tensor, last: Tensor, weights: Tensor, parts: partly_shared.Parts) -> Tensor:
+def mixed(w: Tensor, last: Tensor, weights: Tensor, columns: partly_shared.Columns) -> Tensor:
     """Return eq. 4, rows (n, d): exactly w where a weight is 1, exactly the own model where it is
     0.
     """
-    mixture, a, b = w.clone(), select_columns(last, *parts), select_columns(w, *parts)
-    put_columns(mixture, torch.lerp(a, b, weights), *parts)
+    mixture, a, b = w.clone(), select_columns(last, *columns), select_columns(w, *columns)
+    put_columns(mixture, torch.lerp(a, b, weights), *columns)
     return mixture
 
 
 def learn(
     settings: ALA,
     state: FedALAState,
-    begins: Tensor,
+    in_initial_stage: Tensor,
     w: Tensor,
-    parts: partly_shared.Parts,
+    columns: partly_shared.Columns,
     training: base.LocalTraining,
     round_: base.Round,
 ) -> tuple[Tensor, Tensor]:
@@ -190,31 +196,35 @@ def learn(
     Returns the number of epochs of each client (n,), and the loss of each epoch's last batch, which
     ends the stage (n, the maximum epochs of a round): 0 after a client's last epoch.
     """
-    most = torch.where(begins, settings.stage_epochs, settings.round_epochs * state.started.long())
-    learning = most > 0
+    max_epochs = torch.where(
+        in_initial_stage, settings.stage_epochs, settings.round_epochs * state.started.long()
+    )
+    learning = max_epochs > 0
     epochs, losses = torch.zeros(len(w)), list[Tensor]()
-    shown = torch.zeros(len(w), max(settings.stage_epochs, settings.round_epochs), dtype=w.dtype)
+    loss_curve = torch.zeros(
+        len(w), max(settings.stage_epochs, settings.round_epochs), dtype=w.dtype
+    )
     # All epochs have the same batches, and the layers below those with weights remain the received
     # ones.
-    kept = ConstantFeatures() if int(most.max()) > 1 else None
-    above = max(s.start for s in training.layers if s.start <= parts[0].start) if parts else 0
+    cache = ConstantFeatures() if int(max_epochs.max()) > 1 else None
+    above = max(s.start for s in training.layers if s.start <= columns[0].start) if columns else 0
     while learning.any():
-        mixture = mixed(w, state.last, state.weights, parts)
+        mixture = mixed(w, state.last, state.weights, columns)
         rate = settings.weight_lr * round_.decay * learning.to(w).unsqueeze(1)
         loss = w.new_zeros(len(w))
         rows = (mixture, state.weights, state.last, w, rate, loss)
-        for batch, t, W, own, global_, eta, latest in training.steps(
+        for batch, t, W, own_model, global_, eta, latest in training.steps(
             1, *rows, purpose="ala", share=settings.sample_share
         ):
-            latest[:], g = training.gradient(t, batch, above=above, cache=kept)
-            a, b, slope = (select_columns(rows, *parts) for rows in (own, global_, g))
+            latest[:], g = training.gradient(t, batch, above=above, cache=cache)
+            a, b, slope = (select_columns(rows, *columns) for rows in (own_model, global_, g))
             W.sub_(eta * slope * (b - a)).clamp_(0, 1)
-            put_columns(t, torch.lerp(a, b, W), *parts)
+            put_columns(t, torch.lerp(a, b, W), *columns)
         epochs += learning.cpu()
-        shown[:, len(losses)] = (loss * learning).cpu()
+        loss_curve[:, len(losses)] = (loss * learning).cpu()
         losses.append(loss)
-        learning = learning & (len(losses) < most) & ~(begins & converged(losses))
-    return epochs, shown
+        learning = learning & (len(losses) < max_epochs) & ~(in_initial_stage & converged(losses))
+    return epochs, loss_curve
 
 
 def converged(losses: list[Tensor]) -> Tensor:
@@ -224,12 +234,14 @@ def converged(losses: list[Tensor]) -> Tensor:
     return torch.stack(losses[-WINDOW:]).std(0, correction=0) < THRESHOLD
 
 
-def by_layer(weights: Tensor, layers: partly_shared.Layers, parts: partly_shared.Parts) -> Tensor:
+def by_layer(
+    weights: Tensor, layers: partly_shared.Layers, columns: partly_shared.Columns
+) -> Tensor:
     """Return the mean weight of each layer with weights, (n, p)."""
     inside = [
-        sum(max(0, min(p.stop, s.stop) - max(p.start, s.start)) for p in parts) for s in layers
+        sum(max(0, min(p.stop, s.stop) - max(p.start, s.start)) for p in columns) for s in layers
     ]
-    means = [own.mean(1) for own in weights.split_with_sizes(inside, 1) if own.shape[1]]
+    means = [w.mean(1) for w in weights.split_with_sizes(inside, 1) if w.shape[1]]
     return torch.stack(means, 1) if means else weights
 
 
@@ -276,11 +288,11 @@ def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base
         if settings.round_epochs
         else []
     )
-    shown = card.presentation
+    presentation = card.presentation
     return replace(
         card,
         presentation=base.Presentation(
-            f"{shown.title}+ALA", quantities=(*shown.quantities, *QUANTITIES)
+            f"{presentation.title}+ALA", quantities=(*presentation.quantities, *QUANTITIES)
         ),
         privacy=replace(card.privacy, gradients=(*card.privacy.gradients, stage, *later)),
         paper=f"{card.paper}; ALA: Zhang et al., AAAI 2023, eqs. 4, 5",

@@ -134,8 +134,8 @@ class HeurFedAMP(base.MethodSettings):
         """Return the method: both halves and its card."""
 
         def messages(W: Tensor, round_: base.Round) -> Tensor:
-            own = 1 / len(W) if self.self_weight is None else self.self_weight
-            return (1 - own) * cosine_shares(W, self.sigma)
+            self_weight = 1 / len(W) if self.self_weight is None else self.self_weight
+            return (1 - self_weight) * cosine_shares(W, self.sigma)
 
         card = replace(HEURISTIC, needs=base.Needs(total_rounds=self.alpha_schedule == "sqrt"))
         return base.Method(
@@ -233,9 +233,9 @@ def convex_weights(messages: Tensor) -> tuple[Tensor, Tensor]:
 
     The diagonal of ``messages`` is ignored; the self weight is the remainder to 1.
     """
-    others = messages.clone().fill_diagonal_(0)
-    coupling = others.sum(1, keepdim=True)
-    xi = others / coupling.clamp_min(1)
+    other_weights = messages.clone().fill_diagonal_(0)
+    coupling = other_weights.sum(1, keepdim=True)
+    xi = other_weights / coupling.clamp_min(1)
     return xi + torch.diag_embed((1 - coupling.squeeze(1)).clamp_min(0)), coupling
 
 
@@ -244,19 +244,19 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
     alpha.
     """
 
-    def down(
+    def downlink(
         models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         members = torch.tensor(roster.members)
         W = models if len(members) == len(models) else base.chunked(models)[members].compute()
-        who = torch.searchsorted(members, torch.tensor(ids))
+        positions = torch.searchsorted(members, torch.tensor(ids))
         xi, coupling = convex_weights(messages(W, round_))
-        cloud = base.weighted_mean(W, xi[who])
+        cloud = base.weighted_mean(W, xi[positions])
         attention = xi.new_zeros(len(members), len(models)).index_copy(1, members.to(xi.device), xi)
         return {
             "cloud": base.Rows(cloud, torch.arange(len(ids))),
-            "attention": base.Rows(attention, who),
-            "coupling": base.Rows(coupling, who),
+            "attention": base.Rows(attention, positions),
+            "coupling": base.Rows(coupling, positions),
         }
 
     def aggregate(
@@ -271,7 +271,9 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return initial().expand(len(roster), -1)
 
-    def welcome(models: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, Tensor]:
+    def add_clients(
+        models: Tensor, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[Tensor, Tensor]:
         row = base.members_mean(models, roster)
         return base.replace_rows(models, ids, row), row
 
@@ -281,9 +283,9 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
 
     return base.Server(
         start,
-        down,
+        downlink,
         aggregate,
-        welcome,
+        add_clients,
         lambda models: {"model": models[0]},
         separable=True,
         closing=closing,
@@ -296,13 +298,13 @@ def coupling_warning(coupling: Tensor, schedule: str = "constant") -> str | None
 
     ``schedule``: of alpha, which determines the remedy.
     """
-    over = int((coupling > 1 + 1e-6).sum())  # rounding of a sum that is 1
-    if over <= len(coupling) / 2:
+    exceeding = int((coupling > 1 + 1e-6).sum())  # rounding of a sum that is 1
+    if exceeding <= len(coupling) / 2:
         return None
     by_rounds = "lower method.lambda, or set method.alpha_schedule=constant"
     remedy = by_rounds if schedule == "sqrt" else "leave method.alpha unset, or lower it"
     return (
-        f"fedamp: {over} of {len(coupling)} clients give all weight to others (alpha x the sum of "
+        f"fedamp: {exceeding} of {len(coupling)} clients give all weight to others (alpha x the sum of "
         f"A' is {float(coupling.median()):.3g} in the middle, above 1), so that their own models "
         f"are left out of their cloud models, which is not the method; {remedy}"
     )
@@ -312,11 +314,11 @@ def client(settings: FedAMP | HeurFedAMP) -> base.Client:
     """Run local SGD with a pull towards the cloud model."""
 
     def train(
-        own: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
+        last: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
         cloud = received["cloud"]
         weight = pull(settings, round_, len(training.roster.members))
-        W = received.get("start", own if settings.start == "own" else cloud.clone())
+        W = received.get("start", last if settings.start == "own" else cloud.clone())
         W = base.sgd(training, W, round_, pull=base.Pull(weight, cloud) if weight else None)
         training.observe("personal", W, "trained")
         info = {"attention": received["attention"], "coupling": received["coupling"].squeeze(1)}

@@ -54,24 +54,24 @@ class FedAS(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        kinds, releases, exchange = [base.Gradients()], CARD.privacy.releases, CARD.exchange
-        server = reweighted_server({"fisher": 0.0}, ratios, part=body)
+        gradients, releases, exchange = [base.Gradients()], CARD.privacy.releases, CARD.exchange
+        server = reweighted_server({"fisher": 0.0}, ratios, shared=body)
         if self.alignment_epochs:
             epochs = self.alignment_epochs
-            kinds.append(base.Gradients(purpose="alignment", epochs=epochs, noised=False))
+            gradients.append(base.Gradients(purpose="alignment", epochs=epochs, noised=False))
         else:
             releases = ()
         if self.weigh == "fisher":
-            kinds.append(base.Gradients(purpose="fisher", epochs=1))
+            gradients.append(base.Gradients(purpose="fisher", epochs=1))
         else:
-            server, exchange = fedavg.server(body), replace(exchange, tells={})
-        cost = base.PrivacyCost(tuple(kinds), releases)
+            server, exchange = fedavg.server(body), replace(exchange, reveals={})
+        cost = base.PrivacyCost(tuple(gradients), releases)
         return base.Method(server, client(self), replace(CARD, privacy=cost, exchange=exchange))
 
 
 def body(initial: base.Initial) -> Tensor:
     """Return the shared part of the initial model (k,)."""
-    return drop_columns(initial(), base.linear_head(initial).part)
+    return drop_columns(initial(), base.linear_head(initial).columns)
 
 
 def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
@@ -95,8 +95,8 @@ def client(settings: FedAS) -> base.Client:
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> FedASState:
-        W, part = initial().repeat(len(ids), 1), base.linear_head(initial).part
-        return FedASState(drop_columns(W, part), select_columns(W, part))
+        W, columns = initial().repeat(len(ids), 1), base.linear_head(initial).columns
+        return FedASState(drop_columns(W, columns), select_columns(W, columns))
 
     def train(
         state: FedASState,
@@ -105,25 +105,25 @@ def client(settings: FedAS) -> base.Client:
         round_: base.Round,
     ) -> base.Trained[FedASState]:
         head, rate = base.linear_head(training), settings.alignment_lr
-        W = insert_columns(received["model"], state.head, head.part)
+        W = insert_columns(received["model"], state.head, head.columns)
         training.observe("personal", W, "received")
         if training.trains and settings.alignment_epochs:
-            own = insert_columns(state.body, state.head, head.part)
-            means, _ = means_of(training.features(own), head.outputs)
+            last_model = insert_columns(state.body, state.head, head.columns)
+            means, _ = means_of(training.features(last_model), head.outputs)
             base.sgd(
                 training,
                 W,
                 replace(round_, lr=rate * round_.decay) if rate else round_,
                 settings.alignment_epochs,
                 purpose="alignment",
-                losses=[aligned(training, each) for each in means],
-                part=slice(0, head.part.start),
+                losses=[aligned(training, m) for m in means],
+                columns=slice(0, head.columns.start),
             )
         base.sgd(training, W, round_)
         training.observe("personal", W, "trained")
-        shared = drop_columns(W, head.part)
-        sent = {"fisher": traces(training, W)} if settings.weigh == "fisher" else {}
-        return FedASState(shared, select_columns(W, head.part)), {"model": shared, **sent}, {}
+        shared = drop_columns(W, head.columns)
+        extra = {"fisher": traces(training, W)} if settings.weigh == "fisher" else {}
+        return FedASState(shared, select_columns(W, head.columns)), {"model": shared, **extra}, {}
 
     tuned = "method.alignment_lr" if settings.alignment_lr else None
     return base.Client(start, train, private=("head",), rate=tuned)
@@ -132,7 +132,7 @@ def client(settings: FedAS) -> base.Client:
 def aligned(training: base.LocalTraining, means: Tensor) -> base.Loss:
     """Return the loss R of one client's batches, with its own class means (K, f)."""
 
-    def of(index: Tensor) -> base.RowCriterion:
+    def batch_loss(index: Tensor) -> base.RowCriterion:
         y = training.targets(index)
         counts = torch.bincount(y, minlength=len(means))[y]
 
@@ -141,15 +141,15 @@ def aligned(training: base.LocalTraining, means: Tensor) -> base.Loss:
 
         return loss
 
-    return of
+    return batch_loss
 
 
 def traces(training: base.LocalTraining, W: Tensor) -> Tensor:
     """Return t_i (n, 1) float64 of rows W (n, d); 0 in a call that only evaluates."""
-    found = torch.zeros(len(W), 1, dtype=torch.float64, device=W.device)
-    for batch, w, t in training.steps(int(training.trains), W, found, purpose="fisher"):
+    totals = torch.zeros(len(W), 1, dtype=torch.float64, device=W.device)
+    for batch, w, t in training.steps(int(training.trains), W, totals, purpose="fisher"):
         t.add_(training.gradient(w, batch)[1].double().square().sum(1, keepdim=True))
-    return found
+    return totals
 
 
 CARD = base.Card(
@@ -164,7 +164,7 @@ CARD = base.Card(
         up="share of the lower layers",
         private="the head",
         keeps="its model",
-        tells={"fisher": "the trace of its model's Fisher information on its samples"},
+        reveals={"fisher": "the trace of its model's Fisher information on its samples"},
     ),
     headline=("personal", "trained"),
     joining="newcomers and unseen clients start from the initial model",

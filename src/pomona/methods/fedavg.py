@@ -77,21 +77,21 @@ class FedAvgFT(base.MethodSettings):
         )
 
 
-def server(part: Callable[[base.Initial], Tensor] | None = None) -> base.Server:
+def server(shared: Callable[[base.Initial], Tensor] | None = None) -> base.Server:
     """Return FedAvg's server (McMahan et al. 2017): one common model w, w <- sum_i n_i / n w_i over
     the cohort.
 
-    ``part`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining
+    ``shared`` takes the averaged part (k,) from the initial model, if clients keep the rest; joining
     clients then start from the run's initial model.
     """
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
-        return part(initial) if part else initial()
+        return shared(initial) if shared else initial()
 
-    def down(
+    def downlink(
         w: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        return {"model": base.Rows.same(w, len(ids))}
+        return {"model": base.Rows.broadcast(w, len(ids))}
 
     def aggregate(
         w: Tensor,
@@ -102,21 +102,21 @@ def server(part: Callable[[base.Initial], Tensor] | None = None) -> base.Server:
     ) -> Tensor:
         return base.weighted_mean(uplink["model"], roster.weights(ids))
 
-    def expects(w: Tensor) -> base.Uplink:
+    def uplink_form(w: Tensor) -> base.Uplink:
         return {"model": w}
 
-    def welcome(
+    def add_clients(
         w: Tensor, ids: tuple[int, ...], roster: base.Roster
     ) -> tuple[Tensor, Tensor | None]:
-        return w, None if part else w
+        return w, None if shared else w
 
     return base.Server(
         start,
-        down,
+        downlink,
         aggregate,
-        welcome,
-        expects,
-        global_model=part is None,
+        add_clients,
+        uplink_form,
+        global_model=shared is None,
         averages=True,
         sums=True,
     )
@@ -140,7 +140,7 @@ def client(mu: float) -> base.Client:
         training.observe("local", local, "trained")
         return None, {"model": local}, {}
 
-    return base.Client(base.no_state, train, sends_step=True)
+    return base.Client(base.stateless, train, sends_step=True)
 
 
 def finetuned(inner: base.Client, epochs: int | None) -> base.Client:

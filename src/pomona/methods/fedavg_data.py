@@ -49,14 +49,17 @@ class FedAvgData(base.MethodSettings):
     def shared(self, partition: Partition, labels: NDArray[Any], seed: int) -> Rows:
         """Return the rows of G, ascending."""
         draw = stream(seed, "shared")
-        own = [c.train for c in partition.clients]
+        training_rows = [c.train for c in partition.clients]
         if self.shared_from == "clients":
             return np.sort(
                 np.concatenate(
-                    [draw.permutation(r)[: round(self.shared_share * len(r))] for r in own]
+                    [
+                        draw.permutation(r)[: round(self.shared_share * len(r))]
+                        for r in training_rows
+                    ]
                 )
             )
-        pool = np.concatenate(own)
+        pool = np.concatenate(training_rows)
         return balanced(pool, labels[pool], round(self.shared_share * len(pool)), draw)
 
     def divide(self, partition: Partition, labels: NDArray[Any], seed: int) -> Partition:

@@ -56,7 +56,7 @@ class FedBABU(base.MethodSettings):
         )
 
 
-def client(settings: FedBABU, head: partly_shared.Kept) -> base.Client:
+def client(settings: FedBABU, head: partly_shared.KeepRule) -> base.Client:
     """Fine-tune a copy if it is evaluated, then train the body."""
 
     def train(
@@ -67,12 +67,12 @@ def client(settings: FedBABU, head: partly_shared.Kept) -> base.Client:
     ) -> base.Trained[KeptState]:
         top = head(training)
         W = insert_columns(received["model"], state.kept, *top)
-        body, whole = gaps(top, W.shape[1]), (slice(0, W.shape[1]),)
+        body, all_columns = gaps(top, W.shape[1]), (slice(0, W.shape[1]),)
         training.observe("global", W, "received")
         if training.watches("received"):
-            parts = {"all": whole, "head": top, "body": body}[settings.finetune]
+            columns = {"all": all_columns, "head": top, "body": body}[settings.finetune]
             tuned, epochs = W.clone(), settings.finetune_epochs
-            partly_shared.sgd(training, tuned, round_.unscheduled, parts, epochs, "finetuning")
+            partly_shared.sgd(training, tuned, round_.unscheduled, columns, epochs, "finetuning")
             training.observe("personal", tuned, "received")
         partly_shared.sgd(training, W, round_, body)
         training.observe("local", W, "trained")

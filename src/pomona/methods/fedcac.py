@@ -77,24 +77,24 @@ def server(beta: int) -> base.Server:
         uncritical = torch.zeros_like(w, dtype=torch.bool).expand(N, -1)
         return Bank(w, w.expand(N, -1), uncritical, torch.zeros(N, dtype=torch.bool))
 
-    def down(
+    def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         shared = overlaps(bank.masks)
-        near = neighbours(shared, bank.sent & roster.known, (round_.number - 1) / beta)[
-            list(ids)
-        ].to(bank.model)
-        mean = near / near.sum(1, keepdim=True)
-        whose = torch.tensor(ids, device=bank.model.device)
+        C = neighbours(shared, bank.sent & roster.known, (round_.number - 1) / beta)[list(ids)].to(
+            bank.model
+        )
+        mean = C / C.sum(1, keepdim=True)
+        receivers = torch.tensor(ids, device=bank.model.device)
 
-        def together(models: Tensor, masks: Tensor, model: Tensor) -> Tensor:
-            return torch.where(masks[whose], model + mean @ (models - model), model)
+        def mix(models: Tensor, masks: Tensor, model: Tensor) -> Tensor:
+            return torch.where(masks[receivers], model + mean @ (models - model), model)
 
-        mixed = base.chunked(bank.models).apply(together, bank.masks, bank.model).compute()
-        each = torch.arange(len(ids))
+        mixed = base.chunked(bank.models).apply(mix, bank.masks, bank.model).compute()
+        index = torch.arange(len(ids))
         return {
-            "model": base.Rows(mixed, each),
-            "neighbours": base.Rows(near, each),
+            "model": base.Rows(mixed, index),
+            "neighbours": base.Rows(C, index),
             "overlap": base.Rows(shared, torch.tensor(ids)),
         }
 
@@ -112,17 +112,17 @@ def server(beta: int) -> base.Server:
             bank.sent.index_fill(0, torch.tensor(ids), True),
         )
 
-    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         uncritical = base.replace_rows(bank.masks, ids, torch.zeros_like(bank.masks[0]))
-        sent = bank.sent.index_fill(0, torch.tensor(ids), False)
+        senders = bank.sent.index_fill(0, torch.tensor(ids), False)
         return Bank(
-            bank.model, base.replace_rows(bank.models, ids, bank.model), uncritical, sent
+            bank.model, base.replace_rows(bank.models, ids, bank.model), uncritical, senders
         ), bank.model
 
-    def expects(bank: Bank) -> base.Uplink:
+    def uplink_form(bank: Bank) -> base.Uplink:
         return {"model": bank.model, "critical": bank.masks[0]}
 
-    return base.Server(start, down, aggregate, welcome, expects)
+    return base.Server(start, downlink, aggregate, add_clients, uplink_form)
 
 
 def overlaps(masks: Tensor) -> Tensor:
@@ -132,19 +132,19 @@ def overlaps(masks: Tensor) -> Tensor:
     It is the share of them that j has too where counts are equal, and negative if j's is much
     larger.
     """
-    both = base.chunked(masks).apply(Tensor.double).gram()
-    count = both.diagonal().unsqueeze(1)
-    apart = count + count.T - 2 * both
-    return torch.where(count > 0, 1 - apart / (2 * count.clamp_min(1)), 0.0)
+    common = base.chunked(masks).apply(Tensor.double).gram()
+    count = common.diagonal().unsqueeze(1)
+    differing = count + count.T - 2 * common
+    return torch.where(count > 0, 1 - differing / (2 * count.clamp_min(1)), 0.0)
 
 
-def neighbours(shared: Tensor, sent: Tensor, progress: float) -> Tensor:
+def neighbours(shared: Tensor, senders: Tensor, progress: float) -> Tensor:
     """Return C_i as rows (N, N) bool: the client itself, and senders above the threshold;
     ``progress`` is r / beta.
     """
-    oneself = torch.eye(len(sent), dtype=torch.bool, device=shared.device)
-    some = sent.to(shared.device)
-    pairs = some & some.unsqueeze(1) & ~oneself
+    oneself = torch.eye(len(senders), dtype=torch.bool, device=shared.device)
+    mask = senders.to(shared.device)
+    pairs = mask & mask.unsqueeze(1) & ~oneself
     if progress > 1 or not pairs.any():
         return oneself
     mean, largest = shared[pairs].mean(), shared[pairs].max()
@@ -165,7 +165,7 @@ def client(tau: float) -> base.Client:
         info = {"neighbours": received["neighbours"], "overlap": received["overlap"]}
         return None, uplink, info
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.stateless, train)
 
 
 def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tensor:
@@ -173,11 +173,11 @@ def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tens
     ties, no zeros.
     """
     mask = torch.zeros_like(sensitivity, dtype=torch.bool)
-    for part in layers:
-        c = sensitivity[:, part]
+    for layer in layers:
+        c = sensitivity[:, layer]
         if count := base.floored(tau, c.shape[1]):
             threshold = c.kthvalue(c.shape[1] - count + 1, dim=1, keepdim=True).values
-            mask[:, part] = (c >= threshold) & (c > 0)
+            mask[:, layer] = (c >= threshold) & (c > 0)
     return mask
 
 
@@ -219,7 +219,7 @@ CARD = base.Card(
         up="1, and a mask",
         private="nothing but the data",
         keeps="nothing",
-        tells={"critical": "which parameters of the model matter to it"},
+        reveals={"critical": "which parameters of the model matter to it"},
     ),
     headline=("personal", "received"),
     joining=(

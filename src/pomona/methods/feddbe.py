@@ -53,8 +53,8 @@ class FedDBE(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         if not self.kappa:
-            up = replace(CARD.exchange, down="1", up="1", tells={})
-            card = replace(CARD, exchange=up, privacy=base.PrivacyCost((base.Gradients(),)))
+            exchange = replace(CARD.exchange, down="1", up="1", reveals={})
+            card = replace(CARD, exchange=exchange, privacy=base.PrivacyCost((base.Gradients(),)))
             return base.Method(fedavg.server(), client(self), card)
         return base.Method(server(), client(self), CARD)
 
@@ -69,22 +69,22 @@ class MeanFeature:
 
 
 def server() -> base.Server:
-    """Run FedAvg's server with the mean feature of the first round beside the model."""
+    """Run FedAvg's server with the mean feature of the first round in addition to the model."""
     average = fedavg.server()
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> MeanFeature:
         w = initial()
-        known = torch.zeros(1, dtype=torch.bool, device=w.device)
-        return MeanFeature(w, w.new_zeros(base.linear_head(initial).features), known)
+        has_mean = torch.zeros(1, dtype=torch.bool, device=w.device)
+        return MeanFeature(w, w.new_zeros(base.linear_head(initial).features), has_mean)
 
-    def down(
+    def downlink(
         state: MeanFeature, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         n = len(ids)
         return {
-            **average.down(state.model, ids, roster, round_),
-            "mean_feature": base.Rows.same(state.mean, n),
-            "known": base.Rows.same(state.known.to(state.mean), n),
+            **average.downlink(state.model, ids, roster, round_),
+            "mean_feature": base.Rows.broadcast(state.mean, n),
+            "known": base.Rows.broadcast(state.known.to(state.mean), n),
         }
 
     def aggregate(
@@ -98,10 +98,12 @@ def server() -> base.Server:
         mean = base.weighted_mean(uplink["mean_feature"], roster.weights(ids))
         return MeanFeature(w, state.mean.where(state.known, mean), torch.ones_like(state.known))
 
-    def expects(state: MeanFeature) -> base.Uplink:
+    def uplink_form(state: MeanFeature) -> base.Uplink:
         return {"model": state.model, "mean_feature": state.mean}
 
-    return base.Server(start, down, aggregate, base.welcome_model, expects, global_model=True)
+    return base.Server(
+        start, downlink, aggregate, base.add_from_model, uplink_form, global_model=True
+    )
 
 
 @dataclass(frozen=True)
@@ -126,30 +128,32 @@ def client(settings: FedDBE) -> base.Client:
         round_: base.Round,
     ) -> base.Trained[FedDBEState]:
         head, W, B = base.linear_head(training), received["model"].clone(), state.bias
-        known = received["known"] if settings.kappa else torch.ones_like(B[:, :1])
-        running, moved = torch.zeros_like(B), known * settings.bias
+        has_mean = received["known"] if settings.kappa else torch.ones_like(B[:, :1])
+        running, learns_bias = torch.zeros_like(B), has_mean * settings.bias
         training.observe("global", W, "received")
         training.observe("personal", with_bias(W, B, head), "received")
         losses = [
-            held(settings, training, running[k], received["mean_feature"][k], bool(known[k]))
+            pulled_loss(
+                settings, training, running[k], received["mean_feature"][k], bool(has_mean[k])
+            )
             for k in range(len(W))
             if settings.kappa
         ]
-        rows = (W, B, moved, base.optimizer_state(W, round_), base.optimizer_state(B, round_))
-        for batch, w, b, some, velocity_w, velocity_b in training.steps(round_.passes, *rows):
+        rows = (W, B, learns_bias, base.optimizer_state(W, round_), base.optimizer_state(B, round_))
+        for batch, w, b, mask, velocity_w, velocity_b in training.steps(round_.passes, *rows):
             _, g = training.gradient(with_bias(w, b, head), batch, losses[: len(w)] or None)
-            at_bias = at_parts(g, w, b, head) * some
+            at_bias = split_gradient(g, w, b, head) * mask
             base.optimizer_step(w, g, velocity_w, round_)
             base.optimizer_step(b, at_bias, velocity_b, round_)
         training.observe("local", W, "trained")
         training.observe("personal", with_bias(W, B, head), "trained")
-        sent = {"mean_feature": running * (1 - known)} if settings.kappa else {}
-        return FedDBEState(B), {"model": W, **sent}, {}
+        extra = {"mean_feature": running * (1 - has_mean)} if settings.kappa else {}
+        return FedDBEState(B), {"model": W, **extra}, {}
 
     return base.Client(start, train, private=("bias",))
 
 
-def held(
+def pulled_loss(
     settings: FedDBE, training: base.LocalTraining, running: Tensor, mean: Tensor, pulled: bool
 ) -> base.RowCriterion:
     """Return a client's loss, which also moves its running mean (f,), in place, once a batch.
@@ -159,10 +163,14 @@ def held(
     plain = training.objective.criterion
 
     def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
-        now = (1 - settings.mu) * running + settings.mu * features.mean(0)
-        running.copy_(now.detach())
-        own = plain(outputs, targets).mean()
-        return own + settings.kappa / 2 * (now - mean).square().mean() if pulled else own
+        updated = (1 - settings.mu) * running + settings.mu * features.mean(0)
+        running.copy_(updated.detach())
+        task_loss = plain(outputs, targets).mean()
+        return (
+            task_loss + settings.kappa / 2 * (updated - mean).square().mean()
+            if pulled
+            else task_loss
+        )
 
     return loss
 
@@ -170,18 +178,18 @@ def held(
 def with_bias(W: Tensor, B: Tensor, head: base.Head) -> Tensor:
     """Return rows W (n, d) whose heads answer z + b, for biases B (n, f)."""
     P = W.clone()
-    weight, shift = head.of(P)
+    weight, shift = head.view(P)
     shift += torch.bmm(weight, B.unsqueeze(2)).squeeze(2)
     return P
 
 
-def at_parts(G: Tensor, W: Tensor, B: Tensor, head: base.Head) -> Tensor:
+def split_gradient(G: Tensor, W: Tensor, B: Tensor, head: base.Head) -> Tensor:
     """Turn gradients at ``with_bias``, G (n, d), into those in W, in place; return those in B (n,
     f).
     """
-    at_weight, at_shift = head.of(G)
+    at_weight, at_shift = head.view(G)
     at_weight += at_shift.unsqueeze(2) * B.unsqueeze(1)
-    return torch.bmm(at_shift.unsqueeze(1), head.of(W)[0]).squeeze(1)
+    return torch.bmm(at_shift.unsqueeze(1), head.view(W)[0]).squeeze(1)
 
 
 CARD = base.Card(
@@ -193,7 +201,7 @@ CARD = base.Card(
         up="1, and a mean feature",
         private="the bias before the head",
         keeps="its bias",
-        tells={"mean_feature": "the mean feature of its samples, in the first round alone"},
+        reveals={"mean_feature": "the mean feature of its samples, in the first round alone"},
     ),
     headline=("personal", "received"),
     joining="newcomers and unseen clients start with the global model and no bias",

@@ -40,7 +40,7 @@ from pomona.methods.partly_shared import KeptState, RowLayout
 from pomona.models.lora import is_part
 from pomona.objective.training import TRAINING
 
-OWN = "own"  # the random stream of the batches of the own change
+OWN_CHANGE = "own"  # the random stream of the batches of the own change
 
 
 class FedDPA(base.MethodSettings):
@@ -59,9 +59,9 @@ class FedDPA(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        own = base.Gradients(purpose=OWN, epochs=self.own_epochs)
-        cost = replace(CARD.privacy, gradients=(base.Gradients(), own))
-        server = fedavg.server(lambda initial: initial()[~Changes.of(initial).own])
+        own_gradients = base.Gradients(purpose=OWN_CHANGE, epochs=self.own_epochs)
+        cost = replace(CARD.privacy, gradients=(base.Gradients(), own_gradients))
+        server = fedavg.server(lambda initial: initial()[~Changes.from_layout(initial).local])
         return base.Method(server, client(self), replace(CARD, privacy=cost))
 
 
@@ -69,32 +69,32 @@ class FedDPA(base.MethodSettings):
 class Changes:
     """Masks (d,) bool of a row: what a client keeps, and both B."""
 
-    own: Tensor
+    local: Tensor
     scaled: Tensor
 
     @classmethod
-    def of(cls, row: RowLayout) -> "Changes":
+    def from_layout(cls, row: RowLayout) -> "Changes":
         """Return them for a network. Raises ConfigError if a change has an odd rank."""
-        own, scaled = torch.zeros(2, row.layers[-1].stop, dtype=torch.bool)
+        local, scaled = torch.zeros(2, row.layers[-1].stop, dtype=torch.bool)
         for entry in row.parameters:
             of_b = is_part(entry.name, "B")
             if of_b or is_part(entry.name, "A"):
-                half = _half(entry.shape[int(of_b)])
-                entry.view(own).narrow(int(of_b), half, half).fill_(True)
+                size = _half_rank(entry.shape[int(of_b)])
+                entry.view(local).narrow(int(of_b), size, size).fill_(True)
                 scaled[entry.start : entry.stop] = of_b
-        return cls(own, scaled)
+        return cls(local, scaled)
 
-    def sum(self, share: float, like: Tensor) -> Tensor:
+    def sum(self, share: float, W: Tensor) -> Tensor:
         """Return the factors (d,) of rows of the sum with this weight of the own change."""
-        own = torch.where(self.own, share, 1 - share)
-        return torch.where(self.scaled, own, 1.0).to(like)
+        weights = torch.where(self.local, share, 1 - share)
+        return torch.where(self.scaled, weights, 1.0).to(W)
 
-    def alone(self, like: Tensor) -> Tensor:
+    def without_local(self, W: Tensor) -> Tensor:
         """Return the factors (d,) of rows without the own change."""
-        return (~self.own).to(like)
+        return (~self.local).to(W)
 
 
-def _half(rank: int) -> int:
+def _half_rank(rank: int) -> int:
     if rank % 2:
         raise ConfigError(
             f"model.train.lora.rank is {rank}; feddpa divides it between two changes: make it even"
@@ -103,28 +103,28 @@ def _half(rank: int) -> int:
 
 
 def client(settings: FedDPA) -> base.Client:
-    """Train the own change beside the global one, then the global change alone."""
+    """Train the own change on top of the global one, then the global change alone."""
 
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> KeptState:
-        return KeptState(initial()[Changes.of(initial).own].repeat(len(ids), 1))
+        return KeptState(initial()[Changes.from_layout(initial).local].repeat(len(ids), 1))
 
     def train(
         state: KeptState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[KeptState]:
-        changes, g = Changes.of(training), received["model"]
-        W = g.new_empty(len(g), len(changes.own))
-        W[:, changes.own], W[:, ~changes.own] = state.kept, g
-        both, alone = changes.sum(settings.share, W), changes.alone(W)
-        training.observe("global", W * alone, "received")
-        training.observe("personal", W * both, "received")
+        changes, g = Changes.from_layout(training), received["model"]
+        W = g.new_empty(len(g), len(changes.local))
+        W[:, changes.local], W[:, ~changes.local] = state.kept, g
+        combined, global_only = changes.sum(settings.share, W), changes.without_local(W)
+        training.observe("global", W * global_only, "received")
+        training.observe("personal", W * combined, "received")
         if training.trains:
-            move(training, W, round_, both, changes.own, settings.own_epochs, OWN)
-        training.observe("personal", W * both, "trained")
-        own = W[:, changes.own]
-        move(training, W, round_, alone, ~changes.own)
-        return KeptState(own), {"model": W[:, ~changes.own]}, {}
+            move(training, W, round_, combined, changes.local, settings.own_epochs, OWN_CHANGE)
+        training.observe("personal", W * combined, "trained")
+        local = W[:, changes.local]
+        move(training, W, round_, global_only, ~changes.local)
+        return KeptState(local), {"model": W[:, ~changes.local]}, {}
 
     return base.Client(start, train, private=("kept",))
 
@@ -134,26 +134,26 @@ def move(
     W: Tensor,
     round_: base.Round,
     weights: Tensor,
-    moved: Tensor,
+    mask: Tensor,
     epochs: int | None = None,
     purpose: str = TRAINING,
 ) -> None:
-    """Take local steps on the numbers ``moved`` (d,) of rows W (n, d), in place, with the loss at W
+    """Take local steps on the numbers ``mask`` (d,) of rows W (n, d), in place, with the loss at W
     times the weights (d,).
     """
     passes = round_.passes if epochs is None else epochs
-    state = base.optimizer_state(W[:, moved], round_)
+    state = base.optimizer_state(W[:, mask], round_)
     for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
         _, slope = training.gradient(w * weights, batch)
-        own = w[:, moved]
-        base.optimizer_step(own, (slope * weights)[:, moved], moments, round_)
-        w[:, moved] = own
+        trained = w[:, mask]
+        base.optimizer_step(trained, (slope * weights)[:, mask], moments, round_)
+        w[:, mask] = trained
 
 
 CARD = base.Card(
     presentation=base.Presentation("FedDPA"),
     paper="Yang et al., NeurIPS 2024, FedDPA-T",
-    summary="a low-rank change averaged over all, and beside it one of each client's own",
+    summary="a low-rank change averaged over all, and another of each client's own",
     exchange=base.Exchange(
         down="share of the global change",
         up="share of the global change",

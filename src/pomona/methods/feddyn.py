@@ -55,14 +55,14 @@ class Cloud:
 def server(alpha: float) -> base.Server:
     """Average the clients' models, corrected by h."""
 
-    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Cloud:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Cloud:
         w = initial()
         return Cloud(w, torch.zeros_like(w).expand(len(roster), -1))
 
-    def down(
+    def downlink(
         state: Cloud, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        return {"model": base.Rows.same(state.model, len(ids))}
+        return {"model": base.Rows.broadcast(state.model, len(ids))}
 
     def aggregate(
         state: Cloud,
@@ -71,21 +71,21 @@ def server(alpha: float) -> base.Server:
         roster: base.Roster,
         round_: base.Round,
     ) -> Cloud:
-        w, V, who = state.model, uplink["model"], torch.tensor(ids, device=state.model.device)
-        moved = base.chunked(V) - w
-        linear = base.chunked(state.linear).index_add(0, who, moved, alpha=-alpha)
+        w, V, index = state.model, uplink["model"], torch.tensor(ids, device=state.model.device)
+        changes = base.chunked(V) - w
+        linear = base.chunked(state.linear).index_add(0, index, changes, alpha=-alpha)
         h = base.chunked(linear)[roster.known].mean(0)
-        return Cloud(w + moved.mean(0) - h / alpha, linear)
+        return Cloud(w + changes.mean(0) - h / alpha, linear)
 
-    def expects(state: Cloud) -> base.Uplink:
+    def uplink_form(state: Cloud) -> base.Uplink:
         return {"model": state.model}
 
     return base.Server(
-        begin,
-        down,
+        start,
+        downlink,
         aggregate,
-        base.welcome_model,
-        expects,
+        base.add_from_model,
+        uplink_form,
         global_model=True,
         mirrors="linear terms",
     )

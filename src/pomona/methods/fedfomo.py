@@ -47,7 +47,7 @@ from pydantic import Field
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.fedfomo_server import Bank, Fomo, ask, server, told
+from pomona.methods.fedfomo_server import Bank, Fomo, describe_requests, make_request, server
 from pomona.methods.request_bank import limit
 
 
@@ -66,24 +66,24 @@ class FedFomo(Fomo):
         def start(
             initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
         ) -> FedFomoState:
-            return untouched(initial, roster, ids, seed, previous=initial())
+            return initial_state(initial, roster, ids, seed, previous=initial())
 
-        def judge(
+        def evaluate(
             state: FedFomoState, received: base.Received, training: base.LocalTraining
-        ) -> Judgement:
-            return judge_models(state, received, training, order)
+        ) -> Evaluation:
+            return evaluate_models(state, received, training, order)
 
-        relaying = replace(server(self, offer_models), relays={"models": "model"})
+        relaying_server = replace(server(self, offer_models), relays={"models": "model"})
         card = replace(
             CARD,
             exchange=replace(
                 CARD.exchange,
-                tells=told(self),
+                reveals=describe_requests(self),
                 down_models=lambda clients: limit(self.budget, clients),
             ),
         )
         return base.Method(
-            relaying, base.Client(start, train(self, judge), private=("affinity",)), card
+            relaying_server, base.Client(start, train(self, evaluate), private=("affinity",)), card
         )
 
 
@@ -112,7 +112,7 @@ class FedFomoState:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Evaluation:
     """The personal model (n, d), and w and w* (n, M + 1) of the received models, then of the own
     one.
     """
@@ -122,7 +122,7 @@ class Judgement:
     shares: Tensor
 
 
-def untouched(
+def initial_state(
     initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int, previous: Tensor
 ) -> FedFomoState:
     """Return the initial state: the common model for all, with p_i = e_i."""
@@ -132,7 +132,8 @@ def untouched(
 
 
 def train(
-    settings: Fomo, judge: Callable[[FedFomoState, base.Received, base.LocalTraining], Judgement]
+    settings: Fomo,
+    evaluate: Callable[[FedFomoState, base.Received, base.LocalTraining], Evaluation],
 ) -> Callable[
     [FedFomoState, base.Received, base.LocalTraining, base.Round], base.Trained[FedFomoState]
 ]:
@@ -144,23 +145,23 @@ def train(
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[FedFomoState]:
-        verdict = judge(state, received, training)
-        whose = torch.cat([received["models"].index, training.ids.unsqueeze(1)], dim=1)
+        evaluation = evaluate(state, received, training)
+        sources = torch.cat([received["models"].index, training.ids.unsqueeze(1)], dim=1)
         affinity = state.affinity.masked_fill(~training.roster.known, 0).scatter_add(
-            1, whose, verdict.gains.to(state.affinity)
+            1, sources, evaluation.gains.to(state.affinity)
         )
-        weights = torch.zeros_like(affinity).scatter_add(1, whose, verdict.shares.to(affinity))
-        training.observe("personal", verdict.personal, "received")
+        weights = torch.zeros_like(affinity).scatter_add(1, sources, evaluation.shares.to(affinity))
+        training.observe("personal", evaluation.personal, "received")
 
-        previous = verdict.personal[:, : state.previous.shape[1]].clone()
-        W = base.sgd(training, verdict.personal, round_)
-        asks = [
-            ask(settings, p, available, i, round_)
+        previous = evaluation.personal[:, : state.previous.shape[1]].clone()
+        W = base.sgd(training, evaluation.personal, round_)
+        requests = [
+            make_request(settings, p, available, i, round_)
             for p, available, i in zip(
                 affinity, received["available"], training.clients, strict=True
             )
         ]
-        uplink = {"model": W, "request": torch.stack(asks)}
+        uplink = {"model": W, "request": torch.stack(requests)}
         return (
             FedFomoState(W, previous, affinity),
             uplink,
@@ -170,33 +171,35 @@ def train(
     return round_trip
 
 
-def judge_models(
+def evaluate_models(
     state: FedFomoState, received: base.Received, training: base.LocalTraining, order: int
-) -> Judgement:
+) -> Evaluation:
     """Apply eq. 3: each model against the one before the last local training, gain in loss per
     distance. A gain that is not finite counts for nothing.
     """
-    before, offer = state.previous, received["models"]
-    losses = each(offer, state.current, lambda W: training.loss(W, "validation"))
-    far = each(offer, state.current, lambda W: torch.linalg.vector_norm(W - before, order, dim=1))
-    gains = (training.loss(before, "validation").cpu().unsqueeze(1) - losses) / far.to(
+    previous, offer = state.previous, received["models"]
+    losses = measure_all(offer, state.current, lambda W: training.loss(W, "validation"))
+    distances = measure_all(
+        offer, state.current, lambda W: torch.linalg.vector_norm(W - previous, order, dim=1)
+    )
+    gains = (training.loss(previous, "validation").cpu().unsqueeze(1) - losses) / distances.to(
         losses
-    ).masked_fill(far == 0, torch.inf)
+    ).masked_fill(distances == 0, torch.inf)
     gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
     gains.masked_fill_(~gains.isfinite(), 0)
     shares = normalised(gains)
-    return Judgement(moved(before, offer, state.current, shares), gains, shares)
+    return Evaluation(move_towards(previous, offer, state.current, shares), gains, shares)
 
 
-def models(offer: base.Rows, own: Tensor) -> Iterator[Tensor]:
+def models(offer: base.Rows, current: Tensor) -> Iterator[Tensor]:
     """Yield the received models, one (n, d) after another, then the own one."""
     yield from (offer.bank[column] for column in offer.index.T)
-    yield own
+    yield current
 
 
-def each(offer: base.Rows, own: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
+def measure_all(offer: base.Rows, current: Tensor, measure: Callable[[Tensor], Tensor]) -> Tensor:
     """Measure every received model and the own one: (n, M + 1), on the CPU."""
-    return torch.stack([measure(W).cpu() for W in models(offer, own)], dim=1)
+    return torch.stack([measure(W).cpu() for W in models(offer, current)], dim=1)
 
 
 def normalised(gains: Tensor) -> Tensor:
@@ -206,12 +209,12 @@ def normalised(gains: Tensor) -> Tensor:
     return positive / total.masked_fill(total == 0, 1)
 
 
-def moved(origin: Tensor, offer: base.Rows, own: Tensor, weights: Tensor) -> Tensor:
+def move_towards(origin: Tensor, offer: base.Rows, current: Tensor, weights: Tensor) -> Tensor:
     """Return rows origin + sum_n weights_n (theta_n - origin), (n, d); exactly the origin if all
     weights are 0.
     """
     W = origin.clone()
-    for weight, model in zip(weights.T.to(origin), models(offer, own), strict=True):
+    for weight, model in zip(weights.T.to(origin), models(offer, current), strict=True):
         W.addcmul_(weight.unsqueeze(1), model - origin)
     return W
 

@@ -21,15 +21,15 @@ from torch import Tensor
 
 from pomona.methods import base, fedfomo
 from pomona.methods.fedfomo import (
+    Evaluation,
     FedFomoState,
-    Judgement,
-    each,
-    moved,
+    initial_state,
+    measure_all,
+    move_towards,
     normalised,
     train,
-    untouched,
 )
-from pomona.methods.fedfomo_server import Bank, Fomo, server, told
+from pomona.methods.fedfomo_server import Bank, Fomo, describe_requests, server
 from pomona.methods.request_bank import limit
 
 
@@ -44,61 +44,63 @@ class FedFomoMA(Fomo):
         def start(
             initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
         ) -> FedFomoState:
-            return untouched(initial, roster, ids, seed, previous=initial()[:0])
+            return initial_state(initial, roster, ids, seed, previous=initial()[:0])
 
-        half = base.Client(start, train(self, judge_means), private=("affinity",))
+        client = base.Client(start, train(self, evaluate_means), private=("affinity",))
         card = replace(
             CARD,
             exchange=replace(
                 CARD.exchange,
-                tells=told(self),
+                reveals=describe_requests(self),
                 down_models=lambda clients: limit(self.budget, clients) + 1,
             ),
         )
-        return base.Method(server(self, offer_means), half, card)
+        return base.Method(server(self, offer_means), client, card)
 
 
 def offer_means(bank: Bank, index: Tensor, offered: Tensor) -> base.Downlink:
     """Offer the mean of the available models (initially the initial one), and the leave-one-out
     means.
     """
-    places = offered if offered.any() else torch.arange(len(offered)) == 0
-    W, count = base.chunked(bank.models), int(places.sum())
-    mean = base.weighted_mean(W[places], torch.full((count,), 1 / count, dtype=torch.float64))
-    means = W.apply(lambda models, of_all: without(of_all, models, count), mean).compute()
+    included = offered if offered.any() else torch.arange(len(offered)) == 0
+    W, count = base.chunked(bank.models), int(included.sum())
+    mean = base.weighted_mean(W[included], torch.full((count,), 1 / count, dtype=torch.float64))
+    means = W.apply(lambda models, overall: leave_one_out(overall, models, count), mean).compute()
     return {
         "models": base.Rows(means, index),
-        "mean": base.Rows.same(mean, len(index)),
-        "uploaded": base.Rows.same(offered, len(index)),
+        "mean": base.Rows.broadcast(mean, len(index)),
+        "uploaded": base.Rows.broadcast(offered, len(index)),
     }
 
 
-def without(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
+def leave_one_out(mean: Tensor, model: Tensor, count: Tensor | int) -> Tensor:
     """Return the mean of ``count`` models without one, from the mean of all; for a single model
     that mean itself.
     """
     return mean + (mean - model) / (torch.as_tensor(count, device=mean.device) - 1).clamp_min(1)
 
 
-def judge_means(
+def evaluate_means(
     state: FedFomoState, received: base.Received, training: base.LocalTraining
-) -> Judgement:
+) -> Evaluation:
     """Apply eq. 14: the loss of the mean without each model; the client computes the mean without
     its own. A gain that is not finite counts for nothing; without a finite loss of the mean the
     client goes on from its own model.
     """
     mean, offer, uploaded = received["mean"], received["models"], received["uploaded"]
     count = uploaded.sum(1, keepdim=True)
-    own = without(mean, state.current, count)
-    losses = each(offer, own, lambda W: training.loss(W, "validation"))
-    whole = training.loss(mean, "validation").unsqueeze(1)
-    gains = losses - whole.cpu()
+    without_self = leave_one_out(mean, state.current, count)
+    losses = measure_all(offer, without_self, lambda W: training.loss(W, "validation"))
+    mean_loss = training.loss(mean, "validation").unsqueeze(1)
+    gains = losses - mean_loss.cpu()
     gains[:, :-1].masked_fill_(offer.index == training.ids.unsqueeze(1), 0)
     gains[:, -1:].masked_fill_(~uploaded.gather(1, training.ids.unsqueeze(1)), 0)
     gains.masked_fill_(~gains.isfinite(), 0)
     shares = normalised(gains)
-    origin = mean.where(whole.isfinite(), state.current)
-    return Judgement(moved(origin, offer, own, (1 - count) * shares), gains, shares)
+    origin = mean.where(mean_loss.isfinite(), state.current)
+    return Evaluation(
+        move_towards(origin, offer, without_self, (1 - count) * shares), gains, shares
+    )
 
 
 CARD = replace(

@@ -16,7 +16,14 @@ from torch import Tensor
 
 from pomona.core.rng import stream
 from pomona.methods import base
-from pomona.methods.request_bank import limit, others, request, servable, served, unasked
+from pomona.methods.request_bank import (
+    initial_requests,
+    limit,
+    other_clients,
+    request,
+    requestable,
+    served,
+)
 
 
 class Fomo(base.MethodSettings):
@@ -36,7 +43,7 @@ class Fomo(base.MethodSettings):
     )
 
 
-def told(settings: Fomo) -> dict[str, str]:
+def describe_requests(settings: Fomo) -> dict[str, str]:
     """Describe for the card what a request reveals to the server."""
     if settings.candidates == "everybody":
         return {
@@ -67,21 +74,25 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         N = len(roster)
-        places = settings.budget if settings.candidates == "everybody" else None
-        return Bank(initial().expand(N, -1), torch.zeros(N, dtype=torch.long), unasked(places, N))
+        budget = settings.budget if settings.candidates == "everybody" else None
+        return Bank(
+            initial().expand(N, -1), torch.zeros(N, dtype=torch.long), initial_requests(budget, N)
+        )
 
-    def down(
+    def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        who = torch.tensor(ids)
+        receivers = torch.tensor(ids)
         offered = on_offer(settings, bank.uploaded * roster.known)
-        index = torch.stack([wishes(settings, bank, offered, i, round_) for i in ids])
-        widest = int((index != who.unsqueeze(1)).sum(1).max())
+        index = torch.stack([served_ids(settings, bank, offered, i, round_) for i in ids])
+        widest = int((index != receivers.unsqueeze(1)).sum(1).max())
         # Candidates of the last round are not known yet: a client ranks all members.
-        wanted = servable(offered, ids) if settings.candidates == "everybody" else roster.known
+        available = (
+            requestable(offered, ids) if settings.candidates == "everybody" else roster.known
+        )
         return {
             **offer(bank, index[:, :widest], offered),
-            "available": base.Rows.same(wanted, len(ids)),
+            "available": base.Rows.broadcast(available, len(ids)),
         }
 
     def aggregate(
@@ -99,14 +110,14 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
             base.replace_rows(bank.requests, ids, requests),
         )
 
-    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.members_mean(bank.models, roster)
         return replace(bank, models=base.replace_rows(bank.models, ids, row)), row
 
-    def expects(bank: Bank) -> base.Uplink:
+    def uplink_form(bank: Bank) -> base.Uplink:
         return {"model": bank.models[0], "request": bank.requests[0]}
 
-    return base.Server(start, down, aggregate, welcome, expects, separable=True)
+    return base.Server(start, downlink, aggregate, add_clients, uplink_form, separable=True)
 
 
 def on_offer(settings: Fomo, uploaded: Tensor) -> Tensor:
@@ -121,38 +132,42 @@ def on_offer(settings: Fomo, uploaded: Tensor) -> Tensor:
     return uploaded >= latest.clamp_min(1)
 
 
-def wishes(settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: base.Round) -> Tensor:
+def served_ids(
+    settings: Fomo, bank: Bank, offered: Tensor, client: int, round_: base.Round
+) -> Tensor:
     """Return the available ids (M,) sent to a client; its own id if there is none.
 
     A uniform draw if it never made a request, else what it requested, or epsilon-greedily by its
     ranking.
     """
-    asked, N = bank.requests[client], len(bank.models)
+    requested, N = bank.requests[client], len(bank.models)
     if not bank.uploaded[client]:
         return choose(settings, torch.zeros(N), offered, client, round_.seed, round_.number - 1)
     if settings.candidates == "everybody":
-        return served(asked, offered, client)
-    order = asked[asked != client]
+        return served(requested, offered, client)
+    order = requested[requested != client]
     p = torch.zeros(N).index_copy(0, order, torch.arange(len(order), 0, -1, dtype=torch.float32))
     return choose(settings, p, offered, client, round_.seed, round_.number - 1)
 
 
-def ask(settings: Fomo, p: Tensor, available: Tensor, client: int, round_: base.Round) -> Tensor:
+def make_request(
+    settings: Fomo, p: Tensor, available: Tensor, client: int, round_: base.Round
+) -> Tensor:
     """Return a client's request: the ids (M,) wanted of those available (N,), or a ranking of all
     of them (N - 1,).
     """
     if settings.candidates == "everybody":
         return choose(settings, p, available, client, round_.seed, round_.number)
     order = preferred(p, available, client, stream(round_.seed, "request", round_.number, client))
-    none = torch.full((len(p) - 1 - len(order),), client)
-    return torch.cat([torch.from_numpy(order), none])
+    padding = torch.full((len(p) - 1 - len(order),), client)
+    return torch.cat([torch.from_numpy(order), padding])
 
 
 def preferred(
     p: Tensor, available: Tensor, client: int, draw: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the available others in descending order of p (N,); ties in random order."""
-    shuffled = draw.permutation(others(available, client))
+    shuffled = draw.permutation(other_clients(available, client))
     order: NDArray[np.int64] = shuffled[np.argsort(-p.numpy()[shuffled], kind="stable")]
     return order
 
@@ -166,10 +181,10 @@ def choose(
     draw = stream(seed, "request", number, client)
     epsilon = settings.epsilon - settings.epsilon_decay * (number - 1)
     pool = preferred(p, available, client, draw).tolist()
-    most = limit(settings.budget, len(p))
-    places = min(most, len(pool))
+    size = limit(settings.budget, len(p))
+    count = min(size, len(pool))
     picked = [
         pool.pop(int(draw.integers(len(pool))) if draw.random() < epsilon else 0)
-        for _ in range(places)
+        for _ in range(count)
     ]
-    return request(picked, client, most)
+    return request(picked, client, size)

@@ -24,7 +24,7 @@ models are FedAvg's.
 model no further than the clients went; the paper leaves tau_eff open, and the fixed point does not depend on it.
 
 Differs from published code: with a proximal term that takes the number of steps for tau_eff, and
-with one beside momentum it adds both to |a_i|_1; here tau_eff is eq. 9 and the recursion is exact.
+with one and momentum it adds both to |a_i|_1; here tau_eff is eq. 9 and the recursion is exact.
 Its server momentum is ``fednova+momentum``.
 """
 
@@ -43,7 +43,7 @@ from pomona.methods.reweighting import reweighted_server
 SHORTEST = (
     1e-3  # |a_i| starts at 1; only a pull of lr mu near 2, where nothing is learned, could lower it
 )
-COUNTED = 10_000  # steps counted one by one
+EXACT_STEPS = 10_000  # steps counted one by one
 
 
 class FedNova(base.MethodSettings):
@@ -57,7 +57,7 @@ class FedNova(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         server = reweighted_server(
-            {"steps": SHORTEST}, ratios, lambda *of: {"steps": bounds(self.mu, *of)}
+            {"steps": SHORTEST}, ratios, lambda *arguments: {"steps": bounds(self.mu, *arguments)}
         )
         return base.Method(server, client(self.mu), CARD)
 
@@ -75,14 +75,14 @@ def bounds(
 
     They differ if an epoch leaves one sample over: with BatchNorm it joins the previous batch.
     """
-    found = []
+    limits = []
     for n in (roster.sizes[i] for i in ids):
         batches = -(-n // round_.batch_size)
-        joined = batches - (batches > 1 and n % round_.batch_size == 1)
-        steps = [round_.passes.batches(k) for k in (joined, batches)]
-        found.append(sorted(length(k, round_.momentum, mu * round_.lr) for k in steps))
-    least, most = torch.tensor(found, dtype=torch.float64).T
-    return least, most
+        fewest = batches - (batches > 1 and n % round_.batch_size == 1)
+        steps = [round_.passes.batches(k) for k in (fewest, batches)]
+        limits.append(sorted(length(k, round_.momentum, mu * round_.lr) for k in steps))
+    low, high = torch.tensor(limits, dtype=torch.float64).T
+    return low, high
 
 
 @lru_cache(1024)
@@ -92,7 +92,7 @@ def length(steps: int, momentum: float, pull: float) -> float:
     """
     if not momentum and not pull:
         return float(steps)
-    if steps > COUNTED:  # a claim of very many samples costs no time
+    if steps > EXACT_STEPS:  # a claim of very many samples costs no time
         with np.errstate(over="ignore", invalid="ignore"):
             # of (z, v, 1)
             step = np.array([[1 - pull, momentum, 1.0], [-pull, momentum, 1.0], [0.0, 0.0, 1.0]])
@@ -116,14 +116,14 @@ def client(mu: float) -> base.Client:
         z = torch.zeros(len(w), 1, dtype=torch.float64, device=w.device)
         v = torch.zeros_like(z)
         rows = (local, w, z, v, base.optimizer_state(local, round_))
-        for batch, y, sent, way, speed, velocity in training.steps(round_.passes, *rows):
-            training.step(y, batch, velocity, round_, base.Pull(mu, sent) if mu else None)
-            speed.mul_(round_.momentum).add_(1 - mu * round_.lr * way)
-            way.add_(speed)
+        for batch, y, anchor, distance, speed, velocity in training.steps(round_.passes, *rows):
+            training.step(y, batch, velocity, round_, base.Pull(mu, anchor) if mu else None)
+            speed.mul_(round_.momentum).add_(1 - mu * round_.lr * distance)
+            distance.add_(speed)
         training.observe("local", local, "trained")
         return None, {"model": local, "steps": z}, {"steps": z.squeeze(1)}
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.stateless, train)
 
 
 QUANTITIES = (
@@ -147,6 +147,6 @@ CARD = replace(
     needs=base.Needs(steps="sgd"),
     exchange=replace(
         fedavg.CARD.exchange,
-        tells={"steps": "how far it trained, which follows from its number of samples"},
+        reveals={"steps": "how far it trained, which follows from its number of samples"},
     ),
 )

@@ -21,7 +21,7 @@ A name followed by ``+momentum``, ``+adagrad``, ``+yogi`` or ``+adam`` (``fedrep
 ``ditto+ala+yogi``) is that method with the optimizer at its server, for every method whose server
 keeps only the mean of its uplinks' models, or of a part of them. Parts that stay with the clients
 are not affected. Of the others SCAFFOLD, FedDyn and the four here have server steps of their own;
-CFL and IFCA keep a mean for each cluster; PGFed keeps gradients beside its mean, Floco regions,
+CFL and IFCA keep a mean for each cluster; PGFed keeps gradients in addition to its mean, Floco regions,
 FedCAC models and masks, FedDBE, FedPAC and pFedFDA features; FedSelect averages each parameter over
 those that share it; FedProto has features alone; APPLE, FedFomo, FedAMP, pFedGraph and MOCHA keep
 models of single clients; auto has four servers, Separate none.
@@ -156,10 +156,10 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
             ),
         )
 
-    def down(
+    def downlink(
         state: Stepped, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        return inner.down(state.model, ids, roster, round_)
+        return inner.downlink(state.model, ids, roster, round_)
 
     def aggregate(
         state: Stepped,
@@ -173,43 +173,43 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         step, moments = rule(settings, D, state.moments)
         return Stepped(mean + (step - D), moments)  # w + step; exactly the mean if the step is D
 
-    def welcome(
+    def add_clients(
         state: Stepped, ids: tuple[int, ...], roster: base.Roster
     ) -> tuple[Stepped, Tensor | None]:
-        w, row = inner.welcome(state.model, ids, roster)
+        w, row = inner.add_clients(state.model, ids, roster)
         return replace(state, model=w), row
 
-    def expects(state: Stepped) -> base.Uplink:
-        return inner.expects(state.model)
+    def uplink_form(state: Stepped) -> base.Uplink:
+        return inner.uplink_form(state.model)
 
     def closing(state: Stepped, roster: base.Roster, round_: base.Round) -> str | None:
         return inner.closing(state.model, roster, round_)
 
-    def limited(
+    def capped_clients(
         state: Stepped,
         uplink: base.Uplink,
         ids: tuple[int, ...],
         roster: base.Roster,
         round_: base.Round,
     ) -> Mapping[int, str]:
-        return inner.limited(state.model, uplink, ids, roster, round_)
+        return inner.capped_clients(state.model, uplink, ids, roster, round_)
 
     return replace(
         inner,
         start=start,
-        down=down,
+        downlink=downlink,
         aggregate=aggregate,
-        welcome=welcome,
-        expects=expects,
+        add_clients=add_clients,
+        uplink_form=uplink_form,
         closing=closing,
-        limited=limited,
+        capped_clients=capped_clients,
         averages=False,
     )
 
 
 @cache
 def optimized(
-    kind: type[base.MethodSettings], optimizer: str, called: str | None = None
+    settings_class: type[base.MethodSettings], optimizer: str, title: str | None = None
 ) -> type[base.MethodSettings]:
     """Return settings that combine a method's with a server optimizer's in one section.
 
@@ -217,24 +217,24 @@ def optimized(
     just a mean.
 
     Args:
-        kind: the method's settings.
+        settings_class: the method's settings.
         optimizer: a name of ``OPTIMIZERS``.
-        called: title of the new method, whose name is the title in lower case; NAME+optimizer if
+        title: title of the new method, whose name is the title in lower case; NAME+optimizer if
             None.
     """
-    require_mean(kind, optimizer, "a server optimizer steps towards")
-    own, rule = OPTIMIZERS[optimizer]
+    require_mean(settings_class, optimizer, "a server optimizer steps towards")
+    extra_settings, rule = OPTIMIZERS[optimizer]
 
     def method(settings: Any) -> base.Method:
-        inner = kind.method(settings)
+        inner = settings_class.method(settings)
         server = stepping(inner.server, rule, settings)
-        return replace(inner, server=server, card=_card(inner.card, optimizer, called))
+        return replace(inner, server=server, card=_card(inner.card, optimizer, title))
 
-    return with_suffix(kind, optimizer, own, method, called)
+    return with_suffix(settings_class, optimizer, extra_settings, method, title)
 
 
-def _card(card: base.Card, optimizer: str, called: str | None) -> base.Card:
-    shown = card.presentation
+def _card(card: base.Card, optimizer: str, title: str | None) -> base.Card:
+    presentation = card.presentation
     source = (
         "Hsu et al., arXiv 1909.06335"
         if optimizer == "momentum"
@@ -243,14 +243,14 @@ def _card(card: base.Card, optimizer: str, called: str | None) -> base.Card:
     return replace(
         card,
         presentation=base.Presentation(
-            called or f"{shown.title}+{optimizer}", quantities=shown.quantities
+            title or f"{presentation.title}+{optimizer}", quantities=presentation.quantities
         ),
-        paper=source if called else f"{card.paper}; server: {source}",
-        summary=f"{card.summary}; the server steps towards that mean with {_WORDS[optimizer]}",
+        paper=source if title else f"{card.paper}; server: {source}",
+        summary=f"{card.summary}; the server steps towards that mean with {_TITLES[optimizer]}",
     )
 
 
-_WORDS = {"momentum": "momentum", "adagrad": "Adagrad", "yogi": "Yogi", "adam": "Adam"}
+_TITLES = {"momentum": "momentum", "adagrad": "Adagrad", "yogi": "Yogi", "adam": "Adam"}
 
 FedAvgM = optimized(FedAvg, "momentum", "FedAvgM")
 FedAdagrad = optimized(FedAvg, "adagrad", "FedAdagrad")

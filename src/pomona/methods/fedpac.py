@@ -80,17 +80,17 @@ def server(mix: bool) -> base.Server:
     """Average bodies, mix heads, pool class means."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> BodyAndHeads:
-        part, w = base.linear_head(initial).part, initial()
-        heads = w[part].expand(len(roster), -1)
-        return BodyAndHeads(drop_columns(w, part), heads, class_means.start(initial))
+        columns, w = base.linear_head(initial).columns, initial()
+        heads = w[columns].expand(len(roster), -1)
+        return BodyAndHeads(drop_columns(w, columns), heads, class_means.start(initial))
 
-    def down(
+    def downlink(
         state: BodyAndHeads, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {
-            "model": base.Rows.same(state.body, len(ids)),
+            "model": base.Rows.broadcast(state.body, len(ids)),
             "head": base.Rows(state.heads, torch.tensor(ids)),
-            **class_means.down(state.means, len(ids)),
+            **class_means.downlink(state.means, len(ids)),
         }
 
     def aggregate(
@@ -109,22 +109,24 @@ def server(mix: bool) -> base.Server:
             class_means.pooled(state.means, uplink, ids, roster),
         )
 
-    def welcome(
+    def add_clients(
         state: BodyAndHeads, ids: tuple[int, ...], roster: base.Roster
     ) -> tuple[BodyAndHeads, None]:
         mean = base.members_mean(state.heads, roster)
         return replace(state, heads=base.replace_rows(state.heads, ids, mean)), None
 
-    def expects(state: BodyAndHeads) -> base.Uplink:
+    def uplink_form(state: BodyAndHeads) -> base.Uplink:
         return {
             "model": state.body,
             "head": state.heads[0],
             "start_means": state.means.means.flatten(),
             "mean_square": torch.zeros(1, dtype=torch.float64),
-            **class_means.expects(state.means),
+            **class_means.uplink_form(state.means),
         }
 
-    return base.Server(start, down, aggregate, welcome, expects, flaw=class_means.flaw)
+    return base.Server(
+        start, downlink, aggregate, add_clients, uplink_form, invalid=class_means.invalid
+    )
 
 
 def head_weights(uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster) -> Tensor:
@@ -133,10 +135,10 @@ def head_weights(uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster)
     p = (counts / counts.sum(1, keepdim=True)).unsqueeze(2)
     M = uplink["start_means"].double().cpu().unflatten(1, (p.shape[1], -1))
     H = (p * M).flatten(1)
-    least = (p * M.square()).sum((1, 2))
-    square = torch.maximum(uplink["mean_square"].squeeze(1).cpu(), least)
+    lowest = (p * M.square()).sum((1, 2))
+    square = torch.maximum(uplink["mean_square"].squeeze(1).cpu(), lowest)
     V = (square - H.square().sum(1)) / torch.tensor(sizes, dtype=torch.float64)
-    return torch.stack([mixture(V, own - H) for own in H])
+    return torch.stack([mixture(V, h - H) for h in H])
 
 
 def mixture(V: Tensor, D: Tensor) -> Tensor:
@@ -161,28 +163,28 @@ def client(settings: FedPAC) -> base.Client:
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[None]:
-        part = base.linear_head(training).part
-        W = insert_columns(received["model"], received["head"], part)
+        columns = base.linear_head(training).columns
+        W = insert_columns(received["model"], received["head"], columns)
         training.observe("personal", W, "received")
-        before = measured(training, W)
+        statistics = measured(training, W)
         losses = [
-            class_means.attracted(training, *own, settings.lambda_)
-            for own in zip(*class_means.received(received), strict=True)
+            class_means.attracted(training, *target, settings.lambda_)
+            for target in zip(*class_means.received(received), strict=True)
             if settings.lambda_
         ]
         if training.trains:
-            base.sgd(training, W, round_, settings.head_epochs, purpose="head", part=part)
-        base.sgd(training, W, round_, losses=losses, part=slice(0, part.start))
+            base.sgd(training, W, round_, settings.head_epochs, purpose="head", columns=columns)
+        base.sgd(training, W, round_, losses=losses, columns=slice(0, columns.start))
         training.observe("personal", W, "trained")
         uplink = {
-            "model": drop_columns(W, part),
-            "head": select_columns(W, part),
-            **before,
+            "model": drop_columns(W, columns),
+            "head": select_columns(W, columns),
+            **statistics,
             **class_means.uplink(training, W),
         }
         return None, uplink, {}
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.stateless, train)
 
 
 def measured(training: base.LocalTraining, W: Tensor) -> base.Uplink:
@@ -204,8 +206,8 @@ CARD = base.Card(
         up="1, and class means twice",
         private="nothing but the data",
         keeps="nothing",
-        tells={
-            **class_means.UP,
+        reveals={
+            **class_means.REVEALS,
             "start_means": "these means under the received model",
             "mean_square": "the mean square of its features under the received model",
         },

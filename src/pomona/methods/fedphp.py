@@ -86,20 +86,20 @@ def client(settings: FedPHP) -> base.Client:
         training.observe("global", w, "received")
         W = received.get("start", w).clone()
         teachers = [
-            Teacher.of(settings, h, c, training.objective)
+            Teacher.for_client(settings, h, c, training.objective)
             for h, c in zip(state.inherited, training.clients, strict=True)
             if settings.transfer_weight and training.trains
         ]
         base.sgd(training, W, round_, losses=[teacher.criterion for teacher in teachers])
         training.observe("local", W, "trained")
 
-        kept = state.seen.to(W) * (settings.mu * min((round_.number - 1) / round_.total, 1))
-        inherited = torch.lerp(W, state.inherited, kept.unsqueeze(1))
+        inheritance = state.seen.to(W) * (settings.mu * min((round_.number - 1) / round_.total, 1))
+        inherited = torch.lerp(W, state.inherited, inheritance.unsqueeze(1))
         training.observe("personal", inherited, "trained")
         return (
             FedPHPState(inherited, torch.ones_like(state.seen)),
             {"model": W},
-            {"inheritance": kept},
+            {"inheritance": inheritance},
         )
 
     return base.Client(start, train)
@@ -114,7 +114,9 @@ class Teacher:
     cached: base.Cached
 
     @classmethod
-    def of(cls, settings: FedPHP, h: Tensor, client: int, objective: Objective) -> "Teacher":
+    def for_client(
+        cls, settings: FedPHP, h: Tensor, client: int, objective: Objective
+    ) -> "Teacher":
         """Return the teacher of an inherited model (d,), computed on all of a client's training
         samples.
         """
@@ -126,7 +128,7 @@ class Teacher:
 
     def criterion(self, index: Tensor) -> base.RowCriterion:
         """Return the loss of one batch: (1 - lambda) F + lambda R."""
-        taught, weight = self.cached.of(index), self.settings.transfer_weight
+        taught, weight = self.cached.lookup(index), self.settings.transfer_weight
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
             task = self.objective.criterion(outputs, targets).mean()

@@ -64,10 +64,10 @@ def server(settings: FedProto) -> base.Server:
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> ClassMeans:
         return class_means.start(initial)
 
-    def down(
+    def downlink(
         state: ClassMeans, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        return class_means.down(state, len(ids))
+        return class_means.downlink(state, len(ids))
 
     def aggregate(
         state: ClassMeans,
@@ -79,7 +79,12 @@ def server(settings: FedProto) -> base.Server:
         return class_means.pooled(state, uplink, ids, roster, settings.weigh == "clients")
 
     return base.Server(
-        start, down, aggregate, base.welcome_initial, class_means.expects, flaw=class_means.flaw
+        start,
+        downlink,
+        aggregate,
+        base.add_from_initial,
+        class_means.uplink_form,
+        invalid=class_means.invalid,
     )
 
 
@@ -89,38 +94,38 @@ def client(settings: FedProto) -> base.Client:
     def train(
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
-        means, known = class_means.received(received)
+        means, has_mean = class_means.received(received)
         head = base.linear_head(training)
         training.observe("personal", W, "received")
-        training.observe("prototypes", by_prototypes(W, means, known, head), "received")
+        training.observe("prototypes", by_prototypes(W, means, has_mean, head), "received")
         losses = [
-            class_means.attracted(training, *own, settings.lambda_)
-            for own in zip(means, known, strict=True)
+            class_means.attracted(training, *target, settings.lambda_)
+            for target in zip(means, has_mean, strict=True)
             if settings.lambda_
         ]
         base.sgd(training, W, round_, losses=losses)
         training.observe("personal", W, "trained")
-        training.observe("prototypes", by_prototypes(W, means, known, head), "trained")
+        training.observe("prototypes", by_prototypes(W, means, has_mean, head), "trained")
         return W, class_means.uplink(training, W), {}
 
     return base.Client(base.model_state, train, private=("state",))
 
 
-def by_prototypes(W: Tensor, means: Tensor, known: Tensor, head: base.Head) -> Tensor:
+def by_prototypes(W: Tensor, means: Tensor, has_mean: Tensor, head: base.Head) -> Tensor:
     """Return rows W (n, d) whose head answers by the nearest mean.
 
     Args:
         W: rows.
         means: (n, K, f).
-        known: (n, K).
+        has_mean: (n, K).
         head: of the rows.
     """
     P = W.clone()
-    weight, bias = head.of(P)
-    weight.copy_(2 * means * known.unsqueeze(2))
+    weight, bias = head.view(P)
+    weight.copy_(2 * means * has_mean.unsqueeze(2))
     squares = means.square().sum(2)
     furthest = squares.amax(1, keepdim=True)
-    bias.copy_(torch.where(known > 0, -squares, -NEVER * (1 + furthest)))
+    bias.copy_(torch.where(has_mean > 0, -squares, -NEVER * (1 + furthest)))
     return P
 
 
@@ -133,7 +138,7 @@ CARD = base.Card(
         up="class means",
         private="the whole model",
         keeps="its model",
-        tells=class_means.UP,
+        reveals=class_means.REVEALS,
     ),
     headline=("personal", "trained"),
     models=("prototypes",),

@@ -61,7 +61,7 @@ class FedRep(base.MethodSettings):
         )
 
 
-def client(head: partly_shared.Kept, epochs: int) -> base.Client:
+def client(head: partly_shared.KeepRule, epochs: int) -> base.Client:
     """Fit the head for some epochs, then train the shared layers under it."""
 
     def train(
@@ -70,13 +70,13 @@ def client(head: partly_shared.Kept, epochs: int) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[KeptState]:
-        parts = head(training)
-        W = insert_columns(received["model"], state.kept, *parts)
-        partly_shared.sgd(training, W, round_, parts, epochs, "head")
+        columns = head(training)
+        W = insert_columns(received["model"], state.kept, *columns)
+        partly_shared.sgd(training, W, round_, columns, epochs, "head")
         training.observe("personal", W, "received")
-        partly_shared.sgd(training, W, round_, gaps(parts, W.shape[1]))
+        partly_shared.sgd(training, W, round_, gaps(columns, W.shape[1]))
         training.observe("personal", W, "trained")
-        return KeptState(select_columns(W, *parts)), {"model": drop_columns(W, *parts)}, {}
+        return KeptState(select_columns(W, *columns)), {"model": drop_columns(W, *columns)}, {}
 
     return replace(partly_shared.client(head), train=train)
 

@@ -41,7 +41,7 @@ from torch import Tensor
 
 from pomona.methods import base, fedavg
 
-NOTHING = 1e-6  # sample count of a class without samples
+EMPTY_COUNT = 1e-6  # sample count of a class without samples
 
 
 class FedRoD(base.MethodSettings):
@@ -86,9 +86,9 @@ def client(settings: FedRoD) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[FedRoDState]:
-        part, W, H = training.layers[-1], received["model"].clone(), state.head
+        columns, W, H = training.layers[-1], received["model"].clone(), state.head
         training.observe("global", W, "received")
-        training.observe("personal", added(W, H, part), "received")
+        training.observe("personal", added(W, H, columns), "received")
         losses = (
             [balanced(training, c, settings.gamma) for c in training.clients]
             if settings.gamma
@@ -97,20 +97,20 @@ def client(settings: FedRoD) -> base.Client:
         rows = (W, H, base.optimizer_state(W, round_), base.optimizer_state(H, round_))
         for batch, w, h, velocity_w, velocity_h in training.steps(round_.passes, *rows):
             _, g = training.gradient(w, batch, losses[: len(w)] or None)
-            _, at_personal = training.gradient(added(w, h, part), batch, above=part.start)
+            _, at_personal = training.gradient(added(w, h, columns), batch, above=columns.start)
             base.optimizer_step(w, g, velocity_w, round_)
-            base.optimizer_step(h, at_personal[:, part], velocity_h, round_)
+            base.optimizer_step(h, at_personal[:, columns], velocity_h, round_)
         training.observe("local", W, "trained")
-        training.observe("personal", added(W, H, part), "trained")
+        training.observe("personal", added(W, H, columns), "trained")
         return FedRoDState(H), {"model": W}, {}
 
     return base.Client(start, train, private=("head",))
 
 
-def added(W: Tensor, H: Tensor, part: slice) -> Tensor:
+def added(W: Tensor, H: Tensor, columns: slice) -> Tensor:
     """Return rows (n, d) with heads H (n, h) added to their own."""
     P = W.clone()
-    P[:, part] += H
+    P[:, columns] += H
     return P
 
 
@@ -134,7 +134,7 @@ def log_counts(counts: Tensor, classes: int) -> Tensor:
     class.
     """
     padded = torch.nn.functional.pad(counts.double(), (0, classes - len(counts)))
-    return padded.clamp_min(NOTHING).log()
+    return padded.clamp_min(EMPTY_COUNT).log()
 
 
 CARD = base.Card(

@@ -10,7 +10,7 @@ ICLR 2025 (arXiv 2410.01463).
 Everything but B and the last layer is shared: what else ``model.train.lora.beside`` names is in
 the mean. ``personal, received`` is the received A with the client's B_i and h_i, ``personal,
 trained`` the same after local training. The numbers are those of FedPer with ``shared =
-["*.lora_A.weight"]``, to the bit, if only the last layer is trained beside the changes; without
+["*.lora_A.weight"]``, to the bit, if only the last layer is trained in addition to the changes; without
 changes it is FedPer, with ``head = "shared"`` FedAvg, and a run reports it.
 
 Differs from the paper: clients count by samples, and all start from one B and one last layer. As in
@@ -32,7 +32,7 @@ class FedSALoRA(base.MethodSettings):
 
     name: Literal["fedsa-lora"] = "fedsa-lora"
     head: Literal["kept", "shared"] = Field(
-        "kept", description="whether a client keeps its last layer beside B"
+        "kept", description="whether a client keeps its last layer in addition to B"
     )
 
     def method(self) -> base.Method:
@@ -41,12 +41,14 @@ class FedSALoRA(base.MethodSettings):
         if self.head == "shared":
             exchange = replace(CARD.exchange, private="B of the changed layers", keeps="its B")
             card = replace(CARD, exchange=exchange, needs=base.Needs(without_lora="FedAvg"))
-        return base.Method(partly_shared.server(self.kept), partly_shared.client(self.kept), card)
+        return base.Method(
+            partly_shared.server(self.kept_columns), partly_shared.client(self.kept_columns), card
+        )
 
-    def kept(self, row: partly_shared.RowLayout) -> partly_shared.Parts:
+    def kept_columns(self, row: partly_shared.RowLayout) -> partly_shared.Columns:
         """Return what stays with a client: B of each changed layer, and the last layer but its A."""
         top = row.layers[-1].start if self.head == "kept" else row.layers[-1].stop
-        return partly_shared.joined(
+        return partly_shared.merge(
             slice(entry.start, entry.stop)
             for entry in row.parameters
             if is_part(entry.name, "B") or (entry.start >= top and not is_part(entry.name, "A"))

@@ -56,15 +56,15 @@ class FedSelect(base.MethodSettings):
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         epochs = self.personal_epochs * self.grows
-        kinds = base.Gradients(), base.Gradients(purpose="personal", epochs=epochs)
+        gradients = base.Gradients(), base.Gradients(purpose="personal", epochs=epochs)
         return base.Method(
-            server(), client(self), replace(CARD, privacy=base.PrivacyCost(gradients=kinds))
+            server(), client(self), replace(CARD, privacy=base.PrivacyCost(gradients=gradients))
         )
 
 
 def server() -> base.Server:
     """Run FedAvg's server with each parameter averaged over those who share it."""
-    fedavgs = fedavg.server()
+    average = fedavg.server()
 
     def aggregate(
         w: Tensor,
@@ -75,17 +75,17 @@ def server() -> base.Server:
     ) -> Tensor:
         p = roster.weights(ids).to(w.device)
 
-        def mean(V: Tensor, own: Tensor, w: Tensor) -> Tensor:
-            together = base.weighted_mean(V.where(~own, w), p)
-            sharing = (p @ (~own).to(p)).clamp_min(torch.finfo(w.dtype).tiny).to(w)
-            return torch.where(own.any(0), w + (together - w) / sharing, together)
+        def mean(V: Tensor, mask: Tensor, w: Tensor) -> Tensor:
+            together = base.weighted_mean(V.where(~mask, w), p)
+            sharing = (p @ (~mask).to(p)).clamp_min(torch.finfo(w.dtype).tiny).to(w)
+            return torch.where(mask.any(0), w + (together - w) / sharing, together)
 
         return base.chunked(uplink["model"]).apply(mean, uplink["personal"], w).compute()
 
-    def expects(w: Tensor) -> base.Uplink:
+    def uplink_form(w: Tensor) -> base.Uplink:
         return {"model": w, "personal": torch.zeros_like(w, dtype=torch.bool)}
 
-    return base.Server(fedavgs.start, fedavgs.down, aggregate, fedavgs.welcome, expects)
+    return base.Server(average.start, average.downlink, aggregate, average.add_clients, uplink_form)
 
 
 @dataclass(frozen=True)
@@ -102,8 +102,8 @@ def client(settings: FedSelect) -> base.Client:
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> FedSelectState:
-        none = torch.zeros_like(initial()).repeat(len(ids), 1)
-        return FedSelectState(torch.zeros_like(none, dtype=torch.bool), none)
+        zeros = torch.zeros_like(initial()).repeat(len(ids), 1)
+        return FedSelectState(torch.zeros_like(zeros, dtype=torch.bool), zeros)
 
     def train(
         state: FedSelectState,
@@ -112,16 +112,16 @@ def client(settings: FedSelect) -> base.Client:
         round_: base.Round,
     ) -> base.Trained[FedSelectState]:
         mask, w = state.mask, received["model"]
-        before = torch.where(mask, state.own, w)
-        training.observe("personal", before, "received")
-        V = before.clone()
+        initial = torch.where(mask, state.own, w)
+        training.observe("personal", initial, "received")
+        V = initial.clone()
         if not settings.grows:
             base.sgd(training, V, round_)
         elif training.trains:
             masked_sgd(training, V, mask, round_, settings.personal_epochs, "personal")
             masked_sgd(training, V, ~mask, round_, round_.passes, TRAINING)
         training.observe("personal", V, "trained")
-        mask = grown(mask, (V - before).abs(), training.layers, settings)
+        mask = grow_masks(mask, (V - initial).abs(), training.layers, settings)
         uplink = {"model": torch.where(mask, w, V), "personal": mask}
         info = {"personal": mask.double().mean(1)}
         return FedSelectState(mask, V * mask), uplink, info
@@ -132,35 +132,38 @@ def client(settings: FedSelect) -> base.Client:
 def masked_sgd(
     training: base.LocalTraining,
     W: Tensor,
-    moved: Tensor,
+    mask: Tensor,
     round_: base.Round,
     passes: Passes | int,
     purpose: str,
 ) -> None:
-    """Take local steps on rows W (n, d), in place, where ``moved`` (n, d) bool."""
-    rows = W, moved, base.optimizer_state(W, round_)
-    for batch, w, some, moments in training.steps(passes, *rows, purpose=purpose):
+    """Take local steps on rows W (n, d), in place, where ``mask`` (n, d) bool."""
+    rows = W, mask, base.optimizer_state(W, round_)
+    for batch, w, row_mask, moments in training.steps(passes, *rows, purpose=purpose):
         _, g = training.gradient(w, batch)
         stepped = w.clone()
-        base.optimizer_step(stepped, g * some, moments, round_)
-        w.copy_(stepped.where(some, w))
+        base.optimizer_step(stepped, g * row_mask, moments, round_)
+        w.copy_(stepped.where(row_mask, w))
 
 
-def grown(mask: Tensor, change: Tensor, layers: tuple[slice, ...], settings: FedSelect) -> Tensor:
+def grow_masks(
+    mask: Tensor, change: Tensor, layers: tuple[slice, ...], settings: FedSelect
+) -> Tensor:
     """Return masks (n, d) with the parameters that changed most by ``change`` (n, d), of each layer;
     with ties maybe more.
     """
     mask = mask.clone()
-    for part in layers:
-        for own, c in zip(
-            mask[:, part], change[:, part].masked_fill(mask[:, part], 0), strict=True
+    for layer in layers:
+        for row, c in zip(
+            mask[:, layer], change[:, layer].masked_fill(mask[:, layer], 0), strict=True
         ):
-            size, ones = len(own), int(own.sum())
+            size, selected = len(row), int(row.sum())
             count = min(
-                round(settings.rate * (size - ones)), base.floored(settings.limit, size) - ones
+                round(settings.rate * (size - selected)),
+                base.floored(settings.limit, size) - selected,
             )
             if count > 0:
-                own.logical_or_((c > 0) & (c >= c.kthvalue(size - count + 1).values))
+                row.logical_or_((c > 0) & (c >= c.kthvalue(size - count + 1).values))
     return mask
 
 
@@ -184,7 +187,7 @@ CARD = base.Card(
         up="1, and a mask",
         private="the parameters that are its own",
         keeps="its own parameters",
-        tells={"personal": "which parameters of the model are its own"},
+        reveals={"personal": "which parameters of the model are its own"},
     ),
     headline=("personal", "trained"),
     joining="newcomers and unseen clients start from the global model with nothing of their own",

@@ -17,7 +17,7 @@ region, as received and trained; up to round tau they are one. Clients that have
 stay with the whole simplex. With one corner this is FedAvg, to the bit.
 
 The equations are those of the published code; the paper's text was not at hand. Differs from the
-paper: Floco+, Ditto beside it, is left out. Differs from published code: that sends
+paper: Floco+, which adds Ditto, is left out. Differs from published code: that sends
 every client's model once more at round tau for the centres; draws points of a region that may lie
 outside the simplex, here points on the way from b_i to one drawn from the simplex; and has one bias,
 here a corner is a whole layer. From the same models the centres are those of that code, to the bit
@@ -41,7 +41,7 @@ SIZES = np.linspace(1e-4, 1, 1000)
 """Candidates for z."""
 NEAREST = 1e-4
 """Distance below which two centres count as this far apart."""
-WHOLE = 2.0
+WHOLE_SIMPLEX = 2.0
 """Radius of a region that is the whole simplex: no two of its points are further apart."""
 
 Float64 = NDArray[np.float64]
@@ -56,7 +56,7 @@ class Floco(base.MethodSettings):
         10, ge=1, le=10**6, description="round after which clients have regions (tau)"
     )
     radius: float = Field(
-        0.1, ge=0, lt=WHOLE, description="largest L1 distance from a region's centre (rho)"
+        0.1, ge=0, lt=WHOLE_SIMPLEX, description="largest L1 distance from a region's centre (rho)"
     )
 
     def method(self) -> base.Method:
@@ -81,21 +81,21 @@ def server(settings: Floco) -> base.Server:
     M = settings.corners
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Simplex:
-        part, N = initial.layers[-1], len(roster)
-        rest = [initial(m)[part] for m in range(M - 1)]
+        columns, N = initial.layers[-1], len(roster)
+        corners = [initial(m)[columns] for m in range(M - 1)]
         centres = torch.full((N, M), 1 / M, dtype=torch.float64)
         return Simplex(
-            torch.cat([initial(), *rest]),
-            torch.tensor([part.start]),
+            torch.cat([initial(), *corners]),
+            torch.tensor([columns.start]),
             centres,
-            torch.full_like(centres[:, :1], WHOLE),
+            torch.full_like(centres[:, :1], WHOLE_SIMPLEX),
         )
 
-    def down(
+    def downlink(
         state: Simplex, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {
-            "model": base.Rows.same(state.model, len(ids)),
+            "model": base.Rows.broadcast(state.model, len(ids)),
             "centre": base.Rows(state.centres, torch.tensor(ids)),
             "radius": base.Rows(state.radii, torch.tensor(ids)),
         }
@@ -114,13 +114,15 @@ def server(settings: Floco) -> base.Server:
         centres = torch.from_numpy(spread(components(changes.double().cpu().numpy(), M)))
         return placed(replace(state, model=mean), ids, centres, settings.radius)
 
-    def welcome(state: Simplex, ids: tuple[int, ...], roster: base.Roster) -> tuple[Simplex, None]:
-        return placed(state, ids, torch.full_like(state.centres[0], 1 / M), WHOLE), None
+    def add_clients(
+        state: Simplex, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[Simplex, None]:
+        return placed(state, ids, torch.full_like(state.centres[0], 1 / M), WHOLE_SIMPLEX), None
 
-    def expects(state: Simplex) -> base.Uplink:
+    def uplink_form(state: Simplex) -> base.Uplink:
         return {"model": state.model}
 
-    return base.Server(start, down, aggregate, welcome, expects)
+    return base.Server(start, downlink, aggregate, add_clients, uplink_form)
 
 
 def placed(state: Simplex, ids: tuple[int, ...], centres: Tensor, radius: float) -> Simplex:
@@ -140,8 +142,8 @@ def components(changes: Float64, M: int) -> Float64:
     largest = np.abs(V).argmax(1)
     signs = np.where(V[range(len(V)), largest] < 0, -1.0, 1.0)
     scores = (U * s * signs)[:, :M]
-    found: Float64 = np.pad(scores, ((0, 0), (0, M - scores.shape[1])))
-    return found
+    padded: Float64 = np.pad(scores, ((0, 0), (0, M - scores.shape[1])))
+    return padded
 
 
 def spread(X: Float64) -> Float64:
@@ -164,42 +166,42 @@ def client(M: int) -> base.Client:
     def train(
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[None]:
-        W, part = received["model"].clone(), training.layers[-1]
+        W, columns = received["model"].clone(), training.layers[-1]
         centre, radius = received["centre"], received["radius"].squeeze(1).tolist()
         middle = torch.full_like(centre, 1 / M)
 
-        def at(rows: Tensor, points: Tensor) -> Tensor:
-            corners = rows[:, part.start :].unflatten(1, (M, -1))
+        def mix_corners(rows: Tensor, points: Tensor) -> Tensor:
+            corners = rows[:, columns.start :].unflatten(1, (M, -1))
             h = (points.to(rows).unsqueeze(2) * corners).sum(1)
-            return torch.cat([rows[:, : part.start], h], 1)
+            return torch.cat([rows[:, : columns.start], h], 1)
 
-        training.observe("global", at(W, middle), "received")
-        training.observe("personal", at(W, centre), "received")
+        training.observe("global", mix_corners(W, middle), "received")
+        training.observe("personal", mix_corners(W, centre), "received")
         draws = [stream(round_.seed, "simplex", round_.number, c) for c in training.clients]
         regions = [*zip(draws, centre.cpu().numpy(), radius, strict=True)]
         moments = base.optimizer_state(W, round_)
         for batch, w, state_w in training.steps(round_.passes, W, moments):
             points = torch.from_numpy(np.stack([point(*r) for r in regions[: len(w)]])).to(w)
-            _, g = training.gradient(at(w, points), batch)
-            corners = (points.unsqueeze(2) * g[:, part].unsqueeze(1)).flatten(1)
-            slopes = torch.cat([g[:, : part.start], corners], 1)
+            _, g = training.gradient(mix_corners(w, points), batch)
+            corners = (points.unsqueeze(2) * g[:, columns].unsqueeze(1)).flatten(1)
+            slopes = torch.cat([g[:, : columns.start], corners], 1)
             base.optimizer_step(w, slopes, state_w, round_)
-        training.observe("personal", at(W, centre), "trained")
+        training.observe("personal", mix_corners(W, centre), "trained")
         return None, {"model": W}, {"centre": centre}
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.stateless, train)
 
 
 def point(draw: np.random.Generator, centre: Float64, radius: float) -> Float64:
     """Draw a point (M,) of a region: of the simplex uniformly, or on the way to such a point."""
-    far = draw.exponential(size=len(centre))
-    far /= far.sum()
-    if radius >= WHOLE:
-        return far
-    way = far - centre
-    length = np.abs(way).sum()
-    near: Float64 = centre + min(1.0, draw.uniform(0, radius) / max(length, TINY)) * way
-    return near
+    target = draw.exponential(size=len(centre))
+    target /= target.sum()
+    if radius >= WHOLE_SIMPLEX:
+        return target
+    direction = target - centre
+    length = np.abs(direction).sum()
+    mixture: Float64 = centre + min(1.0, draw.uniform(0, radius) / max(length, TINY)) * direction
+    return mixture
 
 
 QUANTITIES = (

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from pomona.methods import base
 
-NOBODY = -1
+UNASSIGNED = -1
 
 
 class IFCA(base.MethodSettings):
@@ -66,13 +66,13 @@ def server(K: int) -> base.Server:
     """Send all models, and average each over the clients that chose it."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Models:
-        drawn = [initial(), *(initial(k) for k in range(K - 1))]
-        return Models(torch.stack(drawn), torch.full((len(roster), 1), NOBODY))
+        initial_models = [initial(), *(initial(k) for k in range(K - 1))]
+        return Models(torch.stack(initial_models), torch.full((len(roster), 1), UNASSIGNED))
 
-    def down(
+    def downlink(
         state: Models, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        return {entry(k): base.Rows.same(w, len(ids)) for k, w in enumerate(state.models)}
+        return {entry(k): base.Rows.broadcast(w, len(ids)) for k, w in enumerate(state.models)}
 
     def aggregate(
         state: Models,
@@ -84,16 +84,18 @@ def server(K: int) -> base.Server:
         W, chosen = uplink["model"], uplink["cluster"].int().argmax(1)
         models = state.models.clone()
         for k in chosen.unique().tolist():
-            mine = (chosen == k).nonzero().squeeze(1)
-            p = roster.weights(tuple(ids[place] for place in mine.tolist()))
-            models[k] = base.weighted_mean(base.chunked(W)[mine], p)
+            members = (chosen == k).nonzero().squeeze(1)
+            p = roster.weights(tuple(ids[m] for m in members.tolist()))
+            models[k] = base.weighted_mean(base.chunked(W)[members], p)
         return Models(models, base.replace_rows(state.labels, ids, chosen.unsqueeze(1)))
 
-    def expects(state: Models) -> base.Uplink:
+    def uplink_form(state: Models) -> base.Uplink:
         # One-hot: any uplink names one of the models.
         return {"model": state.models[0], "cluster": torch.zeros(K, dtype=torch.bool)}
 
-    return base.Server(start, down, aggregate, base.welcome_initial, expects, closing=unused)
+    return base.Server(
+        start, downlink, aggregate, base.add_from_initial, uplink_form, closing=unused
+    )
 
 
 def entry(k: int) -> str:
@@ -104,8 +106,8 @@ def entry(k: int) -> str:
 def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None:
     """Return a note for a run in whose last rounds the members chose only one of several models."""
     labels = state.labels[roster.known]
-    taken = labels[labels != NOBODY].unique()
-    if len(state.models) == 1 or len(taken) > 1:
+    chosen = labels[labels != UNASSIGNED].unique()
+    if len(state.models) == 1 or len(chosen) > 1:
         return None
     return (
         "ifca: all clients chose one of the models, which is FedAvg; another seed draws other "
@@ -121,7 +123,7 @@ def client(K: int) -> base.Client:
     ) -> base.Trained[None]:
         models = [received[entry(k)] for k in range(K)]
         losses = torch.stack([training.loss(w, "train") for w in models], 1)
-        chosen = base.least(losses)
+        chosen = base.argmin_loss(losses)
         W = models[0].clone()
         for k, w in enumerate(models):
             W[chosen == k] = w[chosen == k]
@@ -132,7 +134,7 @@ def client(K: int) -> base.Client:
         info = {"cluster": chosen, "cluster_losses": losses}
         return None, {"model": W, "cluster": one_hot}, info
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.stateless, train)
 
 
 QUANTITIES = (
@@ -167,7 +169,7 @@ CARD = base.Card(
         up="1",
         private="nothing but the data",
         keeps="nothing",
-        tells={"cluster": "which of the global models fits its training data best"},
+        reveals={"cluster": "which of the global models fits its training data best"},
     ),
     headline=("personal", "received"),
     joining="newcomers and unseen clients choose among the models, and train from their choice",

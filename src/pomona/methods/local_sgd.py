@@ -29,27 +29,29 @@ def sgd(
     purpose: str = TRAINING,
     losses: Sequence[Loss] = (),
     term: Term | None = None,
-    part: slice | None = None,
+    columns: slice | None = None,
 ) -> Tensor:
     """Take local steps on rows W (n, d), in place: ``epochs`` passes (the round's if None) over the
     training data.
 
     ``losses``, one per row, replace the run's own. ``pull`` and ``term`` are added to the gradient:
-    a pull where it is affine in the row, so that an engine can take the whole step. With ``part``,
+    a pull where it is affine in the row, so that an engine can take the whole step. With ``columns``,
     which must end at a layer boundary, the rest of each row is fixed, and an empty part takes no
     steps.
     """
-    if part is not None and part.start == part.stop:
+    if columns is not None and columns.start == columns.stop:
         return W
-    passes, moved = round_.passes if epochs is None else Passes(epochs), part or slice(None)
-    state = optimizer_state(W[:, moved], round_)
+    passes, selected = round_.passes if epochs is None else Passes(epochs), columns or slice(None)
+    state = optimizer_state(W[:, selected], round_)
     for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
         if losses or term:
-            own = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)]
-            _, g = training.gradient(w, batch, own or None, above=part.start if part else 0)
-            optimizer_step(w[:, moved], _sum(g, w, pull, term)[:, moved], moments, round_)
+            row_losses = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)]
+            _, g = training.gradient(
+                w, batch, row_losses or None, above=columns.start if columns else 0
+            )
+            optimizer_step(w[:, selected], _sum(g, w, pull, term)[:, selected], moments, round_)
         else:
-            training.step(w, batch, moments, round_, pull, part)
+            training.step(w, batch, moments, round_, pull, columns)
     return W
 
 
@@ -90,6 +92,6 @@ class Cached:
         rows, order = objective.data.rows["train"][client].sort()
         return cls(rows, values[order])
 
-    def of(self, index: Tensor) -> Tensor:
+    def lookup(self, index: Tensor) -> Tensor:
         """Return the values (b, ...) of the samples ``index`` (b,) of the client."""
         return self.values[torch.searchsorted(self.rows, index)]

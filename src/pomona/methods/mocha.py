@@ -58,15 +58,15 @@ def coupling(settings: MOCHA, N: int) -> tuple[float, float]:
 def server() -> base.Server:
     """Keep a bank of last layers (N, h)."""
 
-    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return initial()[initial.layers[-1]].repeat(len(roster), 1)
 
-    def down(
+    def downlink(
         heads: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         members = torch.tensor(roster.members)
-        others = torch.stack([members[members != i] for i in ids])
-        return {"heads": base.Rows(heads, others)}
+        other_ids = torch.stack([members[members != i] for i in ids])
+        return {"heads": base.Rows(heads, other_ids)}
 
     def aggregate(
         heads: Tensor,
@@ -77,15 +77,17 @@ def server() -> base.Server:
     ) -> Tensor:
         return base.replace_rows(heads, ids, uplink["head"])
 
-    def welcome(heads: Tensor, ids: tuple[int, ...], roster: base.Roster) -> tuple[Tensor, None]:
+    def add_clients(
+        heads: Tensor, ids: tuple[int, ...], roster: base.Roster
+    ) -> tuple[Tensor, None]:
         return base.replace_rows(heads, ids, base.members_mean(heads, roster)), None
 
     return base.Server(
-        begin,
-        down,
+        start,
+        downlink,
         aggregate,
-        welcome,
-        expects=lambda heads: {"head": heads[0]},
+        add_clients,
+        uplink_form=lambda heads: {"head": heads[0]},
         separable=True,
         relays={"heads": "head"},
     )
@@ -98,17 +100,19 @@ def client(settings: MOCHA) -> base.Client:
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
         head, N = training.layers[-1], len(training.roster.members)
-        own, other = coupling(settings, N)
-        others = received["heads"].bank[received["heads"].index].sum(1)
+        diagonal, off_diagonal = coupling(settings, N)
+        other_sum = received["heads"].bank[received["heads"].index].sum(1)
 
         def coupled(w: Tensor) -> Tensor:
             g = torch.zeros_like(w)
-            g[:, head] = 2 * settings.penalty * (own * w[:, head] + other * others[: len(w)])
+            g[:, head] = (
+                2 * settings.penalty * (diagonal * w[:, head] + off_diagonal * other_sum[: len(w)])
+            )
             return g
 
         W = base.sgd(training, W, round_, term=coupled if settings.penalty else None)
         training.observe("personal", W, "trained")
-        mean = (W[:, head] + others) / N
+        mean = (W[:, head] + other_sum) / N
         return W, {"head": W[:, head]}, {"head_distance": (W[:, head] - mean).norm(dim=1)}
 
     return base.Client(base.model_state, train, private=("state",))

@@ -68,31 +68,36 @@ def client(settings: MOON) -> base.Client:
 
 
 def contrasted(
-    settings: MOON, training: base.LocalTraining, of_global: base.Cached, of_last: base.Cached
+    settings: MOON,
+    training: base.LocalTraining,
+    global_features: base.Cached,
+    last_features: base.Cached,
 ) -> base.Loss:
     """Return the loss of a client's batches: its samples -> F + mu C, with the features of both
     fixed models.
     """
     plain = training.objective.criterion
 
-    def of(index: Tensor) -> base.RowCriterion:
-        near, far = of_global.of(index), of_last.of(index)
+    def batch_loss(index: Tensor) -> base.RowCriterion:
+        z_w, z_p = global_features.lookup(index), last_features.lookup(index)
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
             return plain(outputs, targets).mean() + settings.mu * contrast(
-                features, near, far, settings.temperature
+                features, z_w, z_p, settings.temperature
             )
 
         return loss
 
-    return of
+    return batch_loss
 
 
-def contrast(z: Tensor, near: Tensor, far: Tensor, temperature: float) -> Tensor:
-    """Return the mean contrastive loss () of features z (b, f), attracted by ``near`` and repelled
-    by ``far``.
+def contrast(z: Tensor, z_w: Tensor, z_p: Tensor, temperature: float) -> Tensor:
+    """Return the mean contrastive loss () of features z (b, f), attracted by ``z_w`` and repelled
+    by ``z_p``.
     """
-    similar = torch.stack([cosine_similarity(z, other) for other in (near, far)], 1) / temperature
+    similar = (
+        torch.stack([cosine_similarity(z, reference) for reference in (z_w, z_p)], 1) / temperature
+    )
     return cross_entropy(similar, torch.zeros(len(z), dtype=torch.long, device=z.device))
 
 

@@ -92,12 +92,12 @@ def fixed(rule: str) -> base.Client:
         last: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
         w = received["model"]
-        taken = global_part(rule, training, last)
-        W = torch.where(taken, w, last)
+        from_global = global_part(rule, training, last)
+        W = torch.where(from_global, w, last)
         training.observe("personal", W, "received")
         base.sgd(training, W, round_)
         training.observe("personal", W, "trained")
-        gates = torch.stack([taken[s].to(W).mean() for s in training.layers])
+        gates = torch.stack([from_global[s].to(W).mean() for s in training.layers])
         return W, {"model": W}, {"gates": gates.repeat(len(W), 1)}
 
     return base.Client(base.model_state, train)
@@ -108,7 +108,7 @@ def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor
 
     Raises ConfigError for local-norm in a network without normalisation layers.
     """
-    taken = torch.full_like(rows[0], rule != "head-shared", dtype=torch.bool)
+    mask = torch.full_like(rows[0], rule != "head-shared", dtype=torch.bool)
     if rule == "local-norm":
         if not training.norms:
             raise ConfigError(
@@ -116,10 +116,10 @@ def global_part(rule: str, training: base.LocalTraining, rows: Tensor) -> Tensor
                 "another rule"
             )
         for norm in training.norms:
-            taken[norm] = False
+            mask[norm] = False
     else:
-        taken[training.layers[-1]] = rule == "head-shared"
-    return taken
+        mask[training.layers[-1]] = rule == "head-shared"
+    return mask
 
 
 # Adaptive: the gates are learned.
@@ -155,8 +155,8 @@ def adaptive(temperature: float) -> base.Client:
         noise = [stream(round_.seed, "gates", round_.number, c) for c in training.clients]
         sources = (A, B, base.optimizer_state(A, round_), base.optimizer_state(A, round_), pi)
         for batch, a, b, va, vb, logits in training.steps(round_.passes, *sources):
-            drawn = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
-            soft = logits + torch.stack(drawn).to(logits)
+            samples = [torch.from_numpy(s.logistic(size=pi.shape[1])) for s in noise[: len(a)]]
+            soft = logits + torch.stack(samples).to(logits)
             z = (soft > 0)[:, layer]
             weights, strategy, learns = halves(batch, training.objective.least_batch)
 
@@ -164,8 +164,8 @@ def adaptive(temperature: float) -> base.Client:
             training.step(W, weights, moments, round_)
             for source, v, chosen in ((a, va, z), (b, vb, ~z)):
                 source[chosen] = W[chosen]
-                known = state_mask(chosen, v)
-                v[known] = moments[known]
+                chosen_moments = state_mask(chosen, v)
+                v[chosen_moments] = moments[chosen_moments]
 
             if any(learns):
                 _, g = training.gradient(W, strategy)
@@ -182,23 +182,25 @@ def adaptive(temperature: float) -> base.Client:
 def layer_of(layers: tuple[slice, ...]) -> Tensor:
     """Return the layer of each number of a row (d,)."""
     layer = torch.empty(layers[-1].stop, dtype=torch.long)
-    for number, part in enumerate(layers):
-        layer[part] = number
+    for number, columns in enumerate(layers):
+        layer[columns] = number
     return layer
 
 
-def halves(batch: Batch, least: int) -> tuple[Batch, Batch, list[bool]]:
+def halves(batch: Batch, min_size: int) -> tuple[Batch, Batch, list[bool]]:
     """Split a batch into samples for weights and for logits; also return which clients have enough
     for both.
     """
-    held = [int(STRATEGY_SHARE * len(i)) for i in batch.indices]
-    held = [h if h >= least <= len(i) - h else 0 for h, i in zip(held, batch.indices, strict=True)]
-    weights = [i[h:] for h, i in zip(held, batch.indices, strict=True)]
-    strategy = [i[: h or least] for h, i in zip(held, batch.indices, strict=True)]
+    counts = [int(STRATEGY_SHARE * len(i)) for i in batch.indices]
+    counts = [
+        h if h >= min_size <= len(i) - h else 0 for h, i in zip(counts, batch.indices, strict=True)
+    ]
+    weights = [i[h:] for h, i in zip(counts, batch.indices, strict=True)]
+    strategy = [i[: h or min_size] for h, i in zip(counts, batch.indices, strict=True)]
     return (
         replace(batch, indices=weights),
         replace(batch, indices=strategy, purpose="strategy"),
-        [h > 0 for h in held],
+        [h > 0 for h in counts],
     )
 
 

@@ -40,7 +40,7 @@ class RowLayout(Protocol):
 
 
 Layers = tuple[slice, ...]  # of a row, from input to output
-Parts = tuple[slice, ...]  # of a row, in order and disjoint
+Columns = tuple[slice, ...]  # of a row, in order and disjoint
 # a number of layers, or globs over the names of parameters
 Shared = Annotated[int, Field(ge=0)] | Globs
 BY_NAME = "; or a list of globs over parameters"
@@ -64,7 +64,7 @@ def _require_layers(layers: Layers, count: int, key: str) -> None:
         )
 
 
-def head(row: RowLayout, shared: Shared | None) -> Parts:
+def head(row: RowLayout, shared: Shared | None) -> Columns:
     """Return what stays with a client if the ``shared`` lower layers are shared, all but the last if
     None; or what a list of globs does not match.
 
@@ -78,7 +78,7 @@ def head(row: RowLayout, shared: Shared | None) -> Parts:
     return (top_layers(row.layers, len(row.layers) - shared),)
 
 
-def foot(row: RowLayout, shared: Shared) -> Parts:
+def foot(row: RowLayout, shared: Shared) -> Columns:
     """Return what stays with a client if the ``shared`` upper layers are shared; otherwise as
     ``head``.
     """
@@ -87,73 +87,76 @@ def foot(row: RowLayout, shared: Shared) -> Parts:
     return (slice(0, top_layers(row.layers, shared, KEY).start),)
 
 
-def top(row: RowLayout, wanted: Shared, key: str) -> Parts:
-    """Return the ``wanted`` upper layers, or what globs match. Raises as ``head`` does."""
-    if isinstance(wanted, tuple):
-        return matched(row, wanted, key)
-    return (top_layers(row.layers, wanted, key),)
+def top(row: RowLayout, shared: Shared, key: str) -> Columns:
+    """Return the ``shared`` upper layers, or what globs match. Raises as ``head`` does."""
+    if isinstance(shared, tuple):
+        return matched(row, shared, key)
+    return (top_layers(row.layers, shared, key),)
 
 
-def matched(row: RowLayout, globs: Globs, key: str) -> Parts:
+def matched(row: RowLayout, globs: Globs, key: str) -> Columns:
     """Return the parameters whose names match one of the globs.
 
     Raises ConfigError, naming the setting ``key``, for a glob without matches.
     """
     names = matching([entry.name for entry in row.parameters], globs, key, "parameter")
-    return joined(slice(e.start, e.stop) for e in row.parameters if e.name in names)
+    return merge(slice(e.start, e.stop) for e in row.parameters if e.name in names)
 
 
-def joined(parts: Iterable[slice]) -> Parts:
+def merge(columns: Iterable[slice]) -> Columns:
     """Return ordered parts with those that touch made one."""
-    found: list[slice] = []
-    for part in parts:
-        start = found.pop().start if found and found[-1].stop == part.start else part.start
-        found.append(slice(start, part.stop))
-    return tuple(found)
+    merged: list[slice] = []
+    for s in columns:
+        start = merged.pop().start if merged and merged[-1].stop == s.start else s.start
+        merged.append(slice(start, s.stop))
+    return tuple(merged)
 
 
-def gaps(parts: Parts, length: int) -> Parts:
+def gaps(columns: Columns, length: int) -> Columns:
     """Return the parts of a row of this length between other ones, none of them empty."""
-    ends = [0, *(part.stop for part in parts)]
-    starts = [*(part.start for part in parts), length]
-    pairs = zip(ends, starts, strict=True)
-    return tuple(slice(end, start) for end, start in pairs if end < start)
+    gap_starts = [0, *(s.stop for s in columns)]
+    gap_stops = [*(s.start for s in columns), length]
+    pairs = zip(gap_starts, gap_stops, strict=True)
+    return tuple(slice(a, b) for a, b in pairs if a < b)
 
 
-def select_columns(W: Tensor, *parts: slice) -> Tensor:
+def select_columns(W: Tensor, *columns: slice) -> Tensor:
     """Concatenate some parts of rows (..., d): (..., p)."""
-    return torch.cat([W[..., part] for part in parts] or [W[..., :0]], dim=-1)
+    return torch.cat([W[..., s] for s in columns] or [W[..., :0]], dim=-1)
 
 
-def drop_columns(W: Tensor, *parts: slice) -> Tensor:
+def drop_columns(W: Tensor, *columns: slice) -> Tensor:
     """Return rows (..., d) without some parts, which are in order and disjoint: (..., d - p)."""
-    return select_columns(W, *gaps(parts, W.shape[-1]))
+    return select_columns(W, *gaps(columns, W.shape[-1]))
 
 
-def insert_columns(rest: Tensor, values: Tensor, *parts: slice) -> Tensor:
+def insert_columns(remaining: Tensor, values: Tensor, *columns: slice) -> Tensor:
     """Return new rows (..., d): parts (..., p) of ``select_columns``, the rest (..., d - p) of
     ``drop_columns``.
     """
-    pieces, kept, taken = [], 0, 0
-    for part in parts:
-        gap, length = part.start - kept - taken, part.stop - part.start
-        pieces += [rest[..., kept : kept + gap], values[..., taken : taken + length]]
-        kept, taken = kept + gap, taken + length
-    return torch.cat([*pieces, rest[..., kept:]], dim=-1)
+    pieces, offset, value_offset = [], 0, 0
+    for s in columns:
+        gap, length = s.start - offset - value_offset, s.stop - s.start
+        pieces += [
+            remaining[..., offset : offset + gap],
+            values[..., value_offset : value_offset + length],
+        ]
+        offset, value_offset = offset + gap, value_offset + length
+    return torch.cat([*pieces, remaining[..., offset:]], dim=-1)
 
 
-def put_columns(W: Tensor, values: Tensor, *parts: slice) -> None:
+def put_columns(W: Tensor, values: Tensor, *columns: slice) -> None:
     """Overwrite parts of rows (..., d) by values (..., p) of ``select_columns``, in place."""
-    lengths = [part.stop - part.start for part in parts]
-    for part, own in zip(parts, values.split_with_sizes(lengths, dim=-1), strict=True):
-        W[..., part] = own
+    lengths = [s.stop - s.start for s in columns]
+    for s, piece in zip(columns, values.split_with_sizes(lengths, dim=-1), strict=True):
+        W[..., s] = piece
 
 
 def sgd(
     training: base.LocalTraining,
     W: Tensor,
     round_: base.Round,
-    parts: Parts,
+    columns: Columns,
     epochs: int | None = None,
     purpose: str = TRAINING,
 ) -> None:
@@ -161,21 +164,21 @@ def sgd(
 
     Whole layers in one piece move as ``base.sgd`` moves them, by steps of the engine.
     """
-    parts = tuple(part for part in parts if part.start < part.stop)
+    columns = tuple(s for s in columns if s.start < s.stop)
     edges = {0, *(layer.stop for layer in training.layers)}
-    if len(parts) == 1 and {parts[0].start, parts[0].stop} <= edges:
-        base.sgd(training, W, round_, epochs, purpose=purpose, part=parts[0])
-    elif parts:
+    if len(columns) == 1 and {columns[0].start, columns[0].stop} <= edges:
+        base.sgd(training, W, round_, epochs, purpose=purpose, columns=columns[0])
+    elif columns:
         passes = round_.passes if epochs is None else epochs
-        state = base.optimizer_state(select_columns(W, *parts), round_)
+        state = base.optimizer_state(select_columns(W, *columns), round_)
         for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
-            _, g = training.gradient(w, batch, above=parts[0].start)
-            moved = select_columns(w, *parts)
-            base.optimizer_step(moved, select_columns(g, *parts), moments, round_)
-            put_columns(w, moved, *parts)
+            _, g = training.gradient(w, batch, above=columns[0].start)
+            trained = select_columns(w, *columns)
+            base.optimizer_step(trained, select_columns(g, *columns), moments, round_)
+            put_columns(w, trained, *columns)
 
 
-Kept = Callable[[RowLayout], Parts]  # what stays with the client
+KeepRule = Callable[[RowLayout], Columns]  # what stays with the client
 
 
 @dataclass(frozen=True)
@@ -185,28 +188,28 @@ class KeptState:
     kept: Tensor
 
 
-def server(kept: Kept) -> base.Server:
+def server(kept_columns: KeepRule) -> base.Server:
     """Return FedAvg's server for the part that is sent, (d - k,)."""
-    return fedavg.server(lambda initial: drop_columns(initial(), *kept(initial)))
+    return fedavg.server(lambda initial: drop_columns(initial(), *kept_columns(initial)))
 
 
-def client(kept: Kept) -> base.Client:
+def client(kept_columns: KeepRule) -> base.Client:
     """Train the whole model, keep one part and send the rest."""
 
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> KeptState:
-        return KeptState(select_columns(initial(), *kept(initial)).repeat(len(ids), 1))
+        return KeptState(select_columns(initial(), *kept_columns(initial)).repeat(len(ids), 1))
 
     def train(
         state: KeptState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[KeptState]:
-        parts = kept(training)
-        W = insert_columns(received["model"], state.kept, *parts)
+        columns = kept_columns(training)
+        W = insert_columns(received["model"], state.kept, *columns)
         training.observe("personal", W, "received")
         base.sgd(training, W, round_)
         training.observe("personal", W, "trained")
-        return KeptState(select_columns(W, *parts)), {"model": drop_columns(W, *parts)}, {}
+        return KeptState(select_columns(W, *columns)), {"model": drop_columns(W, *columns)}, {}
 
     return base.Client(start, train, private=("kept",))
 
@@ -215,6 +218,6 @@ def by_name(card: base.Card, shared: Shared | None) -> base.Card:
     """Return a method's card; if ``shared`` is a list of globs, with the exchange in those words."""
     if not isinstance(shared, tuple):
         return card
-    part = "share of the parameters in method.shared"
-    exchange = replace(card.exchange, down=part, up=part, private="the other layers")
+    amount = "share of the parameters in method.shared"
+    exchange = replace(card.exchange, down=amount, up=amount, private="the other layers")
     return replace(card, exchange=replace(exchange, keeps="its other parameters"))

@@ -111,7 +111,7 @@ def client(settings: PerFedAvg) -> base.Client:
             base.optimizer_step(v, g, velocity, outer)
         return None, {"model": W}, {}
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.stateless, train)
 
 
 def adapted(training: base.LocalTraining, W: Tensor, alpha: float) -> Tensor:

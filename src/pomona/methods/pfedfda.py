@@ -70,11 +70,11 @@ class Gaussians:
     means: Tensor
     covariance: Tensor
 
-    def between(self, other: "Gaussians", beta: Tensor) -> "Gaussians":
+    def between(self, common: "Gaussians", beta: Tensor) -> "Gaussians":
         """Return these statistics by beta (1 or 2,), and the other ones for the rest."""
         return Gaussians(
-            torch.lerp(other.means, self.means, beta[0]),
-            torch.lerp(other.covariance, self.covariance, beta[-1]),
+            torch.lerp(common.means, self.means, beta[0]),
+            torch.lerp(common.covariance, self.covariance, beta[-1]),
         )
 
     def head(self, shares: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,13 +99,17 @@ def server() -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> BodyAndGaussians:
         head, w = base.linear_head(initial), initial()
-        means = head.of(w.unsqueeze(0))[0][0].clone()
-        return BodyAndGaussians(drop_columns(w, head.part), means, torch.eye(head.features).to(w))
+        means = head.view(w.unsqueeze(0))[0][0].clone()
+        return BodyAndGaussians(
+            drop_columns(w, head.columns), means, torch.eye(head.features).to(w)
+        )
 
-    def down(
+    def downlink(
         state: BodyAndGaussians, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        return {name: base.Rows.same(row, len(ids)) for name, row in expects(state).items()}
+        return {
+            name: base.Rows.broadcast(row, len(ids)) for name, row in uplink_form(state).items()
+        }
 
     def aggregate(
         state: BodyAndGaussians,
@@ -121,22 +125,24 @@ def server() -> base.Server:
             mean(uplink["covariance"]).view_as(state.covariance),
         )
 
-    def expects(state: BodyAndGaussians) -> base.Uplink:
+    def uplink_form(state: BodyAndGaussians) -> base.Uplink:
         return {
             "model": state.body,
             "class_means": state.means.flatten(),
             "covariance": state.covariance.flatten(),
         }
 
-    return base.Server(start, down, aggregate, base.welcome_initial, expects, flaw=flaw)
+    return base.Server(
+        start, downlink, aggregate, base.add_from_initial, uplink_form, invalid=invalid
+    )
 
 
-def flaw(uplink: base.Uplink) -> str | None:
+def invalid(uplink: base.Uplink) -> str | None:
     """Return why a covariance cannot be used, if so."""
     C = uplink["covariance"].double()
     C = C.view(isqrt(len(C)), -1)
-    least = -SMALL * float(C.abs().max())
-    if float((C - C.T).abs().max()) <= -least and float(torch.linalg.eigvalsh(C)[0]) >= least:
+    lowest = -SMALL * float(C.abs().max())
+    if float((C - C.T).abs().max()) <= -lowest and float(torch.linalg.eigvalsh(C)[0]) >= lowest:
         return None
     return "tensor 'covariance' is not symmetric, or has a negative eigenvalue"
 
@@ -148,32 +154,32 @@ def client(settings: PFedFDA) -> base.Client:
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[None]:
         head, body = base.linear_head(training), received["model"]
-        nothing = body.new_zeros(len(body), head.part.stop - head.part.start)
-        W = insert_columns(body, nothing, head.part)
+        zeros = body.new_zeros(len(body), head.columns.stop - head.columns.start)
+        W = insert_columns(body, zeros, head.columns)
         means = received["class_means"].double().unflatten(1, (head.outputs, head.features))
         covariances = received["covariance"].double().unflatten(1, (head.features, -1))
-        of_all = [Gaussians(*pair) for pair in zip(means, covariances, strict=True)]
+        common = [Gaussians(*pair) for pair in zip(means, covariances, strict=True)]
         if training.watches("received"):
-            own, _ = fitted(training, W, of_all, settings)
-            training.observe("personal", under(training, W, own), "received")
-        W = under(training, W, of_all)
-        base.sgd(training, W, round_, part=slice(0, head.part.start))
-        own, betas = fitted(training, W, of_all, settings)
-        training.observe("personal", under(training, W, own), "trained")
+            personal, _ = fitted(training, W, common, settings)
+            training.observe("personal", with_heads(training, W, personal), "received")
+        W = with_heads(training, W, common)
+        base.sgd(training, W, round_, columns=slice(0, head.columns.start))
+        personal, betas = fitted(training, W, common, settings)
+        training.observe("personal", with_heads(training, W, personal), "trained")
         uplink = {
-            "model": drop_columns(W, head.part),
-            "class_means": torch.stack([g.means.flatten() for g in own]).to(W),
-            "covariance": torch.stack([g.covariance.flatten() for g in own]).to(W),
+            "model": drop_columns(W, head.columns),
+            "class_means": torch.stack([g.means.flatten() for g in personal]).to(W),
+            "covariance": torch.stack([g.covariance.flatten() for g in personal]).to(W),
         }
         return None, uplink, {"beta": betas}
 
-    return base.Client(base.no_state, train)
+    return base.Client(base.stateless, train)
 
 
-def under(training: base.LocalTraining, W: Tensor, statistics: list[Gaussians]) -> Tensor:
+def with_heads(training: base.LocalTraining, W: Tensor, statistics: list[Gaussians]) -> Tensor:
     """Return rows W (n, d) under the heads of each client's statistics, and of its classes' shares."""
     head, P = base.linear_head(training), W.clone()
-    weight, bias = head.of(P)
+    weight, bias = head.view(P)
     for k, i in enumerate(training.clients):
         counts = training.class_counts(i)
         assert counts is not None, "the card's tasks are classes"
@@ -183,23 +189,23 @@ def under(training: base.LocalTraining, W: Tensor, statistics: list[Gaussians]) 
 
 def shares(counts: Tensor, classes: int) -> Tensor:
     """Return pi_i (K,) float64 of a client's samples of each class, which may end before the last."""
-    some = torch.nn.functional.pad(counts.double(), (0, classes - len(counts)))
-    p = some / some.sum() + SMALL
+    padded = torch.nn.functional.pad(counts.double(), (0, classes - len(counts)))
+    p = padded / padded.sum() + SMALL
     return p / p.sum()
 
 
 def fitted(
-    training: base.LocalTraining, W: Tensor, of_all: list[Gaussians], settings: PFedFDA
+    training: base.LocalTraining, W: Tensor, global_statistics: list[Gaussians], settings: PFedFDA
 ) -> tuple[list[Gaussians], Tensor]:
     """Return each client's statistics under rows W (n, d), drawn to those of all, and its b (n,) or
     (n, 2).
     """
-    found, betas = [], []
-    for (z, y), common in zip(training.features(W), of_all, strict=True):
+    statistics, betas = [], []
+    for (z, y), common in zip(training.features(W), global_statistics, strict=True):
         betas.append(beta(z.double(), y, common, settings))
-        own = estimated(z.double(), y, common, settings.ridge)
-        found.append(own.between(common, betas[-1]))
-    return found, torch.stack(betas).squeeze(1)
+        local = estimated(z.double(), y, common, settings.ridge)
+        statistics.append(local.between(common, betas[-1]))
+    return statistics, torch.stack(betas).squeeze(1)
 
 
 def estimated(z: Tensor, y: Tensor, common: Gaussians, ridge: float) -> Gaussians:
@@ -207,8 +213,8 @@ def estimated(z: Tensor, y: Tensor, common: Gaussians, ridge: float) -> Gaussian
     member = one_hot(y, len(common.means)).to(z)
     counts = member.sum(0).unsqueeze(1)
     means = torch.where(counts > 0, member.T @ z / counts.clamp_min(1), common.means)
-    apart = z - means[y]
-    spread = apart.T @ apart / max(len(z) - 1, 1)
+    deviations = z - means[y]
+    spread = deviations.T @ deviations / max(len(z) - 1, 1)
     return Gaussians(means, spread + ridge * torch.eye(z.shape[1]).to(z))
 
 
@@ -217,19 +223,19 @@ def beta(z: Tensor, y: Tensor, common: Gaussians, settings: PFedFDA) -> Tensor:
     from scipy.optimize import minimize  # imported late, for silo processes
 
     member = one_hot(y, len(common.means))
-    place = (member.cumsum(0) * member).sum(1)  # of a sample among those of its class, from 1
+    rank = (member.cumsum(0) * member).sum(1)  # of a sample among those of its class, from 1
     several, p = member.sum(0)[y] > 1, shares(member.sum(0), len(common.means))
-    halves = [several & (place % 2 == k) for k in (0, 1)]
+    folds = [several & (rank % 2 == k) for k in (0, 1)]
     if not several.any():
         return z.new_zeros(settings.betas)
-    own = [estimated(z[half], y[half], common, settings.ridge) for half in halves]
+    fold_statistics = [estimated(z[fold], y[fold], common, settings.ridge) for fold in folds]
 
     def loss(x: np.ndarray) -> tuple[float, np.ndarray]:
         b = torch.from_numpy(x).to(z).requires_grad_()
         total = z.new_zeros(())
-        for statistics, half in zip(own, reversed(halves), strict=True):
+        for statistics, fold in zip(fold_statistics, reversed(folds), strict=True):
             weight, bias = statistics.between(common, b).head(p)
-            total = total + cross_entropy(z[half] @ weight.T + bias, y[half])
+            total = total + cross_entropy(z[fold] @ weight.T + bias, y[fold])
         (slope,) = torch.autograd.grad(total, b)
         return float(total.detach()), slope.cpu().numpy()
 
@@ -260,13 +266,13 @@ CARD = base.Card(
         up="1, class means and a covariance",
         private="nothing but the data",
         keeps="nothing",
-        tells={
+        reveals={
             "class_means": "the mean features of each of its classes, drawn to those of all",
             "covariance": "how its features vary around them, drawn likewise",
         },
     ),
     headline=("personal", "received"),
-    joining="newcomers and unseen clients fit their own statistics beside those of all",
+    joining="newcomers and unseen clients fit their own statistics in addition to those of all",
     privacy=base.PrivacyCost(
         gradients=(base.Gradients(),),
         not_private="gradients are taken under a head made of the classes and features of its "

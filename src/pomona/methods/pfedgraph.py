@@ -56,7 +56,7 @@ class PFedGraph(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(server(self), base.Client(base.no_state, trainer(self.mu)), CARD)
+        return base.Method(server(self), base.Client(base.stateless, trainer(self.mu)), CARD)
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,21 @@ def server(settings: PFedGraph) -> base.Server:
         origin = w if settings.similarity == "changes" else torch.zeros_like(w)
         return Bank(origin, w.expand(N, -1), torch.zeros(N, dtype=torch.bool))
 
-    def down(
+    def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        sent = bank.sent & roster.known
-        begun = bool(sent.any())
-        a = graph(settings.alpha, bank, sent if begun else roster.known, ids, roster).to(
+        senders = bank.sent & roster.known
+        has_senders = bool(senders.any())
+        a = graph(settings.alpha, bank, senders if has_senders else roster.known, ids, roster).to(
             bank.models
         )
         W = base.chunked(bank.models)
         lengths = W.norms().clamp_min(TINY)
-        each = torch.arange(len(ids))
+        index = torch.arange(len(ids))
         return {
-            "model": base.Rows(base.weighted_mean(W, a), each),
-            "direction": base.Rows(begun * (a / lengths) @ W, each),
-            "graph": base.Rows(a, each),
+            "model": base.Rows(base.weighted_mean(W, a), index),
+            "direction": base.Rows(has_senders * (a / lengths) @ W, index),
+            "graph": base.Rows(a, index),
         }
 
     def aggregate(
@@ -102,30 +102,35 @@ def server(settings: PFedGraph) -> base.Server:
         roster: base.Roster,
         round_: base.Round,
     ) -> Bank:
-        sent = bank.sent.index_fill(0, torch.tensor(ids), True)
-        return Bank(bank.origin, base.replace_rows(bank.models, ids, uplink["model"]), sent)
+        senders = bank.sent.index_fill(0, torch.tensor(ids), True)
+        return Bank(bank.origin, base.replace_rows(bank.models, ids, uplink["model"]), senders)
 
-    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.members_mean(bank.models, roster)
-        sent = bank.sent.index_fill(0, torch.tensor(ids), False)
-        return Bank(bank.origin, base.replace_rows(bank.models, ids, row), sent), row
+        senders = bank.sent.index_fill(0, torch.tensor(ids), False)
+        return Bank(bank.origin, base.replace_rows(bank.models, ids, row), senders), row
 
     return base.Server(
-        start, down, aggregate, welcome, lambda bank: {"model": bank.models[0]}, separable=True
+        start,
+        downlink,
+        aggregate,
+        add_clients,
+        lambda bank: {"model": bank.models[0]},
+        separable=True,
     )
 
 
 def graph(
-    alpha: float, bank: Bank, among: Tensor, ids: tuple[int, ...], roster: base.Roster
+    alpha: float, bank: Bank, candidates: Tensor, ids: tuple[int, ...], roster: base.Roster
 ) -> Tensor:
     """Return the rows a_i (n, N) float64 of some clients over those of a mask (N,)."""
-    columns = among.nonzero().squeeze(1)
+    columns = candidates.nonzero().squeeze(1)
     p = roster.weights(tuple(columns.tolist()))
     changes = base.chunked(bank.models) - bank.origin
     cosines = cosine_similarity(changes)  # 0 for clients that have not moved
     s = cosines[list(ids)].index_select(1, columns.to(bank.models.device)).double().cpu()
     a = onto_simplex(p + s / (2 * alpha))
-    return a.new_zeros(len(ids), len(among)).index_copy(1, columns, a)
+    return a.new_zeros(len(ids), len(candidates)).index_copy(1, columns, a)
 
 
 def trainer(mu: float) -> Callable[..., base.Trained[None]]:
@@ -149,8 +154,8 @@ def cosine_gradient(w: Tensor, u: Tensor) -> Tensor:
     length = w.norm(dim=1, keepdim=True).clamp_min(TINY)
     e = w / length
     along: Tensor = (u * e).sum(1, keepdim=True) * e
-    away: Tensor = (u - along) / length
-    return away
+    gradient: Tensor = (u - along) / length
+    return gradient
 
 
 QUANTITIES = (

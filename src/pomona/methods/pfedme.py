@@ -101,8 +101,8 @@ def client(settings: PFedMe) -> base.Client:
         state: None, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[None]:
         training.observe("global", received["model"], "received")
-        begins = received.get("start", received["model"])
-        W, theta = begins.clone(), begins.clone()
+        initial = received.get("start", received["model"])
+        W, theta = initial.clone(), initial.clone()
         weight, inner = settings.lambda_, replace(round_, lr=personal_rate(settings, round_))
         for batch, w, t, velocity in training.steps(
             round_.passes, W, theta, base.optimizer_state(theta, round_)
@@ -114,7 +114,7 @@ def client(settings: PFedMe) -> base.Client:
         return None, {"model": W}, {}
 
     return base.Client(
-        base.no_state, train, rate="method.personal_lr" if settings.personal_lr else None
+        base.stateless, train, rate="method.personal_lr" if settings.personal_lr else None
     )
 
 

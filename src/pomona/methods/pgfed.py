@@ -56,11 +56,11 @@ from pomona.methods import base, pgfed_private
 from pomona.methods.pgfed_risks import (
     QUANTITIES,
     RISK,
-    RISKS_TOLD,
+    RISKS_REVEALED,
     UNMET,
     Risks,
+    largest_coefficient,
     meeting,
-    most,
     risk,
     with_momentum,
 )
@@ -74,7 +74,7 @@ class PGFed(base.MethodSettings, Risks):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return made(self, 0.0, CARD)
+        return build_method(self, 0.0, CARD)
 
 
 class PGFedMo(base.MethodSettings, Risks):
@@ -90,22 +90,22 @@ class PGFedMo(base.MethodSettings, Risks):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        shown = base.Presentation("PGFedMo", quantities=QUANTITIES)
-        return made(
+        presentation = base.Presentation("PGFedMo", quantities=QUANTITIES)
+        return build_method(
             self,
             self.beta,
-            replace(CARD, presentation=shown, summary=f"{CARD.summary}, with momentum"),
+            replace(CARD, presentation=presentation, summary=f"{CARD.summary}, with momentum"),
         )
 
 
-def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
+def build_method(settings: Risks, beta: float, card: base.Card) -> base.Method:
     """Return the method in the form of ``mixing``."""
-    kept = "its last mixture of gradients" if beta else "nothing"
+    history = "its last mixture of gradients" if beta else "nothing"
     if settings.mixing == "server":
         return base.Method(
             server(),
             client(settings, beta),
-            replace(card, exchange=replace(card.exchange, keeps=kept)),
+            replace(card, exchange=replace(card.exchange, keeps=history)),
         )
     private = replace(
         card,
@@ -114,8 +114,8 @@ def made(settings: Risks, beta: float, card: base.Card) -> base.Method:
             down="1 + M (N without a budget)",
             down_models=lambda clients: 1 + limit(settings.budget, clients),
             private="the coefficients a_i",
-            keeps=f"its last gradient and its coefficients{f'; {kept}' if beta else ''}",
-            tells={**RISKS_TOLD, "request": "whose gradients it wants next"},
+            keeps=f"its last gradient and its coefficients{f'; {history}' if beta else ''}",
+            reveals={**RISKS_REVEALED, "request": "whose gradients it wants next"},
         ),
     )
     return base.Method(
@@ -143,27 +143,27 @@ def server() -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> ServerState:
         w, N = initial(), len(roster)
-        none = base.chunked(w.unsqueeze(0)).apply(torch.zeros_like).compute().expand(N, -1)
-        nobody = torch.zeros(N, dtype=torch.bool)
-        return ServerState(w, none, w.new_zeros(N, 1), w.new_full((N, N), UNMET), nobody)
+        zeros = base.chunked(w.unsqueeze(0)).apply(torch.zeros_like).compute().expand(N, -1)
+        no_cohort = torch.zeros(N, dtype=torch.bool)
+        return ServerState(w, zeros, w.new_zeros(N, 1), w.new_full((N, N), UNMET), no_cohort)
 
-    def down(
+    def downlink(
         state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        known, each = roster.known, torch.arange(len(ids))
-        last = (state.last & known).to(state.model.device)
-        a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), known).clamp_max(
-            most(roster)
+        members, index = roster.known, torch.arange(len(ids))
+        last = (state.last & members).to(state.model.device)
+        a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), members).clamp_max(
+            largest_coefficient(roster)
         )
         share = last.to(a) / last.sum().clamp_min(1)
         gradients = base.chunked(state.gradients)
         return {
-            "model": base.Rows.same(state.model, len(ids)),
-            "mixture": base.Rows((a * last) @ gradients, each),
-            "mean_gradient": base.Rows.same(share @ gradients, len(ids)),
-            "weights": base.Rows(a, each),
-            "offsets": base.Rows.same(state.offsets.squeeze(1), len(ids)),
-            "last": base.Rows.same(last, len(ids)),
+            "model": base.Rows.broadcast(state.model, len(ids)),
+            "mixture": base.Rows((a * last) @ gradients, index),
+            "mean_gradient": base.Rows.broadcast(share @ gradients, len(ids)),
+            "weights": base.Rows(a, index),
+            "offsets": base.Rows.broadcast(state.offsets.squeeze(1), len(ids)),
+            "last": base.Rows.broadcast(last, len(ids)),
         }
 
     def aggregate(
@@ -183,37 +183,45 @@ def server() -> base.Server:
             ),
         )
 
-    def welcome(
+    def add_clients(
         state: ServerState, ids: tuple[int, ...], roster: base.Roster
     ) -> tuple[ServerState, Tensor]:
-        anew = base.replace_rows(
+        weights = base.replace_rows(
             state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET)
         )
-        return replace(state, weights=anew), state.model
+        return replace(state, weights=weights), state.model
 
-    def expects(state: ServerState) -> base.Uplink:
-        own = {
+    def uplink_form(state: ServerState) -> base.Uplink:
+        entries = {
             "gradient": state.gradients[0],
             "offset": state.offsets[0],
             "weights": state.weights[0],
         }
-        return {"model": state.model, **own}
+        return {"model": state.model, **entries}
 
-    def limited(
+    def capped_clients(
         state: ServerState,
         uplink: base.Uplink,
         ids: tuple[int, ...],
         roster: base.Roster,
         round_: base.Round,
     ) -> dict[int, str]:
-        largest, cap = uplink["weights"].amax(0).tolist(), most(roster)
+        largest, cap = uplink["weights"].amax(0).tolist(), largest_coefficient(roster)
         return {
             j: f"others weigh its risk by up to {a:.3g}; it counts by {cap:g} at most"
             for j, a in enumerate(largest)
             if a > cap * (1 + SLACK)
         }
 
-    return base.Server(start, down, aggregate, welcome, expects, limited=limited, global_model=True)
+    return base.Server(
+        start,
+        downlink,
+        aggregate,
+        add_clients,
+        uplink_form,
+        capped_clients=capped_clients,
+        global_model=True,
+    )
 
 
 def client(settings: Risks, beta: float) -> base.Client:
@@ -227,7 +235,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         return torch.zeros_like(initial()).repeat(len(ids), 1)
 
     def train(
-        before: Tensor | None,
+        previous: Tensor | None,
         received: base.Received,
         training: base.LocalTraining,
         round_: base.Round,
@@ -236,23 +244,23 @@ def client(settings: Risks, beta: float) -> base.Client:
         training.observe("global", w, "received")
         mu, rate = settings.mu, settings.risk_lr * round_.decay
         c = mu * received["mixture"]
-        if before is not None:
-            c = with_momentum(c, before, beta)
+        if previous is not None:
+            c = with_momentum(c, previous, beta)
         slope_at_0, mean = mu * received["offsets"], mu * received["mean_gradient"]
         W = w.clone()
         rows = (W, a, c, slope_at_0, mean, last, base.optimizer_state(W, round_))
-        for batch, own, weights, pull, offsets, gbar, present, velocity in training.steps(
+        for batch, w_i, weights, pull, offsets, gbar, present, velocity in training.steps(
             round_.passes, *rows
         ):
-            slope = offsets + (own * gbar).sum(1, keepdim=True)
-            training.step(own, batch, velocity, round_, base.Pull(constant=pull))
+            slope = offsets + (w_i * gbar).sum(1, keepdim=True)
+            training.step(w_i, batch, velocity, round_, base.Pull(constant=pull))
             weights.copy_(torch.where(present, (weights - rate * slope).clamp_min(0), weights))
         training.observe("personal", W, "trained")
         G, offset = risk(training, W, round_)
         uplink = {"model": W, "gradient": G, "offset": offset, "weights": a}
         return c if beta else None, uplink, {"risk_weights": a.clamp_min(0)}
 
-    return base.Client(start if beta else base.no_state, train)
+    return base.Client(start if beta else base.stateless, train)
 
 
 CARD = base.Card(
@@ -264,7 +272,7 @@ CARD = base.Card(
         up="2",
         private="nothing but the data",
         keeps="nothing",
-        tells={**RISKS_TOLD, "weights": "whose risks it weighs how much"},
+        reveals={**RISKS_REVEALED, "weights": "whose risks it weighs how much"},
     ),
     headline=("personal", "trained"),
     joining=(

@@ -11,8 +11,21 @@ import torch
 from torch import Tensor
 
 from pomona.methods import base
-from pomona.methods.pgfed_risks import UNMET, Risks, meeting, most, risk, with_momentum
-from pomona.methods.request_bank import by_relations, servable, served, unasked, unlimited
+from pomona.methods.pgfed_risks import (
+    UNMET,
+    Risks,
+    largest_coefficient,
+    meeting,
+    risk,
+    with_momentum,
+)
+from pomona.methods.request_bank import (
+    by_relations,
+    initial_requests,
+    requestable,
+    served,
+    unlimited,
+)
 
 
 @dataclass(frozen=True)
@@ -35,20 +48,22 @@ def server(settings: Risks) -> base.Server:
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Bank:
         w, N = initial(), len(roster)
-        gradients, nobody = torch.zeros_like(w).expand(N, -1), torch.zeros(N, dtype=torch.bool)
-        return Bank(w, gradients, w.new_zeros(N, 1), nobody, unasked(settings.budget, N))
+        gradients, no_senders = torch.zeros_like(w).expand(N, -1), torch.zeros(N, dtype=torch.bool)
+        return Bank(
+            w, gradients, w.new_zeros(N, 1), no_senders, initial_requests(settings.budget, N)
+        )
 
-    def down(
+    def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        sent = bank.sent & roster.known
-        index = torch.stack([wishes(settings, bank, sent, i, roster, round_) for i in ids])
+        senders = bank.sent & roster.known
+        index = torch.stack([served_ids(settings, bank, senders, i, roster, round_) for i in ids])
         return {
-            "model": base.Rows.same(bank.model, len(ids)),
+            "model": base.Rows.broadcast(bank.model, len(ids)),
             "gradients": base.Rows(bank.gradients, index),
-            "offsets": base.Rows.same(bank.offsets.squeeze(1), len(ids)),
-            "sent": base.Rows.same(sent, len(ids)),
-            "available": base.Rows.same(servable(sent, ids), len(ids)),
+            "offsets": base.Rows.broadcast(bank.offsets.squeeze(1), len(ids)),
+            "sent": base.Rows.broadcast(senders, len(ids)),
+            "available": base.Rows.broadcast(requestable(senders, ids), len(ids)),
         }
 
     def aggregate(
@@ -66,34 +81,41 @@ def server(settings: Risks) -> base.Server:
             base.replace_rows(bank.requests, ids, uplink["request"]),
         )
 
-    def welcome(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
         return replace(bank, sent=bank.sent.index_fill(0, torch.tensor(ids), False)), bank.model
 
-    def expects(bank: Bank) -> base.Uplink:
-        own = {
+    def uplink_form(bank: Bank) -> base.Uplink:
+        entries = {
             "gradient": bank.gradients[0],
             "offset": bank.offsets[0],
             "request": bank.requests[0],
         }
-        return {"model": bank.model, **own}
+        return {"model": bank.model, **entries}
 
     relays = {"gradients": "gradient"}
-    return base.Server(start, down, aggregate, welcome, expects, relays=relays, global_model=True)
+    return base.Server(
+        start, downlink, aggregate, add_clients, uplink_form, relays=relays, global_model=True
+    )
 
 
-def wishes(
-    settings: Risks, bank: Bank, sent: Tensor, client: int, roster: base.Roster, round_: base.Round
+def served_ids(
+    settings: Risks,
+    bank: Bank,
+    senders: Tensor,
+    client: int,
+    roster: base.Roster,
+    round_: base.Round,
 ) -> Tensor:
-    """Return the ids (M,) that a client requested, of those that have ``sent`` (N,); its own id in
+    """Return the ids (M,) that a client requested, among ``senders`` (N,), those that have sent a gradient; its own id in
     an empty place.
 
     Without a budget these are all. For a client that has never taken part the server draws at
     random, since it has met no risks and all are equal to it.
     """
-    if not sent[client] or unlimited(settings.budget, len(roster)):
-        unmet, now = torch.full((len(roster),), UNMET), (round_.seed, round_.number)
-        return choose(settings, unmet, sent, client, roster, *now)
-    return served(bank.requests[client], sent, client)
+    if not senders[client] or unlimited(settings.budget, len(roster)):
+        unmet, round_key = torch.full((len(roster),), UNMET), (round_.seed, round_.number)
+        return choose(settings, unmet, senders, client, roster, *round_key)
+    return served(bank.requests[client], senders, client)
 
 
 @dataclass(frozen=True)
@@ -129,54 +151,54 @@ def client(settings: Risks, beta: float) -> base.Client:
         round_: base.Round,
     ) -> base.Trained[PrivateState]:
         training.observe("global", received["model"], "received")
-        whose, came, gradients = offered(received, state.gradient, training.ids)
+        owners, filled, gradients = offered(received, state.gradient, training.ids)
         N = state.weights.shape[1]
-        present = came.new_zeros(len(whose), N + 1).scatter(1, whose, came)[:, :N]
+        present = filled.new_zeros(len(owners), N + 1).scatter(1, owners, filled)[:, :N]
         weights = meeting(state.weights, present, training.roster.known)
         mu, rate = settings.mu, settings.risk_lr * round_.decay
-        limit = most(training.roster)
-        a = padded(weights).gather(1, whose).where(came, 0).clamp_max(limit)
-        offsets = padded(received["offsets"]).gather(1, whose)
+        limit = largest_coefficient(training.roster)
+        a = padded(weights).gather(1, owners).where(filled, 0).clamp_max(limit)
+        offsets = padded(received["offsets"]).gather(1, owners)
 
         W = received["model"].clone()
-        rows = (W, a, came, gradients, offsets, state.mixture, base.optimizer_state(W, round_))
-        for batch, own, p, mine, others, o, before, velocity in training.steps(
-            round_.passes, *rows
-        ):
-            slope = mu * (o + products(others, own))
-            pull = with_momentum(mu * mixed(p, others), before, beta)
-            training.step(own, batch, velocity, round_, base.Pull(constant=pull))
-            p.sub_(rate * slope).clamp_(0, limit).mul_(mine)
+        rows = (W, a, filled, gradients, offsets, state.mixture, base.optimizer_state(W, round_))
+        for batch, w_i, p, mask, g, o, previous, velocity in training.steps(round_.passes, *rows):
+            slope = mu * (o + products(g, w_i))
+            pull = with_momentum(mu * mixed(p, g), previous, beta)
+            training.step(w_i, batch, velocity, round_, base.Pull(constant=pull))
+            p.sub_(rate * slope).clamp_(0, limit).mul_(mask)
         training.observe("personal", W, "trained")
 
-        weights = padded(weights).scatter(1, whose, a)[:, :N]
+        weights = padded(weights).scatter(1, owners, a)[:, :N]
         mixture = (
             with_momentum(mu * mixed(a, gradients), state.mixture, beta) if beta else state.mixture
         )
         G, offset = risk(training, W, round_)
-        asks = [
+        requests = [
             choose(settings, row, available, i, training.roster, round_.seed, round_.number + 1)
             for row, available, i in zip(
                 weights.cpu(), received["available"], training.clients, strict=True
             )
         ]
-        uplink = {"model": W, "gradient": G, "offset": offset, "request": torch.stack(asks)}
+        uplink = {"model": W, "gradient": G, "offset": offset, "request": torch.stack(requests)}
         return PrivateState(weights, G, mixture), uplink, {"risk_weights": weights.clamp_min(0)}
 
     return base.Client(start, train, private=("weights",))
 
 
-def offered(received: base.Received, own: Tensor, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def offered(
+    received: base.Received, gradient: Tensor, ids: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the owners of the available gradients (n, M + 1), N if empty; which are filled; and
     the gradients.
 
-    Gradients are (n, M + 1, d); the last place is the client's own, ``own`` (n, d).
+    Gradients are (n, M + 1, d); the last place is the client's own, ``gradient`` (n, d).
     """
-    offer, sent = received["gradients"], received["sent"].to(own.device)
-    index, mine = offer.index.to(own.device), ids.unsqueeze(1).to(own.device)
-    came = torch.cat([index != mine, sent.gather(1, mine)], 1)
-    whose = torch.cat([index, mine], 1).masked_fill(~came, sent.shape[1])
-    return whose, came, torch.cat([offer.bank[offer.index], own.unsqueeze(1)], 1)
+    offer, senders = received["gradients"], received["sent"].to(gradient.device)
+    index, mine = offer.index.to(gradient.device), ids.unsqueeze(1).to(gradient.device)
+    filled = torch.cat([index != mine, senders.gather(1, mine)], 1)
+    owners = torch.cat([index, mine], 1).masked_fill(~filled, senders.shape[1])
+    return owners, filled, torch.cat([offer.bank[offer.index], gradient.unsqueeze(1)], 1)
 
 
 def padded(rows: Tensor) -> Tensor:
@@ -184,14 +206,14 @@ def padded(rows: Tensor) -> Tensor:
     return torch.nn.functional.pad(rows, (0, 1))
 
 
-def mixed(p: Tensor, others: Tensor) -> Tensor:
+def mixed(p: Tensor, gradients: Tensor) -> Tensor:
     """Return sum_j p_ij g_j (n, d) of gradients (n, M, d) with weights (n, M)."""
-    return torch.bmm(p.unsqueeze(1), others).squeeze(1)
+    return torch.bmm(p.unsqueeze(1), gradients).squeeze(1)
 
 
-def products(others: Tensor, w: Tensor) -> Tensor:
+def products(gradients: Tensor, w: Tensor) -> Tensor:
     """Return <g_j, w_i> (n, M) of gradients (n, M, d) with rows (n, d)."""
-    return torch.bmm(others, w.unsqueeze(2)).squeeze(2)
+    return torch.bmm(gradients, w.unsqueeze(2)).squeeze(2)
 
 
 def choose(

@@ -16,7 +16,7 @@ from pomona.core.settings import Settings
 from pomona.methods import base
 
 RISK = "risk"
-RISKS_TOLD = {
+RISKS_REVEALED = {
     "gradient": "the gradient over all of its training data",
     "offset": "its mean training loss, to first order",
 }
@@ -55,18 +55,17 @@ class Risks(Settings):
         return self
 
 
-def meeting(a: Tensor, present: Tensor, known: Tensor) -> Tensor:
+def meeting(a: Tensor, present: Tensor, members: Tensor) -> Tensor:
     """Return coefficients a (n, N) with 1 / |S| for risks of this round, ``present`` (n, N), that
     are new.
 
-    -1 marks risks that were never met, and those of clients outside the mask of members, ``known``
-    (N,).
+    -1 marks risks that were never met, and those of clients outside the mask ``members`` (N,).
     """
     share = 1 / present.sum(1, keepdim=True).clamp_min(1)
-    return torch.where(present & (a < 0), share.to(a), a).masked_fill(~known.to(a.device), UNMET)
+    return torch.where(present & (a < 0), share.to(a), a).masked_fill(~members.to(a.device), UNMET)
 
 
-def most(roster: base.Roster) -> float:
+def largest_coefficient(roster: base.Roster) -> float:
     """Return the largest allowed coefficient; if shares are limited, that share of a client's
     initial total of 1.
 
@@ -76,14 +75,14 @@ def most(roster: base.Roster) -> float:
     return roster.largest if roster.largest < 1 else inf
 
 
-def with_momentum(mixture: Tensor, before: Tensor, beta: float) -> Tensor:
+def with_momentum(mixture: Tensor, previous: Tensor, beta: float) -> Tensor:
     """Return PGFedMo's c_i (n, d) from mu times the new mixture and the client's previous one; 0
     means none yet.
     """
     if not beta:
         return mixture
-    began = before.any(1, keepdim=True)
-    return torch.where(began, torch.lerp(mixture, before, beta), mixture)
+    has_previous = previous.any(1, keepdim=True)
+    return torch.where(has_previous, torch.lerp(mixture, previous, beta), mixture)
 
 
 def risk(training: base.LocalTraining, W: Tensor, round_: base.Round) -> tuple[Tensor, Tensor]:
@@ -94,30 +93,30 @@ def risk(training: base.LocalTraining, W: Tensor, round_: base.Round) -> tuple[T
     join a last batch (``Pass.least``), not of those drawn, so that under privacy the size of a draw
     stays private. A call that only evaluates takes no steps.
     """
-    G, F, counted = torch.zeros_like(W), W.new_zeros(len(W), 1), W.new_zeros(len(W), 1)
+    G, F, counts = torch.zeros_like(W), W.new_zeros(len(W), 1), W.new_zeros(len(W), 1)
     if not training.trains:
         return G, F
     sizes = W.new_tensor([training.roster.sizes[i] for i in training.clients]).unsqueeze(1)
-    full, least = round_.batch_size, training.objective.least_batch
+    batch_size, min_batch = round_.batch_size, training.objective.least_batch
     for batch, w, total, losses, count, n in training.steps(
-        1, W, G, F, counted, sizes, purpose=RISK
+        1, W, G, F, counts, sizes, purpose=RISK
     ):
         loss, g = training.gradient(w, batch)
         left = n - batch.step * round_.batch_size
-        size = torch.where(left < full + least, left, full).clamp_min(1)
+        size = torch.where(left < batch_size + min_batch, left, batch_size).clamp_min(1)
         total.addcmul_(size, g)
         losses.addcmul_(size, loss.to(losses).unsqueeze(1))
         count.add_(size)
-    counted.clamp_min_(1)
-    G /= counted
-    return G, F / counted - (G * W).sum(1, keepdim=True)
+    counts.clamp_min_(1)
+    G /= counts
+    return G, F / counts - (G * W).sum(1, keepdim=True)
 
 
 QUANTITIES = (
     base.Quantity(
         "risk_weights",
         "matrix",
-        "Whose risks each client lowers beside its own",
+        "Whose risks each client lowers in addition to its own",
         "a(i, j)",
         "the coefficient a(i, j), times mu the weight that client i (row) gives the risk of client "
         "j (column) in its own objective; 0 for risks that it has not met.",

@@ -49,15 +49,15 @@ class QFedAvg(base.MethodSettings):
         """Return the method: both halves and its card."""
 
         def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Tensor:
-            far = (base.chunked(uplink["model"]) - w).norms()
-            return shares(self.q, uplink["risk"].squeeze(1).to(p), far.to(p), p, round_.lr)
+            distances = (base.chunked(uplink["model"]) - w).norms()
+            return shares(self.q, uplink["risk"].squeeze(1).to(p), distances.to(p), p, round_.lr)
 
         return base.Method(
-            reweighted_server({"risk": 0.0}, ratios), base.Client(base.no_state, train), CARD
+            reweighted_server({"risk": 0.0}, ratios), base.Client(base.stateless, train), CARD
         )
 
 
-def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor:
+def shares(q: float, risks: Tensor, distances: Tensor, p: Tensor, lr: float) -> Tensor:
     """Return F_i^q / (lr sum_j p_j h_j) (n,), from losses, distances |w_i - w| and weights (n,);
     exactly 1 for q = 0.
 
@@ -65,7 +65,7 @@ def shares(q: float, risks: Tensor, far: Tensor, p: Tensor, lr: float) -> Tensor
     """
     largest = risks.max() + TINY
     F = ((risks + TINY) / largest).clamp_min(SMALLEST)
-    h = q * F ** (q - 1) * (far / lr) ** 2 / largest + F**q / lr
+    h = q * F ** (q - 1) * (distances / lr) ** 2 / largest + F**q / lr
     return F**q / lr / (h[0] + p @ (h - h[0]))
 
 
@@ -107,6 +107,6 @@ CARD = replace(
     needs=base.Needs(steps="plain"),
     exchange=replace(
         fedavg.CARD.exchange,
-        tells={"risk": "the mean loss of the global model on its training data"},
+        reveals={"risk": "the mean loss of the global model on its training data"},
     ),
 )

@@ -23,7 +23,7 @@ method whose server keeps only the mean of its uplinks' models, or of a part of 
 may follow (``fedavg+clipped+adam``). After an estimate (all but clipped) every row is the same, so
 that only the sum of the server's weights matters: 1, but for q-FedAvg, where losses make it any
 number up to 1, and FedNova, where steps make it 1 or more (1 with ``largest_share`` below 1). A
-rule is for models only: numbers beside them (a loss, steps, Fisher information) and BatchNorm
+rule is for models only: other numbers (a loss, steps, Fisher information) and BatchNorm
 statistics are taken as they come, up to ``largest_share`` of the weight.
 
 With at most half of the clients lying, what one of any size adds to a clipped mean is at most its
@@ -112,25 +112,25 @@ class Krum(Trimmed):
 
 # settings, models (n, k), the model sent (k,), weights (n,) -> rows (n, k)
 Rule = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
-# the same -> a phrase for each client, by its place, that counts for less
-Named = Callable[[Any, Tensor, Tensor], Mapping[int, str]]
+# the same without weights -> by position, the reason why a client counts for less
+CappedClients = Callable[[Any, Tensor, Tensor], Mapping[int, str]]
 
 
 @dataclass(frozen=True)
 class Robust:
-    """A rule: its settings, itself, what it is, as words for a card, whom it names, and how many of
-    n clients may lie, if that is a setting.
+    """A rule: its settings, itself, a description and a source for the card, the clients that it
+    caps, and how many of n clients may lie, if that is a setting.
     """
 
     settings: type[Settings]
     rule: Rule
-    words: str
+    description: str
     source: str
-    named: Named = lambda *_: {}
+    capped: CappedClients = lambda *_: {}
     allowed: Callable[[Any, int], int] | None = None
 
     def unguarded(self, settings: Any, n: int) -> str | None:
-        """Return a warning if none of so many clients may lie, though some are said to; or None."""
+        """Return a warning if the settings expect liars but the rule allows for none of n clients."""
         if not self.allowed or not settings.robust_liars or self.allowed(settings, n):
             return None
         return (
@@ -194,7 +194,7 @@ def krum(settings: Krum, W: Tensor, w: Tensor, p: Tensor) -> Tensor:
     return _estimate(W, w, _chosen(settings, W, w))
 
 
-def left_out(settings: Krum, W: Tensor, w: Tensor) -> dict[int, str]:
+def not_chosen(settings: Krum, W: Tensor, w: Tensor) -> dict[int, str]:
     """Name the clients that are not chosen."""
     a = _chosen(settings, W, w)
     return dict.fromkeys(
@@ -242,7 +242,7 @@ RULES: Mapping[str, Robust] = {
         krum,
         "the models with the closest neighbours",
         "Blanchard et al., NeurIPS 2017",
-        left_out,
+        not_chosen,
         _liars,
     ),
 }
@@ -267,40 +267,42 @@ def guarded(inner: base.Server, robust: Robust, settings: Any) -> base.Server:
     ) -> Any:
         return inner.aggregate(w, ruled(w, uplink, ids, roster), ids, roster, round_)
 
-    def limited(
+    def capped_clients(
         w: Tensor,
         uplink: base.Uplink,
         ids: tuple[int, ...],
         roster: base.Roster,
         round_: base.Round,
     ) -> dict[int, str]:
-        found = robust.named(settings, uplink["model"], w)
-        own = {ids[k]: phrase for k, phrase in found.items()}
-        return own | dict(inner.limited(w, ruled(w, uplink, ids, roster), ids, roster, round_))
+        reasons = robust.capped(settings, uplink["model"], w)
+        by_id = {ids[k]: phrase for k, phrase in reasons.items()}
+        return by_id | dict(
+            inner.capped_clients(w, ruled(w, uplink, ids, roster), ids, roster, round_)
+        )
 
     # a rule needs the single models
-    return replace(inner, aggregate=aggregate, limited=limited, sums=False)
+    return replace(inner, aggregate=aggregate, capped_clients=capped_clients, sums=False)
 
 
 @cache
-def robustified(kind: type[base.MethodSettings], rule: str) -> type[base.MethodSettings]:
+def robustified(settings_class: type[base.MethodSettings], rule: str) -> type[base.MethodSettings]:
     """Return settings that combine a method's with a rule's in one section; the same class at each
     call.
 
     Raises ConfigError for a method whose server state is not just a mean.
     """
-    require_mean(kind, rule, "a robust rule is for")
+    require_mean(settings_class, rule, "a robust rule is for")
     robust = RULES[rule]
 
     def method(settings: Any) -> base.Method:
-        inner = kind.method(settings)
+        inner = settings_class.method(settings)
         card = inner.card
-        shown = replace(card.presentation, title=f"{card.presentation.title}+{rule}")
+        presentation = replace(card.presentation, title=f"{card.presentation.title}+{rule}")
         card = replace(
             card,
-            presentation=shown,
+            presentation=presentation,
             paper=f"{card.paper}; server: {robust.source}",
-            summary=f"{card.summary}; against liars: {robust.words}",
+            summary=f"{card.summary}; against liars: {robust.description}",
         )
 
         def caution(round_: base.Round, n: int) -> str | None:
@@ -309,4 +311,4 @@ def robustified(kind: type[base.MethodSettings], rule: str) -> type[base.MethodS
         server = guarded(inner.server, robust, settings)
         return replace(inner, server=server, card=card, caution=caution)
 
-    return with_suffix(kind, rule, robust.settings, method)
+    return with_suffix(settings_class, rule, robust.settings, method)

@@ -19,7 +19,7 @@ SMALLEST = 1e-12
 from 1."""
 NEAREST = 1e-150
 """Its inverse is finite."""
-FAR = 100.0
+START_RADIUS = 100.0
 """Median changes beyond which a change is shortened where Weiszfeld's steps begin: from a mean with
 one of any size they would not arrive."""
 
@@ -55,7 +55,7 @@ def clipped(W: Tensor, w: Tensor, c: float) -> Tensor:
     f = factor.to(W).unsqueeze(1)
     return (
         chunked(W)
-        .apply(lambda rows, sent: torch.where(f < 1, sent + f * (rows - sent), rows), w)
+        .apply(lambda rows, center: torch.where(f < 1, center + f * (rows - center), rows), w)
         .compute()
     )
 
@@ -87,18 +87,22 @@ def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tens
         return p
     r = G.diagonal().sqrt()
     usual = float(weighted_median(r, p))
-    a = p * shortening(r, FAR * usual)
-    least = max(NEAREST, SMALLEST * usual if nu is None else nu)
+    a = p * shortening(r, START_RADIUS * usual)
+    min_distance = max(NEAREST, SMALLEST * usual if nu is None else nu)
     for _ in range(steps):
         r = distances(G, a)
-        b, here = p / r.clamp_min(least), r <= least
-        on_some = nu is None and bool(here.any())
-        a = _onward(G, a, b.masked_fill(here, 0), p[here].sum()) if on_some else b / b.sum()
+        b, coincides = p / r.clamp_min(min_distance), r <= min_distance
+        at_model = nu is None and bool(coincides.any())
+        a = (
+            _onward(G, a, b.masked_fill(coincides, 0), p[coincides].sum())
+            if at_model
+            else b / b.sum()
+        )
     return a
 
 
-def _onward(G: Tensor, a: Tensor, b: Tensor, own: Tensor) -> Tensor:
-    """Return coefficients after a step from a point on which models of weight ``own`` lie, with b =
+def _onward(G: Tensor, a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
+    """Return coefficients after a step from a point on which models of weight ``weight`` lie, with b =
     0: as far as the others' pull is stronger (Vardi, Zhang, PNAS 2000). Weiszfeld's steps stay, and
     a liar could put its model where they begin.
     """
@@ -107,7 +111,7 @@ def _onward(G: Tensor, a: Tensor, b: Tensor, own: Tensor) -> Tensor:
         return a
     c = b - total * a
     pull = (c @ G @ c).clamp_min(0).sqrt()
-    stays = shortening(pull, own)
+    stays = shortening(pull, weight)
     return (1 - stays) * b / total + stays * a
 
 
@@ -115,8 +119,8 @@ def weighted_median(r: Tensor, p: Tensor) -> Tensor:
     """Return the smallest of numbers r (n,) up to which lies half of the weight p (n,)."""
     ordered = r.argsort()
     reached = p[ordered].cumsum(0) >= (0.5 - SMALLEST) * p.sum()
-    found: Tensor = r[ordered][reached.nonzero()[0, 0]]
-    return found
+    value: Tensor = r[ordered][reached.nonzero()[0, 0]]
+    return value
 
 
 def krum(G: Tensor, chosen: int, neighbours: int) -> Tensor:
@@ -159,9 +163,9 @@ def combined(W: Tensor, w: Tensor, a: Tensor) -> Tensor:
     this if all are equal and a sums to 1, and free of the rounding of others that are huge.
     """
     k = int(a.argmax())
-    rest = float(1 - a.sum())
-    found: Tensor = W[k] + a.to(W) @ (chunked(W) - W[k])
-    return found if abs(rest) < SMALLEST else found + rest * (w - W[k])
+    remainder = float(1 - a.sum())
+    mean: Tensor = W[k] + a.to(W) @ (chunked(W) - W[k])
+    return mean if abs(remainder) < SMALLEST else mean + remainder * (w - W[k])
 
 
 def repeated(row: Tensor, n: int) -> Tensor:

@@ -31,26 +31,26 @@ class Rows:
     index: Tensor
 
     @classmethod
-    def same(cls, row: Tensor, n: int) -> "Rows":
+    def broadcast(cls, row: Tensor, n: int) -> "Rows":
         """Return one model (d,) for all n receivers."""
         return cls(row.unsqueeze(0), torch.zeros(n, dtype=torch.long))
 
-    def part(self, places: Sequence[int]) -> "Rows":
+    def select(self, positions: Sequence[int]) -> "Rows":
         """Return the models of the receivers at these places."""
-        return Rows(self.bank, self.index[places])
+        return Rows(self.bank, self.index[positions])
 
 
 @dataclass(frozen=True)
 class Copies:
     """Models of n clients as last received: for receiver k, client j's is ``bank[index[k, j]]``.
 
-    ``bank`` has rows (d,) by number; ``index`` (n, N) are numbers; ``came`` (n, M) the clients
+    ``bank`` has rows (d,) by number; ``index`` (n, N) are numbers; ``received`` (n, M) the clients
     whose models were received in this call, where a receiver's own id marks an empty place.
     """
 
     bank: RowBank
     index: Tensor
-    came: Tensor
+    received: Tensor
 
     def rows(self) -> Tensor:
         """Return the models (n, N, d), in memory that the next call overwrites; they must not be
@@ -58,9 +58,9 @@ class Copies:
         """
         return self.bank[self.index]
 
-    def part(self, places: Sequence[int]) -> "Copies":
+    def select(self, positions: Sequence[int]) -> "Copies":
         """Return the copies of the receivers at these places."""
-        return Copies(self.bank, self.index[places], self.came[places])
+        return Copies(self.bank, self.index[positions], self.received[positions])
 
 
 def weighted_mean(W: Tensor | Chunked, p: Tensor) -> Tensor:
@@ -93,8 +93,8 @@ def onto_simplex(V: Tensor, total: float = 1.0) -> Tensor:
     """
     ordered, _ = V.sort(1, descending=True)
     thresholds = (ordered.cumsum(1) - total) / torch.arange(1, V.shape[1] + 1)
-    kept = (ordered > thresholds).sum(1, keepdim=True)
-    return (V - thresholds.gather(1, kept - 1)).clamp_min(0)
+    support = (ordered > thresholds).sum(1, keepdim=True)
+    return (V - thresholds.gather(1, support - 1)).clamp_min(0)
 
 
 def floored(share: float, n: int) -> int:

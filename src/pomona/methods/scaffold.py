@@ -58,17 +58,17 @@ class Center:
 def server(settings: SCAFFOLD) -> base.Server:
     """Send w and c, and apply their changes."""
 
-    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
+    def start(initial: base.Initial, roster: base.Roster, seed: int) -> Center:
         w = initial()
         return Center(w, torch.zeros_like(w).expand(len(roster), -1))
 
-    def down(
+    def downlink(
         state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         c = base.chunked(state.controls)[roster.known].mean(0)
         return {
-            "model": base.Rows.same(state.model, len(ids)),
-            "control": base.Rows.same(c, len(ids)),
+            "model": base.Rows.broadcast(state.model, len(ids)),
+            "control": base.Rows.broadcast(c, len(ids)),
         }
 
     def aggregate(
@@ -79,19 +79,19 @@ def server(settings: SCAFFOLD) -> base.Server:
         round_: base.Round,
     ) -> Center:
         w = state.model + settings.server_lr * base.chunked(uplink["model_delta"]).mean(0)
-        who = torch.tensor(ids, device=w.device)
-        controls = base.chunked(state.controls).index_add(0, who, uplink["control_delta"])
+        index = torch.tensor(ids, device=w.device)
+        controls = base.chunked(state.controls).index_add(0, index, uplink["control_delta"])
         return Center(w, controls)
 
-    def expects(state: Center) -> base.Uplink:
+    def uplink_form(state: Center) -> base.Uplink:
         return {"model_delta": state.model, "control_delta": state.controls[0]}
 
     return base.Server(
-        begin,
-        down,
+        start,
+        downlink,
         aggregate,
-        base.welcome_model,
-        expects,
+        base.add_from_model,
+        uplink_form,
         global_model=True,
         mirrors="control variates",
     )
@@ -144,7 +144,7 @@ CARD = base.Card(
         up="2",
         private="nothing but the data (a client's control variate is the sum of its uploads)",
         keeps="its control variate (1 model)",
-        tells={
+        reveals={
             "model_delta": "its change of the model",
             "control_delta": "the change of its control variate",
         },

@@ -21,7 +21,7 @@ class Separate(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(base.no_server(), base.Client(base.model_state, train), CARD)
+        return base.Method(base.constant_server(), base.Client(base.model_state, train), CARD)
 
 
 def train(

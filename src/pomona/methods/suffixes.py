@@ -10,27 +10,27 @@ from pomona.methods import base
 
 
 def with_suffix(
-    kind: type[base.MethodSettings],
+    settings_class: type[base.MethodSettings],
     suffix: str,
-    own: type[Settings],
+    extra_settings: type[Settings],
     method: Callable[[Any], base.Method],
-    called: str | None = None,
+    title: str | None = None,
     fixed: Mapping[str, Any] = {},
 ) -> type[base.MethodSettings]:
     """Return settings that combine a method's with an addition's in one section.
 
     Args:
-        kind: the method's settings.
+        settings_class: the method's settings.
         suffix: ends the class's name as given, and the method's name in lower case after a plus
             sign.
-        own: the addition's settings.
+        extra_settings: the addition's settings.
         method: the method from the joint settings.
-        called: title of the new method, whose name is the title in lower case; NAME+suffix if
+        title: title of the new method, whose name is the title in lower case; NAME+suffix if
             None.
         fixed: values of the method's keys that are no longer available.
     """
-    plain = kind.model_fields["name"].default
-    name = called.lower() if called else f"{plain}+{suffix.lower()}"
+    plain = settings_class.model_fields["name"].default
+    name = title.lower() if title else f"{plain}+{suffix.lower()}"
     body = {
         "__module__": method.__module__,
         "__annotations__": {"name": Literal[name], **dict.fromkeys(fixed, ClassVar)},
@@ -38,21 +38,21 @@ def with_suffix(
         "method": method,
         **fixed,
     }
-    title = called or f"{kind.__name__}{suffix[0].upper()}{suffix[1:]}"
-    both: type[base.MethodSettings] = new_class(
-        title, (kind, own), exec_body=lambda space: space.update(body)
+    class_name = title or f"{settings_class.__name__}{suffix[0].upper()}{suffix[1:]}"
+    combined: type[base.MethodSettings] = new_class(
+        class_name, (settings_class, extra_settings), exec_body=lambda space: space.update(body)
     )
-    return both
+    return combined
 
 
-def require_mean(kind: type[base.MethodSettings], suffix: str, what: str) -> None:
-    """Raise ConfigError for a method whose server state is not just a mean; ``what`` has its place
-    in the sentence before "the mean of the uplinks' models".
+def require_mean(settings_class: type[base.MethodSettings], suffix: str, clause: str) -> None:
+    """Raise ConfigError for a method whose server state is not just a mean; ``clause`` precedes
+    "the mean of the uplinks' models" in the message.
     """
-    plain = kind.model_fields["name"].default
-    if not kind().method().server.averages:
+    plain = settings_class.model_fields["name"].default
+    if not settings_class().method().server.averages:
         raise ConfigError(
-            f"unknown method '{plain}+{suffix}': {what} the mean of the uplinks' models, and the "
-            f"server of {plain} keeps more or other than that; take {plain}, or another method "
+            f"unknown method '{plain}+{suffix}': {clause} the mean of the uplinks' models, and the "
+            f"server of {plain} keeps something else; take {plain}, or another method "
             f"with +{suffix}"
         )

@@ -56,11 +56,11 @@ class Head:
     features: int
 
     @property
-    def part(self) -> slice:
+    def columns(self) -> slice:
         """The slice of both."""
         return slice(self.weight.start, self.bias.stop)
 
-    def of(self, W: Tensor) -> tuple[Tensor, Tensor]:
+    def view(self, W: Tensor) -> tuple[Tensor, Tensor]:
         """View weight (n, K, f) and bias (n, K) in rows W (n, d)."""
         return W[:, self.weight].unflatten(1, (self.outputs, self.features)), W[:, self.bias]
 

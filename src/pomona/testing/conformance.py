@@ -169,7 +169,7 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
     """
     method = settings.method()
     run = Federation(method, suited(settings, quadratics(3, samples=4)))
-    said, sent = set(method.card.exchange.tells), set(method.server.expects(run.server))
+    said, sent = set(method.card.exchange.reveals), set(method.server.uplink_form(run.server))
     run.round(passes(settings))
     beside = sent.union(*(reply.uplink for reply in run.replies)) - MODELS
     assert said == beside, (
@@ -187,7 +187,7 @@ def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) ->
     card, most = settings.method().card, 0
     run = Federation(settings.method(), suited(settings, quadratics(5, samples=4, d=9)))
     for number in (1, 2, 3):
-        down = run.method.server.down(run.server, run.ids, run.roster, passes(settings, number))
+        down = run.method.server.downlink(run.server, run.ids, run.roster, passes(settings, number))
         models = {
             name: rows
             for name, rows in down.items()

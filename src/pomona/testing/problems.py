@@ -231,7 +231,7 @@ class Points(Problem):
         body = row[self.layers[0]]
         z = self.inputs[index] @ body[:-FEATURES].view(FEATURES, INPUTS).T + body[-FEATURES:]
         assert self.head
-        weight, bias = self.head.of(row.unsqueeze(0))
+        weight, bias = self.head.view(row.unsqueeze(0))
         return z @ weight[0].T + bias[0], z
 
     def _differentiated(
@@ -321,14 +321,14 @@ class Federation:
         now = self.everybody.only(ids)
         new = tuple(i for i in now.members if i not in self.roster.members)
         if new:
-            self.server, row = self.method.server.welcome(self.server, new, self.roster)
+            self.server, row = self.method.server.add_clients(self.server, new, self.roster)
             self.clients.add_clients(new, now, row)
         self.roster, self.ids = now, now.members
 
     def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
         """Train and aggregate one round of the clients ``ids``, of all members if None."""
         ids = self.ids if ids is None else ids
-        down = self.method.server.down(self.server, ids, self.roster, round_)
+        down = self.method.server.downlink(self.server, ids, self.roster, round_)
         visit = ClientRequest(round_, self.roster, ids, True, OBSERVED, True)
         self.replies = self.clients.visit(visit, down)
         uplink = stack(self.replies, lambda r: r.uplink)

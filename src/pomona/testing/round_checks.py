@@ -65,7 +65,7 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
     seen = set()
     for number in (1, 2, 3):
         downs = [
-            run.method.server.down(run.server, (i,), run.roster, passes(settings, number))
+            run.method.server.downlink(run.server, (i,), run.roster, passes(settings, number))
             for i in run.ids
         ]
         seen |= {tuple(sorted(_form(*entry) for entry in down.items())) for down in downs}
@@ -77,7 +77,7 @@ def _form(name: str, rows: object) -> tuple[str, int, str, int]:
     if isinstance(rows, Rows) and len(rows.bank.shape) == 2:
         return name, rows.index.dim(), str(rows.bank.dtype), rows.bank.shape[1]
     raise AssertionError(
-        f"{name!r} of a downlink is not Rows with a bank (V, d), such as Rows.same(row, n)"
+        f"{name!r} of a downlink is not Rows with a bank (V, d), such as Rows.broadcast(row, n)"
     )
 
 
@@ -87,7 +87,7 @@ def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSe
     """
     run = after(settings, suited(settings, quadratics(3, samples=4)), 1)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, True, OBSERVED)
-    down = run.method.server.down(run.server, run.ids, run.roster, visit.round)
+    down = run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
     before = states(run)
     first, second = run.clients.visit(visit, down), run.clients.visit(visit, down)
     changed = differing(states(run), before)
@@ -104,7 +104,7 @@ def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
     before = states(run)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, False, frozenset({"received"}))
     replies = run.clients.visit(
-        visit, run.method.server.down(run.server, run.ids, run.roster, visit.round)
+        visit, run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
     )
     run.clients.commit(run.ids)
     changed = differing(states(run), before)
@@ -131,10 +131,10 @@ def a_client_reads_only_rows_that_it_was_sent(settings: MethodSettings) -> None:
         if number in (3, 4):
             run.only(*((0, 1, 2, 3) if number == 3 else (1, 2, 3)))
         round_ = passes(settings, number)
-        down = run.method.server.down(run.server, run.ids, run.roster, round_)
+        down = run.method.server.downlink(run.server, run.ids, run.roster, round_)
         for k, i in enumerate(run.ids):
             visit = ClientRequest(round_, run.roster, (i,), True, OBSERVED)
-            whole = {name: rows.part([k]) for name, rows in down.items()}
+            whole = {name: rows.select([k]) for name, rows in down.items()}
             (one,) = run.clients.visit(visit, whole)
             (two,) = run.clients.visit(
                 visit, {name: _sent(rows, i) for name, rows in whole.items()}
@@ -230,7 +230,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: An
     problem, ids = suited(settings, uneven(1, 4, 2)), (1, 2, 0)
     run = after(settings, problem, 1, **over)
     round_ = passes(settings, 2, **over)
-    down = run.method.server.down(run.server, ids, run.roster, round_)
+    down = run.method.server.downlink(run.server, ids, run.roster, round_)
     received = downlink_part(
         run.clients.copies.received(ClientRequest(round_, run.roster, ids), down), [0, 1, 2]
     )
@@ -252,7 +252,7 @@ def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
     for ids in ((0, 1, 2), (2, 0, 1)):
         visit = ClientRequest(passes(settings, 2), run.roster, ids)
         replies = run.clients.visit(
-            visit, run.method.server.down(run.server, ids, run.roster, visit.round)
+            visit, run.method.server.downlink(run.server, ids, run.roster, visit.round)
         )
         visits.append({r.client: r for r in replies})
     one, two = visits
@@ -278,7 +278,7 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
         state = server.aggregate(
             server.start(run.initial, run.roster, 0), given, run.ids, run.roster, first
         )
-        received.append(server.down(state, run.ids, run.roster, second))
+        received.append(server.downlink(state, run.ids, run.roster, second))
     before, exchanged = received
     for name, rows in before.items():
         if (
@@ -297,12 +297,12 @@ def a_server_that_needs_sums_only_gets_by_with_the_mean(settings: MethodSettings
     if not server.sums:
         return
     weights = run.roster.weights(run.ids)
-    assert all(t.is_floating_point() for t in server.expects(run.server).values())
+    assert all(t.is_floating_point() for t in server.uplink_form(run.server).values())
     uplink = stack(run.replies, lambda reply: reply.uplink)
     means = {name: (weights.to(rows) @ rows).expand_as(rows) for name, rows in uplink.items()}
     start = server.start(run.initial, run.roster, 0)
     downs = [
-        server.down(
+        server.downlink(
             server.aggregate(start, given, run.ids, run.roster, first), run.ids, run.roster, second
         )
         for given in (uplink, means)
@@ -322,7 +322,7 @@ def a_client_that_sends_its_step_sends_nothing_else(settings: MethodSettings) ->
         return
     assert not [name for name in states(run) if not name.startswith("server")]
     once = passes(settings, 2, batch_size=10**6, epochs=1, steps=1, weight_decay=0.1)
-    down = run.method.server.down(run.server, run.ids, run.roster, once)
+    down = run.method.server.downlink(run.server, run.ids, run.roster, once)
     replies = run.clients.visit(ClientRequest(once, run.roster, run.ids, True), down)
     for k, reply in enumerate(replies):
         (rows,), (sent,) = down.values(), reply.uplink.values()

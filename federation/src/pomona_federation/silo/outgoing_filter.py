@@ -118,7 +118,7 @@ def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int
         "models_up": card.exchange.up,
         "sum": _summed(config),
         "stays": card.exchange.private,
-        "tells": "; ".join(card.exchange.tells.values()) or None,
+        "tells": "; ".join(card.exchange.reveals.values()) or None,
         "trials": f"{len(agreed.trials)} settings are tried, each for all rounds"
         if agreed.trials
         else None,

@@ -163,7 +163,7 @@ class InitialDownlink:
             roster_of(self.task, known.config),
         )
         begun = server.start(known.initial, roster, known.config.seed)
-        return server.down(begun, (self.task.place,), roster, round_of(known.config, 1))
+        return server.downlink(begun, (self.task.place,), roster, round_of(known.config, 1))
 
     @property
     def forms(self) -> dict[str, EntryForm]:

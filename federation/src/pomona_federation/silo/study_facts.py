@@ -186,7 +186,7 @@ def _outlined(agreed: StudyAgreement) -> Traffic:
     space = ParameterSpace(module, config.buffers)
     row = torch.empty(space.size, device="meta")
     start, rest = row[: space.trained], row[space.trained :]
-    return _moved(config, agreed, Initial.of(space, lambda _: start, rest), 1)
+    return _moved(config, agreed, Initial.from_space(space, lambda _: start, rest), 1)
 
 
 def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: int) -> Traffic:
@@ -194,13 +194,13 @@ def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: in
     roster = Roster((samples,) * agreed.federation.places, config.largest_share)
     begun = server.start(initial, roster, config.seed)
     encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
-    sent = sum(_bytes(tensor, encoding) for tensor in server.expects(begun).values())
+    sent = sum(_bytes(tensor, encoding) for tensor in server.uplink_form(begun).values())
     if terms := config.secure_aggregation:  # masked integers, whatever the wire
-        sent = sum(t.numel() for t in server.expects(begun).values()) * terms.bits // 8
+        sent = sum(t.numel() for t in server.uplink_form(begun).values()) * terms.bits // 8
     if agreed.evaluate:  # models come last, when all have been sent
         return Traffic(len(agreed.evaluate.models) * sent, sent, config.rounds)
     try:
-        down = server.down(begun, (0,), roster, round_of(config, 1))
+        down = server.downlink(begun, (0,), roster, round_of(config, 1))
     except (NotImplementedError, RuntimeError):
         if initial.statistics.device.type != "meta":
             raise
