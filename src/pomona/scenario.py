@@ -29,7 +29,7 @@ from pomona.data.tables.tabular import moments
 from pomona.methods.base import Initial
 from pomona.metrics.metric import ACCURACY
 from pomona.models import build
-from pomona.models.frozen_prefix import Cut, cut
+from pomona.models.frozen_prefix import SplitNetwork, split_network
 from pomona.models.huggingface import require_padding, resolved
 from pomona.models.layers import active, frozen, share
 from pomona.models.parameter_space import ParameterSpace
@@ -391,24 +391,24 @@ class Scenario:
         """
         module = self.module().to(self.config.device)
         part = self._cut(module)
-        return part.rest if part else module, ParameterSpace(module, self.config.buffers)
+        return part.trained if part else module, ParameterSpace(module, self.config.buffers)
 
     @property
     def keeps_features(self) -> bool:
         """Whether the features of the frozen part are computed once and cached."""
         return self._once("keeps_features", lambda: self._part() is not None)
 
-    def _part(self) -> Cut | None:
+    def _part(self) -> SplitNetwork | None:
         return self._cut(self.module().to(self.config.device))
 
-    def _cut(self, module: nn.Module) -> Cut | None:
+    def _cut(self, module: nn.Module) -> SplitNetwork | None:
         """Split the network if the features of its frozen part are cached."""
         # training sees other samples in each step
         drawn = self.config.augment or self.config.model.patch
         if self.config.model.cache_features == "off" or drawn or not self.frozen:
             return None
         dtype = torch.int64 if self.dataset.vocabulary else torch.float32
-        return cut(
+        return split_network(
             module, torch.zeros((1, *self.input_shape), dtype=dtype, device=self.config.device)
         )
 

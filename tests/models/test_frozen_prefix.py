@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pomona.models import ModelSettings, build
-from pomona.models.frozen_prefix import cut
+from pomona.models.frozen_prefix import split_network
 from pomona.models.layers import training_mode
 
 IMAGE = (3, 32, 32)
@@ -63,7 +63,7 @@ class BranchesOnValues(DropsBefore):
 )
 def test_the_halves_are_the_network(name, train, shape):
     module = build(ModelSettings(name=name, train=train), IMAGE, 10, seed=2)
-    found = cut(module, torch.zeros(1, *IMAGE))
+    found = split_network(module, torch.zeros(1, *IMAGE))
     assert found is not None
     assert found.shape == shape
     x = torch.randn(5, *IMAGE)
@@ -71,43 +71,47 @@ def test_the_halves_are_the_network(name, train, shape):
     with torch.no_grad():
         features = found.features(x)
     assert features.shape == (5, *shape)
-    torch.testing.assert_close(found.rest(features), module(x))
+    torch.testing.assert_close(found.trained(features), module(x))
     own = dict(module.named_parameters())
-    for path, parameter in found.rest.named_parameters():
+    for path, parameter in found.trained.named_parameters():
         assert parameter is own[path]
     assert {p for p, t in own.items() if t.requires_grad} <= dict(
-        found.rest.named_parameters()
+        found.trained.named_parameters()
     ).keys()
 
 
 def test_several_features_stand_side_by_side():
     """Of the stem's output (4, 15, 15) both the map and its mean are handed on."""
     module = Branches()
-    found = cut(module, torch.zeros(1, *IMAGE))
+    found = split_network(module, torch.zeros(1, *IMAGE))
     assert found.shape == (4 * 15 * 15 + 4,)
     x = torch.randn(7, *IMAGE)
-    torch.testing.assert_close(found.rest(found.features(x)), module(x))
+    torch.testing.assert_close(found.trained(found.features(x)), module(x))
 
 
 def test_dropout_before_the_head_is_drawn_anew_each_time():
     module = DropsBefore(functional=False)
-    found = cut(module, torch.zeros(1, 6))
+    found = split_network(module, torch.zeros(1, 6))
     assert found.shape == (4,)
-    found.rest.train()
+    found.trained.train()
     features = found.features(torch.randn(64, 6))
-    assert not torch.equal(found.rest(features), found.rest(features))
+    assert not torch.equal(found.trained(features), found.trained(features))
 
 
 def test_what_cannot_be_followed_is_not_cut():
     # would drop in evaluation too
-    assert cut(DropsBefore(functional=True), torch.zeros(1, 6)) is None
-    assert cut(BranchesOnValues(False), torch.zeros(1, 6)) is None
+    assert split_network(DropsBefore(functional=True), torch.zeros(1, 6)) is None
+    assert split_network(BranchesOnValues(False), torch.zeros(1, 6)) is None
 
 
 def test_nothing_is_cut_where_the_first_layer_is_trained():
-    assert cut(build(ModelSettings(name="cnn"), IMAGE, 10), torch.zeros(1, *IMAGE)) is None
     assert (
-        cut(build(ModelSettings(name="cnn", train=["conv1.*"]), IMAGE, 10), torch.zeros(1, *IMAGE))
+        split_network(build(ModelSettings(name="cnn"), IMAGE, 10), torch.zeros(1, *IMAGE)) is None
+    )
+    assert (
+        split_network(
+            build(ModelSettings(name="cnn", train=["conv1.*"]), IMAGE, 10), torch.zeros(1, *IMAGE)
+        )
         is None
     )
 
@@ -116,9 +120,9 @@ def test_a_layer_that_mixes_the_batch_is_not_early():
     module = nn.Sequential(
         nn.Linear(6, 4).requires_grad_(False), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2)
     )
-    found = cut(module, torch.zeros(1, 6))
+    found = split_network(module, torch.zeros(1, 6))
     assert found.shape == (4,)
-    assert [name for name, _ in found.rest.named_buffers()] == [
+    assert [name for name, _ in found.trained.named_buffers()] == [
         "1.running_mean",
         "1.running_var",
         "1.num_batches_tracked",

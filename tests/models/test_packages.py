@@ -15,7 +15,7 @@ import pomona
 from pomona import Config
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build, outline
-from pomona.models.frozen_prefix import cut
+from pomona.models.frozen_prefix import split_network
 from pomona.models.packages import MODULES, PACKAGES
 from pomona.personal import PersonalModel
 
@@ -242,7 +242,7 @@ def test_buffers_that_are_in_no_file_are_computed_again(tmp_path):
 def test_the_frozen_part_is_cut_off(name, args):
     needs(name.partition(":")[0])
     made = build(ModelSettings(name=name, args=args, train="head"), (3, 32, 32), 5)
-    found = cut(made, torch.zeros(1, 3, 32, 32))
+    found = split_network(made, torch.zeros(1, 3, 32, 32))
     last = [part for part in made.modules() if isinstance(part, nn.Linear)][-1]
     assert found is not None
     assert found.shape == (last.in_features,)

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 from pomona.core import registry
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build, segmentation
-from pomona.models.segmentation import whole
+from pomona.models.segmentation import on_whole_images
 from pomona.models.settings import PatchSettings
 
 pytest.importorskip("monai")
@@ -32,9 +32,9 @@ def test_what_sees_single_pixels_gives_the_same_through_any_windows(sides, size,
             part.copy_(integers(part.shape, k))
         images = integers((3, 2, *sides))
         patch = PatchSettings(size=size, overlap=overlap)
-        assert torch.equal(whole(network, patch)(images), network(images))
+        assert torch.equal(on_whole_images(network, patch)(images), network(images))
         soft = patch.model_copy(update={"blend": "gaussian"})
-        assert_close(whole(network, soft)(images), network(images), atol=1e-4, rtol=1e-5)
+        assert_close(on_whole_images(network, soft)(images), network(images), atol=1e-4, rtol=1e-5)
 
 
 def test_the_network_sees_windows_alone_and_few_at_a_time(monkeypatch):
@@ -49,7 +49,7 @@ def test_the_network_sees_windows_alone_and_few_at_a_time(monkeypatch):
         return part.flip(-1)
 
     images = torch.arange(140.0).view(2, 1, 10, 7)
-    made = whole(network, PatchSettings(size=(4, 4)))(images)
+    made = on_whole_images(network, PatchSettings(size=(4, 4)))(images)
     assert [shape[0] for shape in seen] == [5, 5, 2]
     assert {shape[1:] for shape in seen} == {(1, 4, 4)}
     # A row's first three pixels lie in the window of columns 0 to 3 alone; the fourth is the mean
@@ -72,8 +72,10 @@ def test_one_window_as_large_as_the_image_changes_no_bit():
     ).eval()
     images = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(2))
     with torch.no_grad():
-        assert torch.equal(whole(network, PatchSettings(size=(8, 8)))(images), network(images))
-    assert whole(network, None) is network
+        assert torch.equal(
+            on_whole_images(network, PatchSettings(size=(8, 8)))(images), network(images)
+        )
+    assert on_whole_images(network, None) is network
 
 
 MASKS = "segmentation"
@@ -137,4 +139,4 @@ def test_without_monai_one_line_says_what_to_install(monkeypatch):
     with pytest.raises(
         ConfigError, match=r"^model.patch needs monai; install Pomona with its extra monai$"
     ):
-        whole(nn.Identity(), PatchSettings(size=(8, 8)))
+        on_whole_images(nn.Identity(), PatchSettings(size=(8, 8)))

@@ -9,7 +9,7 @@ from torch import nn
 
 from pomona.data.dataset import Dataset
 from pomona.models import ModelSettings, build
-from pomona.models.frozen_prefix import cut
+from pomona.models.frozen_prefix import split_network
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset, batches, cached
 from pomona.objective.private import PrivateObjective
@@ -66,8 +66,8 @@ def test_the_gradient_is_that_of_the_trained_part(settings, engine, keep):
     expected = autograd(network(**settings), data, index)
     row = space.pack(module)
     if keep:
-        found = cut(module, torch.zeros(1, *SHAPE))
-        module, data = found.rest, cached(found, data, "fp32")
+        found = split_network(module, torch.zeros(1, *SHAPE))
+        module, data = found.trained, cached(found, data, "fp32")
     objective = engine(module, space, data, LOSS)
     _, G = objective.gradient(row.repeat(2, 1), [index, index])
     for entry in space.parameters:
@@ -78,9 +78,9 @@ def test_the_gradient_is_that_of_the_trained_part(settings, engine, keep):
 @pytest.mark.parametrize("settings", TRAINED)
 def test_what_is_kept_changes_no_output(settings):
     data, module = resident(), network(**settings)
-    space, found = ParameterSpace(module), cut(module, torch.zeros(1, *SHAPE))
+    space, found = ParameterSpace(module), split_network(module, torch.zeros(1, *SHAPE))
     row = space.pack(module)
-    objective = TorchObjective(found.rest, space, cached(found, data, "fp32"), LOSS)
+    objective = TorchObjective(found.trained, space, cached(found, data, "fp32"), LOSS)
     for split in ("train", "test"):
         outputs, targets = objective.outputs(row, 1, split)
         expected, y = TorchObjective(network(**settings), space, data, LOSS).outputs(row, 1, split)
@@ -90,14 +90,14 @@ def test_what_is_kept_changes_no_output(settings):
 
 @pytest.mark.parametrize("clients", [1, 3])
 def test_features_are_the_same_for_any_number_of_workers(clients):
-    data, found = resident(clients), cut(network(train="head"), torch.zeros(1, *SHAPE))
+    data, found = resident(clients), split_network(network(train="head"), torch.zeros(1, *SHAPE))
     one, two = (cached(found, data, "fp32", workers).x for workers in (1, 2))
     assert torch.equal(one, two)
 
 
 def test_a_clients_features_do_not_depend_on_the_others():
     """The client of rows 20 to 39 alone, as a silo has it, and among others."""
-    among, found = resident(2), cut(network(train="head"), torch.zeros(1, *SHAPE))
+    among, found = resident(2), split_network(network(train="head"), torch.zeros(1, *SHAPE))
     alone = DeviceDataset(
         among.x[20:], among.y[20:], among.shift, among.scale,
         {split: [held[1] - 20] for split, held in among.rows.items()}, "classes",
@@ -128,8 +128,8 @@ def test_private_gradients_clip_the_trained_part_only(tmp_path, settings, keep):
     assert any(float(g.norm()) > bound for g in each)
     row, seen = space.pack(module), module
     if keep:
-        found = cut(module, torch.zeros(1, *SHAPE))
-        seen, data = found.rest, cached(found, data, "fp32")
+        found = split_network(module, torch.zeros(1, *SHAPE))
+        seen, data = found.trained, cached(found, data, "fp32")
     inner = TorchObjective(seen, space, data, LOSS)
     privacy = Privacy(noise_multiplier=1.0, max_grad_norm=bound, delta=1e-5)
     objective = PrivateObjective(inner, seen, space, privacy, tmp_path)

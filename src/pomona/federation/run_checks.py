@@ -11,7 +11,7 @@ from pomona.federation.secure_sum import require_sums
 from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
 from pomona.models.final_activation import final_activation
-from pomona.models.lora import is_part
+from pomona.models.lora import is_lora_factor
 from pomona.models.packages import package
 from pomona.objective.native_package import NativePackage, native_package
 from pomona.scenario import Scenario
@@ -121,7 +121,7 @@ def _plain(scenario: Scenario) -> str:
     requirements = config.method.method().card.needs
     if requirements.without_norms and not initial.norms:
         equivalent, layer = requirements.without_norms, "normalisation layer"
-    elif requirements.without_lora and not any(is_part(e.name, "B") for e in initial.parameters):
+    elif requirements.without_lora and not any(is_lora_factor(e.name, "B") for e in initial.parameters):
         equivalent, layer = requirements.without_lora, "low-rank change (model.train.lora)"
     else:
         return ""
@@ -135,7 +135,7 @@ def _activated(scenario: Scenario) -> str:
     model, shape = scenario.config.model, scenario.input_shape
     if model.loss != "auto" or model.name in MODELS or package(model.name):
         return ""
-    sides = model.patch.of(shape) if model.patch else shape
+    sides = model.patch.shape_of(shape) if model.patch else shape
     dtype = torch.int64 if scenario.dataset.vocabulary else torch.float32
     activation = final_activation(scenario.module(), torch.zeros((1, *sides), dtype=dtype))
     if not activation:

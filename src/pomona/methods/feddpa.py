@@ -37,7 +37,7 @@ from torch import Tensor
 from pomona.core.errors import ConfigError
 from pomona.methods import base, fedavg
 from pomona.methods.partly_shared import KeptState, RowLayout
-from pomona.models.lora import is_part
+from pomona.models.lora import is_lora_factor
 from pomona.objective.training import TRAINING
 
 OWN_CHANGE = "own"  # the random stream of the batches of the own change
@@ -77,8 +77,8 @@ class Changes:
         """Return them for a network. Raises ConfigError if a change has an odd rank."""
         local, scaled = torch.zeros(2, row.layers[-1].stop, dtype=torch.bool)
         for entry in row.parameters:
-            of_b = is_part(entry.name, "B")
-            if of_b or is_part(entry.name, "A"):
+            of_b = is_lora_factor(entry.name, "B")
+            if of_b or is_lora_factor(entry.name, "A"):
                 size = _half_rank(entry.shape[int(of_b)])
                 entry.view(local).narrow(int(of_b), size, size).fill_(True)
                 scaled[entry.start : entry.stop] = of_b

@@ -24,7 +24,7 @@ from typing import Literal
 from pydantic import Field
 
 from pomona.methods import base, partly_shared
-from pomona.models.lora import is_part
+from pomona.models.lora import is_lora_factor
 
 
 class FedSALoRA(base.MethodSettings):
@@ -51,7 +51,8 @@ class FedSALoRA(base.MethodSettings):
         return partly_shared.merge(
             slice(entry.start, entry.stop)
             for entry in row.parameters
-            if is_part(entry.name, "B") or (entry.start >= top and not is_part(entry.name, "A"))
+            if is_lora_factor(entry.name, "B")
+            or (entry.start >= top and not is_lora_factor(entry.name, "A"))
         )
 
 

@@ -71,14 +71,14 @@ def build(
 
     if settings.name in MODELS or package(settings.name):
         require_room(outline(settings, input_shape, n_outputs, vocabulary), settings.name)
-    given = weights.initial(settings)
+    initial_weights = weights.initial(settings)
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which would also reseed every accelerator.
         torch.default_generator.manual_seed(seed)
-        module = _made(settings, given, input_shape, n_outputs, vocabulary)
+        module = _build(settings, initial_weights, input_shape, n_outputs, vocabulary)
         shapes = input_shape, output_shape or (n_outputs,)
-        seen, answer = map(settings.patch.of, shapes) if settings.patch else shapes
-        return verified(module, settings.name, seen, answer, vocabulary)
+        network_input, answer = map(settings.patch.shape_of, shapes) if settings.patch else shapes
+        return verified(module, settings.name, network_input, answer, vocabulary)
 
 
 def outline(
@@ -97,12 +97,12 @@ def outline(
     if not package(settings.name):
         MODELS.registered(settings.name)
     with torch.device("meta"):
-        return _made(settings, None, input_shape, n_outputs, vocabulary)
+        return _build(settings, None, input_shape, n_outputs, vocabulary)
 
 
-def _made(
+def _build(
     settings: ModelSettings,
-    given: "Weights | None",
+    initial_weights: "Weights | None",
     input_shape: tuple[int, ...],
     n_outputs: int,
     vocabulary: int,
@@ -111,10 +111,10 @@ def _made(
     from torch import nn
 
     from pomona.models import huggingface, layers, lora, packages, weights
-    from pomona.models.compatibility import called, construction
+    from pomona.models.compatibility import call_family, construction
 
     if settings.patch:
-        input_shape = settings.patch.of(input_shape)
+        input_shape = settings.patch.shape_of(input_shape)
     sizes = input_shape, n_outputs, vocabulary
     with construction(settings.name):
         if packages.package(settings.name):
@@ -124,13 +124,13 @@ def _made(
             if isinstance(family, type) and issubclass(family, nn.Module):
                 module = family(**settings.args)
             else:
-                module = called(family, settings.name, settings, *sizes)
+                module = call_family(family, settings.name, settings, *sizes)
     if not isinstance(module, nn.Module):
         return module  # type: ignore[return-value]  # ``verified`` refuses it
-    if given:
+    if initial_weights:
         if settings.name.startswith(huggingface.PREFIX):
-            given = huggingface.renamed(module, given)
-        weights.load(module, given, settings.init_skip)
+            initial_weights = huggingface.renamed(module, initial_weights)
+        weights.load(module, initial_weights, settings.init_skip)
     if isinstance(settings.train, LoraTraining):
         change = settings.train.lora
         lora.insert(module, change.rank, change.scale, change.on, change.trained)

@@ -18,11 +18,12 @@ from pomona.storage.mapped_array import machine_memory
 def image(name: str, input_shape: tuple[int, ...], vocabulary: int) -> tuple[int, int, int]:
     """Return the samples' (C, H, W). Raises ConfigError unless they are images."""
     if vocabulary or len(input_shape) != 3:
-        other = "fasttext" if vocabulary else "mlp or logistic"
+        alternative = "fasttext" if vocabulary else "mlp or logistic"
         if len(input_shape) == 4:
-            other = "a network for volumes, of your own or of MONAI (monai:NAME), or mlp"
+            alternative = "a network for volumes, of your own or of MONAI (monai:NAME), or mlp"
         raise ConfigError(
-            f"model.name={name} takes images, but a sample has shape {input_shape}; take {other}"
+            f"model.name={name} takes images, but a sample has shape {input_shape}; take "
+            f"{alternative}"
         )
     channels, height, width = input_shape
     return channels, height, width
@@ -51,20 +52,20 @@ def tokens(name: str, input_shape: tuple[int, ...], vocabulary: int) -> int:
     return vocabulary
 
 
-def called(family: Callable[..., object], name: str, *arguments: object) -> object:
+def call_family(family: Callable[..., object], name: str, *arguments: object) -> object:
     """Call a family with its four arguments.
 
     Raises ConfigError before the call if they do not fit its signature.
     """
-    wanted = "(settings, input_shape, n_outputs, vocabulary)"
+    signature = "(settings, input_shape, n_outputs, vocabulary)"
     try:
-        takes = not isinstance(family, nn.Module) and inspect.signature(family).bind(*arguments)
+        accepts = not isinstance(family, nn.Module) and inspect.signature(family).bind(*arguments)
     except (TypeError, ValueError):
-        takes = False
-    if not takes:
+        accepts = False
+    if not accepts:
         raise ConfigError(
-            f"model.name={name} names something that does not take {wanted}; write a function of "
-            "these four that returns an nn.Module"
+            f"model.name={name} does not name a function of {signature}; write one that takes "
+            "these four and returns an nn.Module"
         )
     return family(*arguments)
 
@@ -158,10 +159,10 @@ def require_room(outline: nn.Module, name: str) -> None:
     """Raise ConfigError if the weights of a network on the meta device would not fit into
     memory.
     """
-    need = sum(tensor.nbytes for tensor in (*outline.parameters(), *outline.buffers()))
-    if need > machine_memory():
+    size = sum(tensor.nbytes for tensor in (*outline.parameters(), *outline.buffers()))
+    if size > machine_memory():
         raise ConfigError(
-            f"{name} has {need / 1e9:.1f} GB of weights, the machine {machine_memory() / 1e9:.1f} "
+            f"{name} has {size / 1e9:.1f} GB of weights, the machine {machine_memory() / 1e9:.1f} "
             "GB of memory; "
             "take narrower layers (model.hidden, model.width, model.args) or another network"
         )

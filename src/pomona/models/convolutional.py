@@ -50,22 +50,22 @@ def vgg11(
     As an embedder for latent partitions, ``net[:-2]`` gives the output of the second linear layer,
     (B, 512), as in FedFomo's code.
     """
-    before, _, _ = image(settings.name, input_shape, vocabulary)
+    in_channels, _, _ = image(settings.name, input_shape, vocabulary)
     steps: OrderedDict[str, nn.Module] = OrderedDict()
     for stage, widths in enumerate(_STAGES, start=1):
-        for number, after in enumerate(widths, start=1):
-            steps[f"conv{stage}_{number}"] = nn.Conv2d(before, after, 3, padding=1)
+        for number, out_channels in enumerate(widths, start=1):
+            steps[f"conv{stage}_{number}"] = nn.Conv2d(in_channels, out_channels, 3, padding=1)
             if number == len(widths):  # before ReLU: they commute exactly
                 steps[f"pool{stage}"] = nn.MaxPool2d(2, ceil_mode=True)
             steps[f"relu{stage}_{number}"] = nn.ReLU()
-            before = after
+            in_channels = out_channels
     steps["mean"] = nn.AdaptiveAvgPool2d(1)
     steps["flatten"] = nn.Flatten()
     for number in (1, 2):
-        steps[f"fc{number}"] = nn.Linear(before, _HIDDEN)
+        steps[f"fc{number}"] = nn.Linear(in_channels, _HIDDEN)
         steps[f"relu{number}"] = nn.ReLU()
-        before = _HIDDEN
-    steps["fc3"] = nn.Linear(before, n_outputs)
+        in_channels = _HIDDEN
+    steps["fc3"] = nn.Linear(in_channels, n_outputs)
     return nn.Sequential(steps)
 
 
@@ -89,7 +89,7 @@ def convolutional(
     channels, height, width = image(settings.name, input_shape, vocabulary)
     steps: OrderedDict[str, nn.Module] = OrderedDict()
     side = height, width
-    for number, out in enumerate(widths, start=1):
+    for number, out_channels in enumerate(widths, start=1):
         pool = 2 if number <= pooled else 1
         left = tuple((length + 2 * padding - kernel + 1) // pool for length in side)
         if min(left) < 1:
@@ -99,18 +99,18 @@ def convolutional(
                 f"kernel{' and 2x2 pooling' if pool == 2 else ''}; take "
                 f"{'mlp' if settings.name == 'small' else 'small, mlp'} or resnet18"
             )
-        steps[f"conv{number}"] = nn.Conv2d(channels, out, kernel, padding=padding)
+        steps[f"conv{number}"] = nn.Conv2d(channels, out_channels, kernel, padding=padding)
         if pool == 2:
             steps[f"pool{number}"] = nn.MaxPool2d(2)
         steps[f"relu{number}"] = nn.ReLU()
-        channels, side = out, (left[0], left[1])
+        channels, side = out_channels, (left[0], left[1])
     steps["flatten"] = nn.Flatten()
-    before = channels * side[0] * side[1]
+    in_features = channels * side[0] * side[1]
     for number, width in enumerate(hidden, start=1):
-        steps[f"fc{number}"] = nn.Linear(before, width)
+        steps[f"fc{number}"] = nn.Linear(in_features, width)
         steps["relu" if number == 1 else f"relu_fc{number}"] = nn.ReLU()
-        before = width
-    steps[f"fc{len(hidden) + 1}"] = nn.Linear(before, n_outputs)
+        in_features = width
+    steps[f"fc{len(hidden) + 1}"] = nn.Linear(in_features, n_outputs)
     return nn.Sequential(steps)
 
 
@@ -122,40 +122,38 @@ fomo_cnn = partial(convolutional, widths=(32, 64, 64), kernel=3, padding=0, pool
 small = partial(convolutional, widths=(8, 16), kernel=3, padding=1, pooled=2, hidden=(32,))
 
 
-def _convolution(before: int, after: int, kernel: int, stride: int) -> nn.Conv2d:
+def _convolution(in_channels: int, out_channels: int, kernel: int, stride: int) -> nn.Conv2d:
     """Return a convolution that preserves the size up to its stride, without bias, which
     normalisation would cancel.
     """
-    return nn.Conv2d(before, after, kernel, stride, padding=kernel // 2, bias=False)
+    return nn.Conv2d(in_channels, out_channels, kernel, stride, padding=kernel // 2, bias=False)
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut around them: (B, before, H, W) -> (B, after, H / stride,
-    W / stride).
-    """
+    """Two 3x3 convolutions and a shortcut around them."""
 
-    def __init__(self, before: int, after: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
         self.residual = nn.Sequential(
             OrderedDict[str, nn.Module](
-                conv1=_convolution(before, after, 3, stride),
-                bn1=nn.BatchNorm2d(after),
+                conv1=_convolution(in_channels, out_channels, 3, stride),
+                bn1=nn.BatchNorm2d(out_channels),
                 relu=nn.ReLU(),
-                conv2=_convolution(after, after, 3, 1),
-                bn2=nn.BatchNorm2d(after),
+                conv2=_convolution(out_channels, out_channels, 3, 1),
+                bn2=nn.BatchNorm2d(out_channels),
             )
         )
         self.shortcut = nn.Sequential()
-        if (before, 1) != (after, stride):
-            self.shortcut.append(_convolution(before, after, 1, stride)).append(
-                nn.BatchNorm2d(after)
+        if (in_channels, 1) != (out_channels, stride):
+            self.shortcut.append(_convolution(in_channels, out_channels, 1, stride)).append(
+                nn.BatchNorm2d(out_channels)
             )
         self.relu = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, before, H, W) -> (B, after, ceil(H / stride), ceil(W / stride))."""
-        out: Tensor = self.relu(self.residual(x) + self.shortcut(x))
-        return out
+        """(B, in_channels, H, W) -> (B, out_channels, ceil(H / stride), ceil(W / stride))."""
+        outputs: Tensor = self.relu(self.residual(x) + self.shortcut(x))
+        return outputs
 
 
 class ResNet(nn.Sequential):
@@ -190,13 +188,15 @@ def resnet18(
         relu=nn.ReLU(),
     )
     steps: OrderedDict[str, nn.Module] = OrderedDict(stem=nn.Sequential(stem))
-    before = 64
-    for number, (after, stride) in enumerate([(64, 1), (128, 2), (256, 2), (512, 2)], start=1):
+    in_channels = 64
+    for number, (out_channels, stride) in enumerate(
+        [(64, 1), (128, 2), (256, 2), (512, 2)], start=1
+    ):
         steps[f"layer{number}"] = nn.Sequential(
-            Block(before, after, stride), Block(after, after, 1)
+            Block(in_channels, out_channels, stride), Block(out_channels, out_channels, 1)
         )
-        before = after
+        in_channels = out_channels
     steps["mean"] = nn.AdaptiveAvgPool2d(1)
     steps["flatten"] = nn.Flatten()
-    steps["fc"] = nn.Linear(before, n_outputs)
+    steps["fc"] = nn.Linear(in_channels, n_outputs)
     return ResNet(steps)

@@ -33,11 +33,11 @@ Sides = tuple[int, int]
 
 
 def _convolution(
-    before: int, after: int, kernel: int = 1, stride: int = 1, groups: int = 1
+    in_channels: int, out_channels: int, kernel: int = 1, stride: int = 1, groups: int = 1
 ) -> nn.Conv2d:
     """Return a convolution without bias; strided ones are padded beforehand."""
     padding = kernel // 2 if stride == 1 else 0
-    return nn.Conv2d(before, after, kernel, stride, padding, groups=groups, bias=False)
+    return nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=False)
 
 
 def _norm(channels: int) -> nn.BatchNorm2d:
@@ -58,30 +58,37 @@ def _padding(sides: Sides, kernel: int, stride: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Expand, depthwise convolution, project: (B, before, H, W) -> (B, after, ceil(H / stride),
-    ceil(W / stride)).
+    """Expand, depthwise convolution, project.
 
     With a residual connection if the shape does not change.
     """
 
     def __init__(
-        self, before: int, after: int, kernel: int, stride: int, factor: int, sides: Sides
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel: int,
+        stride: int,
+        factor: int,
+        sides: Sides,
     ) -> None:
         super().__init__()
-        inside = before * factor
-        self.widens, self.adds = factor > 1, (before, 1) == (after, stride)
+        hidden_channels = in_channels * factor
+        self.widens, self.adds = factor > 1, (in_channels, 1) == (out_channels, stride)
         if self.widens:
-            self._expand_conv = _convolution(before, inside)
-            self._bn0 = _norm(inside)
+            self._expand_conv = _convolution(in_channels, hidden_channels)
+            self._bn0 = _norm(hidden_channels)
         self.pad = _padding(sides, kernel, stride)
-        self._depthwise_conv = _convolution(inside, inside, kernel, stride, groups=inside)
-        self._bn1 = _norm(inside)
-        self._project_conv = _convolution(inside, after)
-        self._bn2 = _norm(after)
+        self._depthwise_conv = _convolution(
+            hidden_channels, hidden_channels, kernel, stride, groups=hidden_channels
+        )
+        self._bn1 = _norm(hidden_channels)
+        self._project_conv = _convolution(hidden_channels, out_channels)
+        self._bn2 = _norm(out_channels)
         self.relu = nn.ReLU6()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map (B, before, H, W) to (B, after, ceil(H / stride), ceil(W / stride))."""
+        """Map (B, in_channels, H, W) to (B, out_channels, ceil(H / stride), ceil(W / stride))."""
         y: Tensor = self.relu(self._bn0(self._expand_conv(x))) if self.widens else x
         y = self.relu(self._bn1(self._depthwise_conv(self.pad(y))))
         y = self._bn2(self._project_conv(y))
@@ -100,12 +107,12 @@ class EfficientNetLite(nn.Module):
         self.pad = _padding(sides, 3, 2)
         self._conv_stem = _convolution(channels, STEM, 3, 2)
         self._bn0 = _norm(STEM)
-        self._blocks, before, sides = nn.Sequential(), STEM, _halved(sides, 2)
-        for repeats, kernel, first, factor, after in STAGES:
+        self._blocks, in_channels, sides = nn.Sequential(), STEM, _halved(sides, 2)
+        for repeats, kernel, first, factor, out_channels in STAGES:
             for stride in (first, *[1] * (repeats - 1)):
-                self._blocks.append(Block(before, after, kernel, stride, factor, sides))
-                before, sides = after, _halved(sides, stride)
-        self._conv_head = _convolution(before, HEAD)
+                self._blocks.append(Block(in_channels, out_channels, kernel, stride, factor, sides))
+                in_channels, sides = out_channels, _halved(sides, stride)
+        self._conv_head = _convolution(in_channels, HEAD)
         self._bn1 = _norm(HEAD)
         self.mean = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
         self._fc = nn.Linear(HEAD, outputs)
@@ -114,8 +121,8 @@ class EfficientNetLite(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map images (B, C, H, W) to outputs (B, K)."""
         x = self._blocks(self.relu(self._bn0(self._conv_stem(self.pad(x)))))
-        out: Tensor = self._fc(self.mean(self.relu(self._bn1(self._conv_head(x)))))
-        return out
+        outputs: Tensor = self._fc(self.mean(self.relu(self._bn1(self._conv_head(x)))))
+        return outputs
 
 
 def _halved(sides: Sides, stride: int) -> Sides:

@@ -16,23 +16,23 @@ from pomona.models.lora import Lora
 
 
 @dataclass(frozen=True)
-class Cut:
-    """A split network: ``network(x)`` is ``rest(features(x))``.
+class SplitNetwork:
+    """A split network: ``network(x)`` is ``trained(features(x))``.
 
     Attributes:
         features: samples (b, ...) -> the output of the frozen prefix: one tensor (b, ...), or
             several concatenated to (b, f).
         shape: of one sample's features.
-        rest: the remaining network; its parameters and buffers are the network's own, with the same
-            names.
+        trained: the remaining network; its parameters and buffers are the network's own, with
+            the same names.
     """
 
     features: Callable[[Tensor], Tensor]
     shape: tuple[int, ...]
-    rest: nn.Module
+    trained: nn.Module
 
 
-def cut(module: nn.Module, sample: Tensor) -> Cut | None:
+def split_network(module: nn.Module, sample: Tensor) -> SplitNetwork | None:
     """Split a network before the first operation that is trained, random, or mixes the samples of a
     batch.
 
@@ -48,38 +48,49 @@ def cut(module: nn.Module, sample: Tensor) -> Cut | None:
     try:
         graph = _Tracer().trace(module)
         traced = fx.GraphModule(module, graph)
-        two, three = (_Early(traced).followed(sample.expand(b, *sample.shape[1:])) for b in (2, 3))
-        found = _cut(module, graph, two, three)
+        early_2, early_3 = (
+            _Early(traced).followed(sample.expand(b, *sample.shape[1:])) for b in (2, 3)
+        )
+        split = _split(module, graph, early_2, early_3)
         module.eval()
         with torch.no_grad():
-            same = found is not None and torch.allclose(
-                found.rest(found.features(sample)), module(sample), atol=1e-5
+            equal = split is not None and torch.allclose(
+                split.trained(split.features(sample)), module(sample), atol=1e-5
             )
     except Exception:  # tracing runs the network's own code, which may raise anything
         return None
-    return found if same else None
+    return split if equal else None
 
 
-def _cut(module: nn.Module, graph: fx.Graph, two: "_Early", three: "_Early") -> Cut | None:
+def _split(
+    module: nn.Module, graph: fx.Graph, early_2: "_Early", early_3: "_Early"
+) -> SplitNetwork | None:
     """Split after the early operations, using their results for two and for three samples."""
-    early = two.found
-    handed = [node for node in early if any(user in two.late for user in node.users)]
-    parts = [node for node in handed if isinstance(early[node], Tensor)]
+    early = early_2.values
+    crossing = [node for node in early if any(user in early_2.late for user in node.users)]
+    feature_nodes = [node for node in crossing if isinstance(early[node], Tensor)]
     frozen = (
         p
         for n in early
         if n.op == "call_module"
         for p in module.get_submodule(str(n.target)).parameters()
     )
-    if next(frozen, None) is None or any(early[node].shape[0] != 2 for node in parts):
+    if next(frozen, None) is None or any(early[node].shape[0] != 2 for node in feature_nodes):
         return None
-    numbers = {node: (early[node], three.found[node]) for node in handed if node not in parts}
+    numbers = {
+        node: (early[node], early_3.values[node]) for node in crossing if node not in feature_nodes
+    }
     if any(pair[0] != pair[1] and pair != (2, 3) for pair in numbers.values()):
         return None
-    shapes = [tuple(early[node].shape[1:]) for node in parts]
-    first = _network(module, _first(graph, two, parts))
-    rest = _network(module, _rest(graph, two, list(zip(parts, shapes, strict=True)), numbers))
-    return Cut(first, shapes[0] if len(parts) == 1 else (sum(map(prod, shapes)),), rest)
+    shapes = [tuple(early[node].shape[1:]) for node in feature_nodes]
+    prefix = _network(module, _prefix_graph(graph, early_2, feature_nodes))
+    suffix = _network(
+        module,
+        _suffix_graph(graph, early_2, list(zip(feature_nodes, shapes, strict=True)), numbers),
+    )
+    return SplitNetwork(
+        prefix, shapes[0] if len(feature_nodes) == 1 else (sum(map(prod, shapes)),), suffix
+    )
 
 
 class _Tracer(fx.Tracer):
@@ -100,13 +111,13 @@ class _Early(fx.Interpreter):
     separately.
 
     Attributes:
-        found: the results of those that depend on the samples.
+        values: the results of those that depend on the samples.
         late: operations that are not early; operations in neither do not depend on the samples.
     """
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module, garbage_collect_values=False)
-        self.found: dict[fx.Node, Any] = {}
+        self.values: dict[fx.Node, Any] = {}
         self.late: set[fx.Node] = set()
 
     @torch.no_grad()
@@ -120,76 +131,76 @@ class _Early(fx.Interpreter):
         if n.op == "output" or self.late.intersection(n.all_input_nodes) or self._changes(n):
             self.late.add(n)
             return None
-        before = torch.random.get_rng_state()
+        rng_state = torch.random.get_rng_state()
         value = super().run_node(n)
-        if not torch.equal(before, torch.random.get_rng_state()):
+        if not torch.equal(rng_state, torch.random.get_rng_state()):
             self.late.add(n)
-        elif n.op == "placeholder" or any(node in self.found for node in n.all_input_nodes):
-            self.found[n] = value
+        elif n.op == "placeholder" or any(node in self.values for node in n.all_input_nodes):
+            self.values[n] = value
         return value
 
     def _changes(self, n: fx.Node) -> bool:
         """Return whether a node has trained parameters, or normalises over the batch."""
         if n.op not in {"get_attr", "call_module"}:
             return False
-        part = self.fetch_attr(str(n.target))
-        if isinstance(part, Tensor):
-            return part.requires_grad
-        mixes = part.training and any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in part.modules()
+        target = self.fetch_attr(str(n.target))
+        if isinstance(target, Tensor):
+            return target.requires_grad
+        mixes = target.training and any(
+            isinstance(m, nn.modules.batchnorm._BatchNorm) for m in target.modules()
         )
-        return mixes or any(p.requires_grad for p in part.parameters())
+        return mixes or any(p.requires_grad for p in target.parameters())
 
 
 def _network(module: nn.Module, graph: fx.Graph) -> fx.GraphModule:
     """Return a graph module with the parts of the network that the graph uses."""
-    made = fx.GraphModule(module, graph)
-    made.graph.eliminate_dead_code()
-    made.delete_all_unused_submodules()
-    made.recompile()
-    return made
+    split = fx.GraphModule(module, graph)
+    split.graph.eliminate_dead_code()
+    split.delete_all_unused_submodules()
+    split.recompile()
+    return split
 
 
-def _first(graph: fx.Graph, early: _Early, parts: list[fx.Node]) -> fx.Graph:
+def _prefix_graph(graph: fx.Graph, early: _Early, feature_nodes: list[fx.Node]) -> fx.Graph:
     """Return the graph of the operations up to the features."""
-    made, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    prefix, copies = fx.Graph(), dict[fx.Node, fx.Node]()
     for node in graph.nodes:
         if node not in early.late:
-            copies[node] = made.node_copy(node, copies.__getitem__)
-    ends = [copies[node] for node in parts]
-    if len(ends) > 1:
-        flat = [made.call_method("flatten", (end, 1)) for end in ends]
-        ends = [made.call_function(torch.cat, (flat, 1))]
-    made.output(ends[0])
-    return made
+            copies[node] = prefix.node_copy(node, copies.__getitem__)
+    outputs = [copies[node] for node in feature_nodes]
+    if len(outputs) > 1:
+        flat = [prefix.call_method("flatten", (end, 1)) for end in outputs]
+        outputs = [prefix.call_function(torch.cat, (flat, 1))]
+    prefix.output(outputs[0])
+    return prefix
 
 
-def _rest(
+def _suffix_graph(
     graph: fx.Graph,
     early: _Early,
-    parts: list[tuple[fx.Node, tuple[int, ...]]],
+    feature_shapes: list[tuple[fx.Node, tuple[int, ...]]],
     numbers: dict[fx.Node, tuple[Any, Any]],
 ) -> fx.Graph:
-    """Return the graph after the features: ``parts`` with shapes, ``numbers`` with values for 2 and
-    3 samples.
+    """Return the graph after the features: ``feature_shapes`` are nodes with their shapes,
+    ``numbers`` nodes with their values for 2 and for 3 samples.
     """
-    made, copies, stop = fx.Graph(), dict[fx.Node, Any](), 0
-    features = made.placeholder("features")
-    for node, shape in parts:
+    suffix, copies, stop = fx.Graph(), dict[fx.Node, Any](), 0
+    features = suffix.placeholder("features")
+    for node, shape in feature_shapes:
         start, stop = stop, stop + prod(shape)
         copies[node] = (
             features
-            if len(parts) == 1
-            else made.call_function(part, (features, start, stop, shape))
+            if len(feature_shapes) == 1
+            else suffix.call_function(feature_slice, (features, start, stop, shape))
         )
-    for node, (two, three) in numbers.items():
-        copies[node] = two if two == three else made.call_method("size", (features, 0))
+    for node, (size_2, size_3) in numbers.items():
+        copies[node] = size_2 if size_2 == size_3 else suffix.call_method("size", (features, 0))
     for node in graph.nodes:
-        if node not in early.found:
-            copies[node] = made.node_copy(node, copies.__getitem__)
-    return made
+        if node not in early.values:
+            copies[node] = suffix.node_copy(node, copies.__getitem__)
+    return suffix
 
 
-def part(features: Tensor, start: int, stop: int, shape: tuple[int, ...]) -> Tensor:
+def feature_slice(features: Tensor, start: int, stop: int, shape: tuple[int, ...]) -> Tensor:
     """Extract one of several features (b, *shape) that are concatenated in (b, f)."""
     return features[:, start:stop].reshape(-1, *shape)

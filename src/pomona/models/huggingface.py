@@ -67,15 +67,15 @@ def resolved(settings: ModelSettings) -> ModelSettings:
 
     Raises ConfigError if the folder's file is missing or is none of a known type.
     """
-    named = settings.name.removeprefix(PREFIX)
-    if not settings.name.startswith(PREFIX) or named in (*IMAGES, *TEXTS):
+    source = settings.name.removeprefix(PREFIX)
+    if not settings.name.startswith(PREFIX) or source in (*IMAGES, *TEXTS):
         return settings
-    folder = expanded(named)
+    folder = expanded(source)
 
-    def no_config(why: str) -> ConfigError:
+    def no_config(reason: str) -> ConfigError:
         return ConfigError(
-            f"model.name={settings.name}: {why}; give a folder with the {CONFIG} of transformers, "
-            f"or one of {', '.join((*IMAGES, *TEXTS))}"
+            f"model.name={settings.name}: {reason}; give a folder with the {CONFIG} of "
+            f"transformers, or one of {', '.join((*IMAGES, *TEXTS))}"
         )
 
     try:
@@ -83,47 +83,55 @@ def resolved(settings: ModelSettings) -> ModelSettings:
     except (OSError, UnicodeDecodeError) as fault:
         raise no_config(str(fault)) from None
     tree = bounds.parse(text, no_config)
-    kind = tree.get("model_type") if isinstance(tree, dict) else None
-    if kind not in (*IMAGES, *TEXTS):
-        raise no_config(f"its type is {bounds.plain(repr(kind), 40)}")
-    known = keys(kind)
-    usual = {key: known[key] for key in SIZES if key in known}  # files may leave usual ones out
-    own = {key: value for key, value in tree.items() if key in known}
-    args = usual | own | settings.args
-    args = {key: value for key, value in args.items() if value is not None or known.get(key)}
-    if unsaid := [key for key, value in args.items() if value is None]:
-        raise no_config(f"{unsaid[0]} is null, which settings cannot say; set it in model.args")
-    return settings.model_copy(update={"name": f"{PREFIX}{kind}", "args": args})
+    model_type = tree.get("model_type") if isinstance(tree, dict) else None
+    if model_type not in (*IMAGES, *TEXTS):
+        raise no_config(f"its type is {bounds.plain(repr(model_type), 40)}")
+    defaults = keys(model_type)
+    default_sizes = {
+        key: defaults[key] for key in SIZES if key in defaults
+    }  # files may leave usual ones out
+    config_args = {key: value for key, value in tree.items() if key in defaults}
+    args = default_sizes | config_args | settings.args
+    args = {key: value for key, value in args.items() if value is not None or defaults.get(key)}
+    if nulls := [key for key, value in args.items() if value is None]:
+        raise no_config(f"{nulls[0]} is null, which settings cannot hold; set it in model.args")
+    return settings.model_copy(update={"name": f"{PREFIX}{model_type}", "args": args})
 
 
-def keys(kind: str) -> dict[str, Any]:
+def keys(model_type: str) -> dict[str, Any]:
     """Return the keys that a type's configuration adds to those of all types, with defaults."""
-    require("transformers", f"model.name={PREFIX}{kind}")
+    require("transformers", f"model.name={PREFIX}{model_type}")
     common = signature(import_module("transformers").PreTrainedConfig).parameters
-    own = signature(_configuration(kind)).parameters.values()
-    return {p.name: p.default for p in own if p.name not in common and p.kind != p.VAR_KEYWORD}
+    parameters = signature(_configuration(model_type)).parameters.values()
+    return {
+        p.name: p.default for p in parameters if p.name not in common and p.kind != p.VAR_KEYWORD
+    }
 
 
 def require_padding(settings: ModelSettings, padding: int) -> None:
     """Raise ConfigError for a network of texts whose padding token is not the tokenizer's."""
-    kind = settings.name.removeprefix(PREFIX)
-    if not settings.name.startswith(PREFIX) or kind not in TEXTS:
+    model_type = settings.name.removeprefix(PREFIX)
+    if not settings.name.startswith(PREFIX) or model_type not in TEXTS:
         return
-    own = settings.args.get("pad_token_id", keys(kind).get("pad_token_id"))
-    if (own or 0) != padding:
+    pad_token = settings.args.get("pad_token_id", keys(model_type).get("pad_token_id"))
+    if (pad_token or 0) != padding:
         raise ConfigError(
-            f"model.args.pad_token_id = {own}, but data.tokenizer pads with {padding}; set "
+            f"model.args.pad_token_id = {pad_token}, but data.tokenizer pads with {padding}; set "
             f"model.args.pad_token_id={padding}, or take the network's own tokenizer"
         )
 
 
-def _configuration(kind: str) -> Any:
-    found = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
-    return found[kind]
+def _configuration(model_type: str) -> Any:
+    mapping = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    return mapping[model_type]
 
 
 def build(
-    kind: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+    model_type: str,
+    args: dict[str, Any],
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    vocabulary: int,
 ) -> nn.Module:
     """Build a network that returns logits (b, K) of images (b, C, H, W) or of token ids (b, T).
 
@@ -132,43 +140,50 @@ def build(
 
     Raises ConfigError for an unknown type, a type for other samples, or unknown keys.
     """
-    if kind not in (*IMAGES, *TEXTS):
-        raise ConfigError(f"unknown model.name={PREFIX}{kind}; {near(kind, (*IMAGES, *TEXTS))}")
-    if (kind in TEXTS) != bool(vocabulary):
-        takes, those = ("texts", IMAGES) if kind in TEXTS else ("images", TEXTS)
+    if model_type not in (*IMAGES, *TEXTS):
         raise ConfigError(
-            f"model.name={PREFIX}{kind} takes {takes}; take one of {', '.join(those)}"
+            f"unknown model.name={PREFIX}{model_type}; {near(model_type, (*IMAGES, *TEXTS))}"
         )
-    known = keys(kind)
-    if odd := [key for key in args if key not in known]:
-        raise ConfigError(f"model.args.{bounds.plain(odd[0], 40)}: {near(odd[0], known)}")
-    own = {"vocab_size": vocabulary} if vocabulary else _of_images(input_shape)
-    given = {key: value for key, value in own.items() if key in known} | args
-    config = _configuration(kind)(**given, num_labels=n_outputs, attn_implementation="eager")
+    if (model_type in TEXTS) != bool(vocabulary):
+        expected, alternatives = ("texts", IMAGES) if model_type in TEXTS else ("images", TEXTS)
+        raise ConfigError(
+            f"model.name={PREFIX}{model_type} takes {expected}; take one of "
+            f"{', '.join(alternatives)}"
+        )
+    defaults = keys(model_type)
+    if unknown := [key for key in args if key not in defaults]:
+        raise ConfigError(
+            f"model.args.{bounds.plain(unknown[0], 40)}: {near(unknown[0], defaults)}"
+        )
+    data_args = {"vocab_size": vocabulary} if vocabulary else _of_images(input_shape)
+    arguments = {key: value for key, value in data_args.items() if key in defaults} | args
+    config = _configuration(model_type)(
+        **arguments, num_labels=n_outputs, attn_implementation="eager"
+    )
     if vocabulary and config.vocab_size < vocabulary:
         raise ConfigError(
             f"model.args.vocab_size = {config.vocab_size}, but the texts have {vocabulary} tokens; "
             "lower data.vocabulary_size, or raise it"
         )
-    module: nn.Module = _class(kind, config)(config)
+    module: nn.Module = _class(model_type, config)(config)
     _put_head_last(module)
     if vocabulary:
-        seen = partial(_masked, padding=config.pad_token_id or 0, local=kind == LOCAL)
-        module.register_forward_pre_hook(seen)
+        mask = partial(_masked, padding=config.pad_token_id or 0, local=model_type == LOCAL)
+        module.register_forward_pre_hook(mask)
     module.register_forward_hook(_logits)
     return module
 
 
-def _class(kind: str, config: Any) -> Any:
+def _class(model_type: str, config: Any) -> Any:
     """Return the package's class for this task; of several the first."""
     models = import_module("transformers.models.auto.modeling_auto")
     mapping = (
         models.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING
-        if kind in IMAGES
+        if model_type in IMAGES
         else models.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     )
-    found = mapping[type(config)]
-    return found[0] if isinstance(found, list | tuple) else found
+    network_class = mapping[type(config)]
+    return network_class[0] if isinstance(network_class, list | tuple) else network_class
 
 
 def _of_images(shape: tuple[int, ...]) -> dict[str, Any]:
@@ -180,9 +195,9 @@ def _put_head_last(module: nn.Module) -> None:
     """Register what follows the encoder after it, where some types register it before."""
     names = [name for name, _ in module.named_children()]
     for name in names[: names.index(str(module.base_model_prefix))]:
-        part = getattr(module, name)
+        child = getattr(module, name)
         delattr(module, name)
-        setattr(module, name, part)
+        setattr(module, name, child)
 
 
 def _masked(
@@ -196,18 +211,18 @@ def _masked(
     ``padding``, and the two ids are exchanged.
     """
     ids = inputs[0]
-    there = ids != 0
+    is_token = ids != 0
     if padding:
-        ids = torch.where(there, torch.where(ids == padding, 0, ids), padding)
+        ids = torch.where(is_token, torch.where(ids == padding, 0, ids), padding)
     if local:
-        return ids, there.long()
-    added = torch.where(there, 0.0, torch.finfo(torch.float32).min)[:, None, None]
+        return ids, is_token.long()
+    added = torch.where(is_token, 0.0, torch.finfo(torch.float32).min)[:, None, None]
     return ids, added.expand(-1, -1, ids.shape[1], -1)
 
 
 def _logits(_: nn.Module, __: object, outputs: Any) -> Tensor:
-    found: Tensor = outputs.logits
-    return found
+    logits: Tensor = outputs.logits
+    return logits
 
 
 def renamed(module: nn.Module, weights: Weights) -> Weights:
@@ -219,9 +234,9 @@ def renamed(module: nn.Module, weights: Weights) -> Weights:
     tensors = dict(weights.tensors)
     if tensors.keys() <= module.state_dict().keys():
         return weights
-    kind: Any = type(module)
+    network_class: Any = type(module)
     with _quiet():
-        made, about = kind.from_pretrained(
+        pretrained, loading_info = network_class.from_pretrained(
             None,
             config=module.config,
             state_dict=dict(tensors),
@@ -229,10 +244,12 @@ def renamed(module: nn.Module, weights: Weights) -> Weights:
             ignore_mismatched_sizes=True,
             local_files_only=True,
         )
-    odd = {name: torch.empty(shape) for name, shape, _ in about["mismatched_keys"]}
-    loaded = {k: t for k, t in made.state_dict().items() if k not in {*about["missing_keys"]}}
-    unknown = {name: tensors[name] for name in about["unexpected_keys"] if name in tensors}
-    return replace(weights, tensors=loaded | odd | unknown)
+    mismatched = {name: torch.empty(shape) for name, shape, _ in loading_info["mismatched_keys"]}
+    loaded = {
+        k: t for k, t in pretrained.state_dict().items() if k not in {*loading_info["missing_keys"]}
+    }
+    unknown = {name: tensors[name] for name in loading_info["unexpected_keys"] if name in tensors}
+    return replace(weights, tensors=loaded | mismatched | unknown)
 
 
 @contextmanager

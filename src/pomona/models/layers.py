@@ -37,18 +37,18 @@ def require_small(
         ValueError: a layer's output has more than ``MOST_BYTES`` bytes in float32.
     """
 
-    def look(module: nn.Module, _: object, outputs: object) -> None:
+    def check_size(module: nn.Module, _: object, outputs: object) -> None:
         if isinstance(outputs, Tensor) and 4 * outputs.numel() > MOST_BYTES:
             raise _LargeError(
                 f"a sample of shape {input_shape} takes {4 * outputs.numel() / 1e9:.1f} GB in one "
                 f"layer ({type(module).__name__}), at most {MOST_BYTES / 1e9:.1f} GB are computed"
             )
 
-    hooks = [module.register_forward_hook(look) for module in outline.modules()]
+    hooks = [module.register_forward_hook(check_size) for module in outline.modules()]
     try:
         with torch.no_grad():
-            kind = torch.int64 if tokens else torch.float32
-            outputs = outline.eval()(torch.empty((1, *input_shape), dtype=kind, device="meta"))
+            dtype = torch.int64 if tokens else torch.float32
+            outputs = outline.eval()(torch.empty((1, *input_shape), dtype=dtype, device="meta"))
         return tuple(outputs.shape) if isinstance(outputs, Tensor) else None
     except _LargeError:
         raise
@@ -99,35 +99,37 @@ def unfreeze(module: nn.Module, globs: Sequence[str], key: str) -> None:
     Raises ConfigError, naming the setting ``key``, for a glob without matches.
     """
     parameters = dict(module.named_parameters())
-    wanted = set(layers(module)[-1][1]) if HEAD in globs else set()
-    wanted |= matching(list(parameters), [glob for glob in globs if glob != HEAD], key, "parameter")
-    for name in wanted:
+    selected = set(layers(module)[-1][1]) if HEAD in globs else set()
+    selected |= matching(
+        list(parameters), [glob for glob in globs if glob != HEAD], key, "parameter"
+    )
+    for name in selected:
         parameters[name].requires_grad_(True)
 
 
-def matching(names: Sequence[str], globs: Sequence[str], key: str, what: str) -> set[str]:
+def matching(names: Sequence[str], globs: Sequence[str], key: str, noun: str) -> set[str]:
     """Return the names that match one of the globs.
 
     Raises ConfigError for a glob without matches.
     """
-    found: set[str] = set()
+    matches: set[str] = set()
     for glob in globs:
-        fits = {name for name in names if fnmatchcase(name, glob)}
-        if not fits:
-            some = ", ".join(names[-LISTED:]) or "none"
+        matched = {name for name in names if fnmatchcase(name, glob)}
+        if not matched:
+            examples = ", ".join(names[-LISTED:]) or "none"
             raise ConfigError(
-                f"{key}: {glob!r} matches no {what} of the network; the last of its {len(names)}: "
-                f"{some}"
+                f"{key}: {glob!r} matches no {noun} of the network; the last of its {len(names)}: "
+                f"{examples}"
             )
-        found |= fits
-    return found
+        matches |= matched
+    return matches
 
 
 def frozen(module: nn.Module) -> dict[str, Tensor]:
     """Return the tensors that training does not change, by name; empty if the whole network is
     trained.
     """
-    fixed = {id(tensor) for part in evaluated(module) for tensor in part.buffers()}
+    fixed = {id(tensor) for submodule in evaluated(module) for tensor in submodule.buffers()}
     return {
         name: tensor.detach()
         for name, tensor in module.state_dict(keep_vars=True).items()
@@ -147,38 +149,47 @@ def evaluated(module: nn.Module) -> Iterator[nn.Module]:
     """Yield the outermost submodules whose parameters are all frozen; they run in evaluation
     mode.
     """
-    for part in module.children():
-        trained = [parameter.requires_grad for parameter in part.parameters()]
+    for child in module.children():
+        trained = [parameter.requires_grad for parameter in child.parameters()]
         if trained and not any(trained):
-            yield part
+            yield child
         else:
-            yield from evaluated(part)
+            yield from evaluated(child)
 
 
 def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield all submodules by path, the network itself first, except those that run in evaluation
     mode.
     """
-    still = {id(part) for outermost in evaluated(module) for part in outermost.modules()}
-    return ((path, part) for path, part in module.named_modules() if id(part) not in still)
+    frozen_ids = {
+        id(submodule) for outermost in evaluated(module) for submodule in outermost.modules()
+    }
+    return (
+        (path, submodule)
+        for path, submodule in module.named_modules()
+        if id(submodule) not in frozen_ids
+    )
 
 
 def training_mode(module: nn.Module) -> Callable[[], None]:
-    """Put the network into training mode except for its frozen parts; return a function that does
-    so again.
+    """Put the network into training mode except for its frozen parts; return a function that restores
+    the modes.
     """
-    still = tuple(evaluated(module))
+    frozen_modules = tuple(evaluated(module))
 
     def enter() -> None:
         module.train()
-        for part in still:
-            part.eval()
+        for submodule in frozen_modules:
+            submodule.eval()
 
     enter()
-    modes = [(part, part.training) for part in module.modules()]
+    modes = [(submodule, submodule.training) for submodule in module.modules()]
 
-    def again() -> None:
-        if any(part.training is not mode for part, mode in modes):  # seldom; setting them is slow
+    def restore_modes() -> None:
+        # Comparing is cheap, setting the modes is slow and seldom needed.
+        if any(
+            submodule.training is not mode for submodule, mode in modes
+        ):  # seldom; setting them is slow
             enter()
 
-    return again
+    return restore_modes

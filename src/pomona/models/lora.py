@@ -25,9 +25,9 @@ from pomona.models.settings import LoraPart
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
-def is_part(name: str, part: Literal["A", "B"]) -> bool:
+def is_lora_factor(name: str, factor: Literal["A", "B"]) -> bool:
     """Return whether a parameter is A, or B, of a change."""
-    return name.endswith(f".lora_{part}.weight")
+    return name.endswith(f".lora_{factor}.weight")
 
 
 class Lora(nn.Module):
@@ -82,31 +82,30 @@ class Lora(nn.Module):
 
 
 def insert(
-    module: nn.Module, rank: int, scale: float, on: tuple[str, ...], trained: LoraPart = "both"
+    module: nn.Module, rank: int, scale: float, globs: tuple[str, ...], trained: LoraPart = "both"
 ) -> None:
-    """Add LoRA to the layers whose paths match a glob of ``on``; only ``trained`` of it is trained.
+    """Add LoRA to the layers whose paths match one of ``globs``, and freeze all other parameters;
+    ``trained`` is what is trained of it.
 
     Raises ConfigError for unsupported layers.
-
-    All other parameters are frozen.
     """
-    parts = dict(module.named_modules())
+    submodules = dict(module.named_modules())
     module.requires_grad_(False)
-    paths = matching(list(parts), on, "model.train.lora.on", "layer")
+    paths = matching(list(submodules), globs, "model.train.lora.on", "layer")
     for path in sorted(paths):
-        part = parts[path]
-        if not isinstance(part, nn.Linear | Convolution) or getattr(part, "groups", 1) != 1:
+        layer = submodules[path]
+        if not isinstance(layer, nn.Linear | Convolution) or getattr(layer, "groups", 1) != 1:
             raise ConfigError(
-                f"model.train.lora.on: {path} is a {type(part).__name__}; LoRA applies to linear "
+                f"model.train.lora.on: {path} is a {type(layer).__name__}; LoRA applies to linear "
                 "layers and convolutions of one group"
             )
-        if rank > min(part.weight.flatten(1).shape):
+        if rank > min(layer.weight.flatten(1).shape):
             raise ConfigError(
                 f"model.train.lora.rank = {rank}, but {path} has a weight of rank "
-                f"{min(part.weight.flatten(1).shape)} "
+                f"{min(layer.weight.flatten(1).shape)} "
                 "at most; lower it, or take the layer out of model.train.lora.on"
             )
-        change = Lora(part, rank, scale)
+        change = Lora(layer, rank, scale)
         change.lora_A.requires_grad_(trained == "both")
         module.set_submodule(path, change)
     declared: tuple[str, ...] = getattr(module, "parameter_blocks", ())
@@ -115,7 +114,7 @@ def insert(
 
 def merge(module: nn.Module) -> nn.Module:
     """Merge all changes into their layers, which restores the architecture before ``insert``."""
-    for path, part in list(module.named_modules()):
-        if isinstance(part, Lora):
-            module.set_submodule(path, part.merged())
+    for path, submodule in list(module.named_modules()):
+        if isinstance(submodule, Lora):
+            module.set_submodule(path, submodule.merged())
     return module

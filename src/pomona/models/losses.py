@@ -83,8 +83,8 @@ def _cross_entropy_dice(outputs: Tensor, targets: Tensor, first: int) -> Tensor:
         .to(logs)
     )
     shares = logs.exp()
-    common, both = (shares * truth).sum(2), (shares + truth).sum(2)
-    dice = (2 * common + SMOOTH) / (both + SMOOTH)
+    overlap, total = (shares * truth).sum(2), (shares + truth).sum(2)
+    dice = (2 * overlap + SMOOTH) / (total + SMOOTH)
     return 1 - dice[:, first:].mean(1) - (truth * logs).sum(1).mean(1)
 
 

@@ -51,10 +51,10 @@ def mlp(
     """
     widths = (features(settings.name, input_shape, vocabulary), *settings.hidden, n_outputs)
     steps: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
-    for number, (before, after) in enumerate(pairwise(widths), start=1):
+    for number, (in_features, out_features) in enumerate(pairwise(widths), start=1):
         if number > 1:
             steps[f"relu{number - 1}"] = nn.ReLU()
-        steps[f"fc{number}"] = nn.Linear(before, after)
+        steps[f"fc{number}"] = nn.Linear(in_features, out_features)
     return nn.Sequential(steps)
 
 

@@ -50,16 +50,16 @@ def build(
         ConfigError: the package is not installed, does not have the network, or the arguments are
             unknown or would download weights.
     """
-    first, _, rest = name.partition(":")
+    first, _, network_name = name.partition(":")
     require(first, f"model.name={name}")
-    if odd := [key for key in args if key.startswith(FETCHING)]:
+    if fetching := [key for key in args if key.startswith(FETCHING)]:
         raise ConfigError(
-            f"model.args.{odd[0]}: weights are not fetched; name a file of them in model.init"
+            f"model.args.{fetching[0]}: weights are not fetched; name a file of them in model.init"
         )
     if large := [key for key, value in args.items() if _largest(value) > LARGEST]:
         raise ConfigError(f"model.args.{large[0]} holds a number above {LARGEST}; lower it")
     with _bounded():
-        return PACKAGES[first](rest, dict(args), input_shape, n_outputs, vocabulary)
+        return PACKAGES[first](network_name, dict(args), input_shape, n_outputs, vocabulary)
 
 
 def _torchvision(
@@ -86,11 +86,11 @@ def _monai(
     name: str, args: dict[str, Any], input_shape: tuple[int, ...], n_outputs: int, _: int
 ) -> nn.Module:
     nets = import_module("monai.networks.nets")
-    known = {
+    networks = {
         k: v for k, v in vars(nets).items() if isinstance(v, type) and issubclass(v, nn.Module)
     }
-    known = {k: v for k, v in known.items() if v.__module__ != ELSEWHERE}
-    _require_known("monai", name, known)
+    networks = {k: v for k, v in networks.items() if v.__module__ != ELSEWHERE}
+    _require_known("monai", name, networks)
     sizes = {
         "spatial_dims": len(input_shape) - 1,
         "in_channels": input_shape[0],
@@ -98,18 +98,18 @@ def _monai(
         "out_channels": n_outputs,
         "num_classes": n_outputs,
     }
-    takes = inspect.signature(known[name]).parameters
-    own = {k: v for k, v in sizes.items() if k in takes}
-    module: nn.Module = known[name](**{**own, **args, **_unfetched(known[name])})
+    parameters = inspect.signature(networks[name]).parameters
+    accepted_sizes = {k: v for k, v in sizes.items() if k in parameters}
+    module: nn.Module = networks[name](**{**accepted_sizes, **args, **_unfetched(networks[name])})
     return module
 
 
 def _unfetched(builder: Callable[..., nn.Module]) -> dict[str, Any]:
     """Return arguments that prevent a builder from downloading weights, as some do by default."""
-    takes = inspect.signature(builder).parameters.values()
+    parameters = inspect.signature(builder).parameters.values()
     return {
         p.name: False if isinstance(p.default, bool) else None
-        for p in takes
+        for p in parameters
         if p.name.startswith(FETCHING)
     }
 
@@ -124,31 +124,31 @@ def _largest(value: Any) -> float:
 @contextmanager
 def _bounded() -> Iterator[None]:
     """Raise ConfigError when more than ``MODULES`` modules are created."""
-    made = count(1)
+    created = count(1)
 
-    def another(*_: object) -> None:
-        if next(made) > MODULES:
+    def count_module(*_: object) -> None:
+        if next(created) > MODULES:
             raise ConfigError(
                 f"the network has more than {MODULES} modules; lower the sizes in model.args"
             )
 
-    handle = register_module_module_registration_hook(another)
+    handle = register_module_module_registration_hook(count_module)
     try:
         yield
     finally:
         handle.remove()
 
 
-def _require_known(first: str, name: str, known: Any) -> None:
-    if name not in known:
+def _require_known(first: str, name: str, available: Any) -> None:
+    if name not in available:
         # of a thousand, too many for a message
-        close = meant(name, known) or get_close_matches(name, known, n=3)
-        said = (
+        close = meant(name, available) or get_close_matches(name, available, n=3)
+        hint = (
             f"did you mean {' or '.join(close)}?"
             if close
             else f"see the list in the documentation of {first}"
         )
-        raise ConfigError(f"unknown model.name={first}:{name}; {said}")
+        raise ConfigError(f"unknown model.name={first}:{name}; {hint}")
 
 
 PACKAGES: dict[str, Callable[[str, dict[str, Any], tuple[int, ...], int, int], nn.Module]] = {

@@ -32,12 +32,12 @@ class ParameterSlice:
         """View this tensor in rows (..., d), in its shape behind the leading axes."""
         return self.shaped(rows[..., self.start : self.stop])
 
-    def shaped(self, part: Tensor) -> Tensor:
+    def shaped(self, elements: Tensor) -> Tensor:
         """View its own elements (..., stop - start) of rows, in its shape behind those axes."""
         if len(self.shape) == 4:
             o, i, h, w = self.shape
-            return part.view(*part.shape[:-1], o, h, w, i).movedim(-1, -3)
-        return part.view(*part.shape[:-1], *self.shape)
+            return elements.view(*elements.shape[:-1], o, h, w, i).movedim(-1, -3)
+        return elements.view(*elements.shape[:-1], *self.shape)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class ParameterSpace:
 
     def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
         fixed = frozen(module)
-        moving = [
+        statistics = [
             (k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed
         ]
         self.parameters = self._entries(
@@ -88,22 +88,22 @@ class ParameterSpace:
         )
         self._lengths = [e.stop - e.start for e in self.parameters]
         self.trained = self.parameters[-1].stop if self.parameters else 0
-        self.buffers = self._entries(moving, self.trained) if buffers == "average" else ()
+        self.buffers = self._entries(statistics, self.trained) if buffers == "average" else ()
         self.size = self.buffers[-1].stop if self.buffers else self.trained
         self.layers = self._slices(module)
         self.norms = self._norms(module)
         self.padding = self._padding(module)
         self.head = self.linear(module, layers(module)[-1][0])
-        self.has_statistics = bool(moving)
+        self.has_statistics = bool(statistics)
         if not self.trained:
             raise ConfigError(
                 "the model has no parameters to train; choose another model.name or model.train"
             )
 
     @staticmethod
-    def _entries(named: list[tuple[str, Tensor]], start: int) -> tuple[ParameterSlice, ...]:
+    def _entries(tensors: list[tuple[str, Tensor]], start: int) -> tuple[ParameterSlice, ...]:
         entries = []
-        for name, tensor in named:
+        for name, tensor in tensors:
             stop = start + prod(tensor.shape)
             entries.append(ParameterSlice(name, tuple(tensor.shape), start, stop))
             start = stop
@@ -113,9 +113,15 @@ class ParameterSpace:
         """Return one slice of a row per layer, from input to output; a layer's parameters are
         contiguous.
         """
-        places = {e.name: e for e in self.parameters}
-        owned = [[places[name] for name in names if name in places] for _, names in layers(module)]
-        slices = tuple(slice(own[0].start, own[-1].stop) for own in owned if own)
+        entries = {e.name: e for e in self.parameters}
+        owned = [
+            [entries[name] for name in names if name in entries] for _, names in layers(module)
+        ]
+        slices = tuple(
+            slice(layer_entries[0].start, layer_entries[-1].stop)
+            for layer_entries in owned
+            if layer_entries
+        )
         if [s.stop for s in slices[:-1]] != [s.start for s in slices[1:]]:
             raise ConfigError(
                 "the model's layers are registered in pieces; register each submodule's "
@@ -125,8 +131,10 @@ class ParameterSpace:
 
     def _norms(self, module: nn.Module) -> tuple[slice, ...]:
         """Return the slices of a row that belong to normalisation layers."""
-        kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
-        paths = {path for path, part in module.named_modules() if isinstance(part, kinds)}
+        norm_types = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+        paths = {
+            path for path, submodule in module.named_modules() if isinstance(submodule, norm_types)
+        }
         return tuple(
             slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths
         )
@@ -136,18 +144,18 @@ class ParameterSpace:
         trained.
         """
         layer, prefix = module.get_submodule(path), f"{path}." if path else ""
-        places = {e.name: slice(e.start, e.stop) for e in self.parameters}
+        slices = {e.name: slice(e.start, e.stop) for e in self.parameters}
         names = f"{prefix}weight", f"{prefix}bias"
-        if type(layer) is not nn.Linear or not all(name in places for name in names):
+        if type(layer) is not nn.Linear or not all(name in slices for name in names):
             return None
-        weight, bias = (places[name] for name in names)
+        weight, bias = (slices[name] for name in names)
         return Head(weight, bias, layer.out_features, layer.in_features)
 
     @property
     def variances(self) -> tuple[slice, ...]:
         """Slices of a row's statistics, relative to their start, that are running variances."""
-        found = [e for e in self.buffers if e.name.rpartition(".")[2] == "running_var"]
-        return tuple(slice(e.start - self.trained, e.stop - self.trained) for e in found)
+        running_vars = [e for e in self.buffers if e.name.rpartition(".")[2] == "running_var"]
+        return tuple(slice(e.start - self.trained, e.stop - self.trained) for e in running_vars)
 
     def statistics_in(self, rows: Tensor) -> tuple[ParameterSlice, ...]:
         """Return the buffers in rows (..., d): all of the space's, or none if the rows end with the
@@ -156,22 +164,22 @@ class ParameterSpace:
         return self.buffers if rows.shape[-1] > self.trained else ()
 
     def _padding(self, module: nn.Module) -> tuple[slice, ...]:
-        places, slices = {e.name: e.start for e in self.parameters}, []
-        for path, part in module.named_modules():
-            start = places.get(f"{path}.weight".lstrip("."))
+        offsets, slices = {e.name: e.start for e in self.parameters}, []
+        for path, submodule in module.named_modules():
+            start = offsets.get(f"{path}.weight".lstrip("."))
             if (
-                isinstance(part, nn.Embedding | nn.EmbeddingBag)
-                and part.padding_idx is not None
+                isinstance(submodule, nn.Embedding | nn.EmbeddingBag)
+                and submodule.padding_idx is not None
                 and start is not None
             ):
-                first = start + part.padding_idx * part.embedding_dim
-                slices.append(slice(first, first + part.embedding_dim))
+                first = start + submodule.padding_idx * submodule.embedding_dim
+                slices.append(slice(first, first + submodule.embedding_dim))
         return tuple(slices)
 
     def views(self, row: Tensor) -> list[Tensor]:
         """View all parameters in a row (d,), in order: ``view`` of each, in fewer calls."""
-        parts = row[: self.trained].split_with_sizes(self._lengths)
-        return [e.shaped(part) for e, part in zip(self.parameters, parts, strict=True)]
+        pieces = row[: self.trained].split_with_sizes(self._lengths)
+        return [e.shaped(piece) for e, piece in zip(self.parameters, pieces, strict=True)]
 
     @property
     def entries(self) -> tuple[ParameterSlice, ...]:
@@ -192,18 +200,18 @@ class ParameterSpace:
         """
         return {e.name: e.view(row).contiguous().clone() for e in self.entries}
 
-    def row(self, named: Mapping[str, Tensor]) -> Tensor:
+    def row(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Return the row of named tensors, the inverse of ``unpack``.
 
         Raises ConfigError for each mismatch.
         """
         row = torch.empty(self.size)
         for entry in self.entries:
-            if entry.name not in named or tuple(named[entry.name].shape) != entry.shape:
-                got = tuple(named[entry.name].shape) if entry.name in named else "nothing"
+            if entry.name not in tensors or tuple(tensors[entry.name].shape) != entry.shape:
+                got = tuple(tensors[entry.name].shape) if entry.name in tensors else "nothing"
                 raise ConfigError(
                     f"{entry.name}: expected shape {entry.shape}, got {got}; was this model "
                     "another architecture?"
                 )
-            entry.view(row).copy_(named[entry.name])
+            entry.view(row).copy_(tensors[entry.name])
         return row

@@ -37,8 +37,10 @@ class UNet(nn.Module):
             *(f"up.{level}" for level in range(depth)),
             "head",
         )
-        befores = [channels, *widths]
-        self.down = nn.ModuleList(_level(befores[k], after, rank) for k, after in enumerate(widths))
+        in_widths = [channels, *widths]
+        self.down = nn.ModuleList(
+            _level(in_widths[k], out_channels, rank) for k, out_channels in enumerate(widths)
+        )
         joins = reversed(range(depth))
         self.up = nn.ModuleList(_level(widths[k] + widths[k + 1], widths[k], rank) for k in joins)
         self.head = (nn.Conv2d, nn.Conv3d)[rank - 2](width, outputs, 1)
@@ -48,25 +50,25 @@ class UNet(nn.Module):
         """Map images (B, C, H, W) or volumes (B, C, D, H, W) to logits of each pixel's classes (B,
         K, ...).
         """
-        passed = []
+        levels = []
         for k, level in enumerate(self.down):
             x = level(x if k == 0 else self.pool(x))
-            passed.append(x)
-        for level, beside in zip(self.up, passed[-2::-1], strict=True):
-            larger = nn.functional.interpolate(x, size=beside.shape[2:], mode="nearest")
-            x = level(torch.cat([beside, larger], 1))
+            levels.append(x)
+        for level, skip in zip(self.up, levels[-2::-1], strict=True):
+            larger = nn.functional.interpolate(x, size=skip.shape[2:], mode="nearest")
+            x = level(torch.cat([skip, larger], 1))
         logits: Tensor = self.head(x)
         return logits
 
 
-def _level(before: int, after: int, rank: int) -> nn.Sequential:
+def _level(in_channels: int, out_channels: int, rank: int) -> nn.Sequential:
     convolution = (nn.Conv2d, nn.Conv3d)[rank - 2]
-    groups = after // GROUP if after % GROUP == 0 else 1
+    groups = out_channels // GROUP if out_channels % GROUP == 0 else 1
     steps: list[nn.Module] = []
-    for width in (before, after):
+    for width in (in_channels, out_channels):
         steps += [
-            convolution(width, after, 3, padding=1, bias=False),
-            nn.GroupNorm(groups, after),
+            convolution(width, out_channels, 3, padding=1, bias=False),
+            nn.GroupNorm(groups, out_channels),
             nn.ReLU(),
         ]
     return nn.Sequential(*steps)
@@ -84,12 +86,12 @@ def unet(
             f"model.name=unet takes images or volumes, but a sample has shape {input_shape}; take "
             "mlp"
         )
-    least = 2**settings.depth
-    if min(input_shape[1:]) < least:
-        seen = "patch" if settings.patch else "sample"
+    min_side = 2**settings.depth
+    if min(input_shape[1:]) < min_side:
+        subject = "patch" if settings.patch else "sample"
         raise ConfigError(
-            f"model.name=unet halves the sides {settings.depth} times, but a {seen} has shape "
-            f"{input_shape}; lower model.depth, or give sides of at least {least}"
+            f"model.name=unet halves the sides {settings.depth} times, but a {subject} has shape "
+            f"{input_shape}; lower model.depth, or give sides of at least {min_side}"
         )
     return UNet(input_shape[0], n_outputs, len(input_shape) - 1, settings.width, settings.depth)
 
@@ -97,7 +99,7 @@ def unet(
 PIXELS_AT_ONCE = 2**18  # windows in one batch of the network
 
 
-def whole(network: nn.Module, patch: PatchSettings | None) -> Callable[[Tensor], Tensor]:
+def on_whole_images(network: nn.Module, patch: PatchSettings | None) -> Callable[[Tensor], Tensor]:
     """Return a function of whole images, (b, C, *sides) -> (b, K, *sides), float32; the network
     itself without patches.
 
@@ -118,11 +120,11 @@ def whole(network: nn.Module, patch: PatchSettings | None) -> Callable[[Tensor],
     at_once = max(1, PIXELS_AT_ONCE // prod(size))
 
     def over_windows(images: Tensor) -> Tensor:
-        made = sliding_window_inference(
-            images, size, at_once, lambda part: network(part).float(), overlap, blend
+        outputs = sliding_window_inference(
+            images, size, at_once, lambda window: network(window).float(), overlap, blend
         )
-        assert isinstance(made, Tensor)
-        return made
+        assert isinstance(outputs, Tensor)
+        return outputs
 
     return over_windows
 

@@ -31,7 +31,7 @@ class LoraSettings(Settings):
     beside: tuple[Glob, ...] = Field(
         ("head",),
         max_length=1000,
-        description="what is trained whole beside the changes: head, or globs as in train",
+        description="what is trained whole in addition to the changes: head, or globs as in train",
     )
 
     @property
@@ -70,7 +70,7 @@ class PatchSettings(Settings):
         ),
     )
 
-    def of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a patch of a sample or of its outputs: channels or classes first."""
         return (shape[0], *self.size)
 
@@ -83,9 +83,9 @@ class PatchSettings(Settings):
             return f"patches are for masks, the targets are {targets}; take model.patch out"
         if len(self.size) != len(sides):
             return f"images have {len(sides)} sides, {sides}; give as many"
-        if any(own > side for own, side in zip(self.size, sides, strict=True)):
+        if any(p > side for p, side in zip(self.size, sides, strict=True)):
             return f"a patch is larger than the images, {sides}; lower it"
-        steps = (max(1, int(own * (1 - self.overlap))) for own in self.size)
+        steps = (max(1, int(p * (1 - self.overlap))) for p in self.size)
         windows = prod(
             ceil((a - b) / step) + 1 for a, b, step in zip(sides, self.size, steps, strict=True)
         )

@@ -39,17 +39,17 @@ def initial(settings: ModelSettings) -> Weights | None:
             )
         return None
     try:
-        found = read(settings.init)
+        weights = read(settings.init)
     except StorageError as fault:
         raise ConfigError(
             f"model.init: {fault}; give a safetensors file of the network's weights"
         ) from None
-    if settings.init_sha256 not in {None, found.sha256}:
+    if settings.init_sha256 not in {None, weights.sha256}:
         raise ConfigError(
-            f"model.init={settings.init} holds other weights: their hash is {found.sha256}, "
+            f"model.init={settings.init} holds other weights: their hash is {weights.sha256}, "
             f"expected {settings.init_sha256}; take the file that all take"
         )
-    return found
+    return weights
 
 
 def read(path: Path) -> Weights:
@@ -57,8 +57,8 @@ def read(path: Path) -> Weights:
 
     Raises StorageError if it is missing or damaged.
     """
-    there = files.regular(path, lambda why: StorageError(f"{why}, and no weights")).stat()
-    return _read(path, there.st_size, there.st_mtime_ns)
+    stat = files.regular(path, lambda reason: StorageError(f"{reason}, and no weights")).stat()
+    return _read(path, stat.st_size, stat.st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
@@ -67,8 +67,8 @@ def _read(path: Path, size: int, _: int) -> Weights:
         with files.opened(path, files.WEIGHTS) as file:
             entries, _note = layout(file, size, bounds.MOST_BYTES)
             tensors = fill(file, entries)
-        if wrong := non_finite(tensors):
-            raise ValueError(wrong)
+        if problem := non_finite(tensors):
+            raise ValueError(problem)
     except (OSError, ValueError, RuntimeError, MemoryError) as fault:
         raise StorageError(f"{path} holds no weights ({bounds.plain(str(fault))})") from None
     return Weights(path, tensors, digest(tensors))
@@ -83,39 +83,39 @@ def load(module: nn.Module, weights: Weights, skip: Sequence[str]) -> None:
     Raises:
         ConfigError: one line for each tensor that is missing, unknown, or of another shape.
     """
-    own = module.state_dict()
-    skipped = matching([*own, *weights.tensors], skip, "model.init_skip", "tensor")
-    wanted = {name: tensor for name, tensor in own.items() if name not in skipped}
-    there = {
+    state = module.state_dict()
+    skipped = matching([*state, *weights.tensors], skip, "model.init_skip", "tensor")
+    expected = {name: tensor for name, tensor in state.items() if name not in skipped}
+    loaded = {
         name: t
         for name, t in weights.tensors.items()
         if not any(fnmatchcase(name, glob) for glob in skip)
     }
-    faults = [*_faults(wanted, there)]
+    faults = [*_faults(expected, loaded)]
     if faults:
         raise ConfigError(
             f"model.init={weights.path} does not fit the network; take the network of these "
             "weights, or name what is to start at random in model.init_skip",
             *faults,
         )
-    for name, tensor in wanted.items():
-        if name in there:
-            tensor.copy_(there[name])
+    for name, tensor in expected.items():
+        if name in loaded:
+            tensor.copy_(loaded[name])
 
 
-def _faults(wanted: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> list[str]:
-    missing = [n for n in wanted if n not in there and not n.endswith("num_batches_tracked")]
+def _faults(expected: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> list[str]:
+    missing = [n for n in expected if n not in loaded and not n.endswith("num_batches_tracked")]
     return [
         *(f"{name} is missing" for name in missing),
-        *(f"{shown(name)} is unknown" for name in there if name not in wanted),
+        *(f"{shown(name)} is unknown" for name in loaded if name not in expected),
         *(
-            f"{name} has shape {tuple(there[name].shape)}, the network's {tuple(tensor.shape)}"
-            for name, tensor in wanted.items()
-            if name in there and there[name].shape != tensor.shape
+            f"{name} has shape {tuple(loaded[name].shape)}, the network's {tuple(tensor.shape)}"
+            for name, tensor in expected.items()
+            if name in loaded and loaded[name].shape != tensor.shape
         ),
         *(
-            f"{name} holds {there[name].dtype}, the network's numbers are {tensor.dtype}"
-            for name, tensor in wanted.items()
-            if name in there and there[name].is_floating_point() != tensor.is_floating_point()
+            f"{name} holds {loaded[name].dtype}, the network's numbers are {tensor.dtype}"
+            for name, tensor in expected.items()
+            if name in loaded and loaded[name].is_floating_point() != tensor.is_floating_point()
         ),
     ]

@@ -18,7 +18,7 @@ from torch import Tensor, multiprocessing
 from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import WorkerError
 from pomona.data.dataset import Dataset
-from pomona.models.frozen_prefix import Cut
+from pomona.models.frozen_prefix import SplitNetwork
 from pomona.models.settings import PatchSettings
 from pomona.objective.augmentation import augment
 from pomona.objective.batches import View
@@ -279,7 +279,7 @@ def _selected(x: Tensor, select: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def cached(
-    network: Cut, data: DeviceDataset, precision: Precision, workers: int = 1
+    network: SplitNetwork, data: DeviceDataset, precision: Precision, workers: int = 1
 ) -> DeviceDataset:
     """Return the data set whose samples are features, float32, memory-mapped.
 

@@ -15,7 +15,7 @@ from torch.func import functional_call
 from pomona.core.errors import ConfigError
 from pomona.models.layers import active, frozen, layers, training_mode
 from pomona.models.parameter_space import ParameterSpace
-from pomona.models.segmentation import whole
+from pomona.models.segmentation import on_whole_images
 from pomona.objective.batches import View, Views
 from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision, statistics_batches
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
@@ -52,7 +52,7 @@ class TorchObjective(Objective):
         self.least_batch = 2 if space.has_statistics else 1  # a single sample has no variance
         self._module, self._enter_training = module, training_mode(module)
         self._last = module.get_submodule(layers(module)[-1][0])
-        self._whole = whole(module, data.patch)
+        self._whole = on_whole_images(module, data.patch)
         self._criterion = criterion
         self._precision = precision
         parameters = dict(module.named_parameters())

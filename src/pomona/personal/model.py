@@ -17,7 +17,7 @@ from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import ImageFiles, table_form
-from pomona.models.segmentation import whole
+from pomona.models.segmentation import on_whole_images
 from pomona.personal.inputs import Samples, read
 from pomona.record import model_file
 from pomona.record.model_file import frozen_file
@@ -198,7 +198,7 @@ class PersonalModel:
         if about.kind != "text":
             values = (values.float() - torch.tensor(about.shift)) / torch.tensor(about.scale)
             values = values.movedim(-1, 1) if about.kind == "image" else values
-        outputs = whole(self.module, about.network.patch)(values)
+        outputs = on_whole_images(self.module, about.network.patch)(values)
         if not TASKS[about.targets].standardised:
             return outputs
         return (

@@ -175,7 +175,9 @@ def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
     if not any(tensor.is_meta for tensor in module.state_dict().values()):
         return
     patch = about.network.patch
-    seen, said = (patch.of(s) if patch else s for s in (about.input_shape, about.output_shape))
+    seen, said = (
+        patch.shape_of(s) if patch else s for s in (about.input_shape, about.output_shape)
+    )
     given = require_small(module, seen, bool(about.vocabulary))
     if given is not None and given != (1, *said):
         raise ValueError(f"its network gives outputs of shape {given[1:]}, its metadata say {said}")
