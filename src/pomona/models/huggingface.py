@@ -87,9 +87,8 @@ def resolved(settings: ModelSettings) -> ModelSettings:
     if model_type not in (*IMAGES, *TEXTS):
         raise no_config(f"its type is {bounds.plain(repr(model_type), 40)}")
     defaults = keys(model_type)
-    default_sizes = {
-        key: defaults[key] for key in SIZES if key in defaults
-    }  # files may leave usual ones out
+    # files may leave the usual sizes out
+    default_sizes = {key: defaults[key] for key in SIZES if key in defaults}
     config_args = {key: value for key, value in tree.items() if key in defaults}
     args = default_sizes | config_args | settings.args
     args = {key: value for key, value in args.items() if value is not None or defaults.get(key)}

@@ -172,8 +172,8 @@ def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def training_mode(module: nn.Module) -> Callable[[], None]:
-    """Put the network into training mode except for its frozen parts; return a function that restores
-    the modes.
+    """Put the network into training mode except for its frozen parts; return a function that
+    restores the modes.
     """
     frozen_modules = tuple(evaluated(module))
 
