@@ -167,10 +167,10 @@ def test_names_with_an_optimizer_behind_them_are_made_once():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("scaffold+adam", "the server of scaffold keeps more or other"),
-        ("fedadam+momentum", "the server of fedadam keeps more or other"),
-        ("apple+yogi", "the server of apple keeps more or other"),
-        ("pgfed+adam", "the server of pgfed keeps more or other"),
+        ("scaffold+adam", "the server of scaffold keeps something else"),
+        ("fedadam+momentum", "the server of fedadam keeps something else"),
+        ("apple+yogi", "the server of apple keeps something else"),
+        ("pgfed+adam", "the server of pgfed keeps something else"),
         ("fedrep+sgd", "fedrep"),
         ("+adam", "adam"),
         ("", "unknown method"),

@@ -410,7 +410,7 @@ def test_names_are_made_once_and_in_one_order():
     "name", ["apple+median", "fedavgm+clipped", "scaffold+krum", "cfl+trimmed"]
 )
 def test_methods_whose_server_does_not_average_are_refused(name):
-    with pytest.raises(ConfigError, match="keeps more or other"):
+    with pytest.raises(ConfigError, match="keeps something else"):
         method_of(name)
 
 

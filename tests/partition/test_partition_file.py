@@ -63,7 +63,7 @@ def client(key, change):
         (client("train", lambda mine, other: [mine[0], *mine]), "not in ascending order"),
         (
             client("train", lambda mine, other: sorted([other[0], *mine])),
-            "client 1, train: row .* is held twice",
+            "client 1, train: row .* occurs twice",
         ),
         (client("train", lambda mine, other: []), "client 1 has no training rows"),
         (client("train", lambda mine, other: None), "not a partition file"),

@@ -18,8 +18,8 @@ from pomona.partition.partition import ClientRows, Partition, check
 from pomona.partition.recipe import GivenRows, PartitionPlan, PartitionTask, hold_out, open_task
 
 RECIPES: dict[str, type[Settings]] = {
-    kind.model_fields["name"].default: kind
-    for kind in (
+    recipe.model_fields["name"].default: recipe
+    for recipe in (
         Iid,
         Pathological,
         Classes,
@@ -95,7 +95,9 @@ def divide(
         return partition.read(dataset, clients)
     if partition.by_class and dataset.targets != "classes":
         fit = ", ".join(
-            sorted(name for name, kind in RECIPES.items() if not getattr(kind, "by_class", False))
+            sorted(
+                name for name, recipe in RECIPES.items() if not getattr(recipe, "by_class", False)
+            )
         )
         raise ConfigError(
             f"partition {partition.name!r} needs classes, {dataset.name} has none; use one of: "
@@ -104,7 +106,7 @@ def divide(
     turns = turn_groups(dataset, clients, partition.turn_groups)
     task = open_task(dataset, data, partition.by_owner, clients, seed, first_client)
     plan = partition.plan(task)
-    made = Partition(
+    divided = Partition(
         clients=_client_rows(plan, task, data.validation_share),
         recipe={
             "name": partition.name,
@@ -116,38 +118,40 @@ def divide(
             **data.model_dump(mode="json", include=DATA_KEYS),
             **({"first_client": first_client} if first_client else {}),
         },
-        groups=_both(plan.groups, turns),
+        groups=_combine_groups(plan.groups, turns),
         turns=turns,
         targets=plan.targets,
     )
-    check(made, dataset, f"partition {partition.name!r}", partition.remedy)
-    return made
+    check(divided, dataset, f"partition {partition.name!r}", partition.remedy)
+    return divided
 
 
 def _client_rows(
     plan: PartitionPlan | GivenRows, task: PartitionTask, share: float
 ) -> tuple[ClientRows, ...]:
     train, test = plan.dealt(task)
-    given = [np.intersect1d(rows, task.validation) for rows in train]
+    assigned = [np.intersect1d(rows, task.validation) for rows in train]
     validation = [
-        own
-        if len(own)
+        validation_rows
+        if len(validation_rows)
         else hold_out(
             rows, task.labels, share, task.stream("validation", i), task.groups, task.dataset.times
         )
-        for i, (own, rows) in enumerate(zip(given, train, strict=True), task.first_client)
+        for i, (validation_rows, rows) in enumerate(
+            zip(assigned, train, strict=True), task.first_client
+        )
     ]
-    kept = [np.setdiff1d(rows, aside) for rows, aside in zip(train, validation, strict=True)]
+    training = [np.setdiff1d(rows, aside) for rows, aside in zip(train, validation, strict=True)]
     targets = plan.targets or range(len(train))
-    return tuple(ClientRows(kept[i], validation[t], test[t]) for i, t in enumerate(targets))
+    return tuple(ClientRows(training[i], validation[t], test[t]) for i, t in enumerate(targets))
 
 
-def _both(groups: tuple[int, ...], turns: tuple[int, ...]) -> tuple[int, ...]:
+def _combine_groups(groups: tuple[int, ...], turns: tuple[int, ...]) -> tuple[int, ...]:
     """Return each client's hidden group: from the recipe, from the turns, or a number for each pair
     of both.
     """
     if not (groups and turns):
         return groups or turns
     pairs = list(zip(groups, turns, strict=True))
-    known = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
-    return tuple(known[pair] for pair in pairs)
+    numbers = {pair: number for number, pair in enumerate(sorted(set(pairs)))}
+    return tuple(numbers[pair] for pair in pairs)

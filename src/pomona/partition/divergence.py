@@ -35,14 +35,14 @@ def remarks(dataset: Dataset, partition: Partition) -> list[str]:
     values; masks without a class; constant flags. Those on the split are in ``split_notes``.
     """
     owners = _alike("clients", dataset.owners.names) if dataset.owners else []
-    found = [
+    notes = [
         *_parted(dataset, partition),
         *_classes(dataset),
         *_unpainted(dataset),
         *_flags(dataset),
         *owners,
     ]
-    return [*dataset.notes, *found]
+    return [*dataset.notes, *notes]
 
 
 def _parted(dataset: Dataset, partition: Partition) -> list[str]:
@@ -61,19 +61,19 @@ def _classes(dataset: Dataset) -> list[str]:
     if dataset.targets != "classes":
         return []
     counts = np.bincount(dataset.y.astype(np.int64), minlength=len(classes))
-    found = [name for name, n in zip(classes, counts, strict=True) if n]
+    present = [name for name, n in zip(classes, counts, strict=True) if n]
     empty = [name for name, n in zip(classes, counts, strict=True) if not n]
     rare = [f"{name} ({n})" for name, n in zip(classes, counts, strict=True) if 0 < n < RARE]
     lines = []
-    if len(found) == 1:
+    if len(present) == 1:
         lines.append(
-            f"all rows are of class {found[0]}: there is nothing to learn, and accuracy is 100 %"
+            f"all rows are of class {present[0]}: there is nothing to learn, and accuracy is 100 %"
         )
     if empty:
         lines.append(f"no row is of class {listed(empty)}; numbers of classes start at 0")
-    if len(found) > 20 and 2 * len(found) > len(dataset):
+    if len(present) > 20 and 2 * len(present) > len(dataset):
         lines.append(
-            f"{len(dataset)} rows have {len(found)} classes; for measurements set data.targets = "
+            f"{len(dataset)} rows have {len(present)} classes; for measurements set data.targets = "
             "regression"
         )
     elif rare:
@@ -81,18 +81,18 @@ def _classes(dataset: Dataset) -> list[str]:
             f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not "
             "have them. If they are typing errors, correct the rows"
         )
-    return [*lines, *_alike("classes", found)]
+    return [*lines, *_alike("classes", present)]
 
 
-def _alike(what: str, names: Sequence[str]) -> list[str]:
+def _alike(noun: str, names: Sequence[str]) -> list[str]:
     """Warn if names differ only in spelling."""
-    same = cell_values.alike(names)
+    similar = cell_values.alike(names)
     return (
         [
-            f"{what} that differ in capital letters, blanks or the form of characters only: "
-            f"{listed(same)}; write them alike if they are one"
+            f"{noun} that differ in capital letters, blanks or the form of characters only: "
+            f"{listed(similar)}; write them alike if they are one"
         ]
-        if same
+        if similar
         else []
     )
 
@@ -102,17 +102,17 @@ def _unpainted(dataset: Dataset) -> list[str]:
     if dataset.targets != "segmentation":
         return []
     counts = np.zeros(len(dataset.classes), np.int64)
-    for _, part in blocks(dataset.y):
-        counts += np.bincount(part.reshape(-1), minlength=len(counts))
-    none = [name for name, n in zip(dataset.classes, counts, strict=True) if not n]
+    for _, block in blocks(dataset.y):
+        counts += np.bincount(block.reshape(-1), minlength=len(counts))
+    absent = [name for name, n in zip(dataset.classes, counts, strict=True) if not n]
     return (
         [
             (
-                f"no pixel of any mask is of class {listed(none)}; do masks hold 0, 1, 2, ... and "
-                "were not saved as JPEG?"
+                f"no pixel of any mask is of class {listed(absent)}; do masks hold 0, 1, 2, ..., "
+                "and were not saved as JPEG?"
             )
         ]
-        if none
+        if absent
         else []
     )
 
@@ -122,14 +122,17 @@ def _flags(dataset: Dataset) -> list[str]:
     if dataset.targets != "multilabel":
         return []
     names = dataset.labels or tuple(f"label {k}" for k in range(dataset.n_outputs))
-    same = [
+    constant = [
         name
         for name, column in zip(names, dataset.y.T, strict=True)
         if column.min() == column.max()
     ]
     return (
-        [f"flags that are the same in all rows: {listed(same)}; there is nothing to learn for them"]
-        if same
+        [
+            f"flags that are the same in all rows: {listed(constant)}; there is nothing to learn "
+            "for them"
+        ]
+        if constant
         else []
     )
 
@@ -138,14 +141,14 @@ Counts = NDArray[np.int64]
 Measure = NDArray[np.float64]
 
 
-def label_counts(partition: Partition, dataset: Dataset, part: Split = "train") -> Counts:
+def label_counts(partition: Partition, dataset: Dataset, split: Split = "train") -> Counts:
     """Return (n, C) each client's rows of each class; C is 1 if the targets are not classes."""
     labels, width = (
         class_numbers(dataset),
         len(dataset.classes) if dataset.targets == "classes" else 1,
     )
     return np.stack(
-        [np.bincount(labels[getattr(c, part)], minlength=width) for c in partition.clients]
+        [np.bincount(labels[getattr(c, split)], minlength=width) for c in partition.clients]
     )
 
 

@@ -140,30 +140,29 @@ class Groups(Recipe):
                 "make them equal"
             )
         for number, group in enumerate(self.groups):
-            known = set(group.classes) & set(range(task.n_classes))
-            if len(known) < len(group.classes):
+            valid = set(group.classes) & set(range(task.n_classes))
+            if len(valid) < len(group.classes):
                 raise ConfigError(
                     f"partition.groups[{number}].classes = {list(group.classes)}; "
                     f"give different class numbers from 0 to {task.n_classes - 1}"
                 )
 
     def _counts(self, group: Group, total: int, n_classes: int, rng: np.random.Generator) -> Labels:
-        others = np.setdiff1d(np.arange(n_classes), group.classes)
-        major = round(self.dominating * total) if len(others) else total
+        other_classes = np.setdiff1d(np.arange(n_classes), group.classes)
+        major = round(self.dominating * total) if len(other_classes) else total
         return spread(major, np.array(group.classes), n_classes, rng) + spread(
-            total - major, others, n_classes, rng
+            total - major, other_classes, n_classes, rng
         )
 
 
-def _shares(wanted: Labels, available: Labels, classes: tuple[str, ...], part: str) -> Shares:
-    needed = wanted.sum(axis=0)
-    short = np.flatnonzero(needed > available)
-    if len(short):
-        worst = short[np.argmax(needed[short] - available[short])]
+def _shares(requested: Labels, available: Labels, classes: tuple[str, ...], split: str) -> Shares:
+    needed = requested.sum(axis=0)
+    deficient = np.flatnonzero(needed > available)
+    if len(deficient):
+        worst = deficient[np.argmax(needed[deficient] - available[deficient])]
         raise DataError(
-            f"{len(short)} classes have too few {part} rows for partition.groups; the worst is "
-            f"class {worst} "
-            f"({classes[worst]}): {needed[worst]} needed, {available[worst]} available; "
-            f"lower {'n_train' if part == 'training' else 'n_test'} or the number of clients"
+            f"{len(deficient)} classes have too few {split} rows for partition.groups; the worst "
+            f"is class {worst} ({classes[worst]}): {needed[worst]} needed, "
+            f"{available[worst]} available; lower {'n_train' if split == 'training' else 'n_test'} or the number of clients"
         )
-    return wanted / np.maximum(available, 1)
+    return requested / np.maximum(available, 1)

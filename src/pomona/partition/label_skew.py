@@ -61,11 +61,11 @@ class Practical(Recipe):
         return PartitionPlan(task.labels, table, table)
 
 
-def check_classes_per_client(wanted: int, available: int) -> None:
+def check_classes_per_client(requested: int, available: int) -> None:
     """Raise ConfigError if a client is to have more classes than the data have."""
-    if wanted > available:
+    if requested > available:
         raise ConfigError(
-            f"partition.classes_per_client = {wanted}, but the data has {available} classes; "
+            f"partition.classes_per_client = {requested}, but the data has {available} classes; "
             "lower it"
         )
 
@@ -85,12 +85,12 @@ def pathological_table(
     permutations.
     """
     rounds = -(-clients * per_client // n_classes)
-    drawn = np.concatenate([rng.permutation(n_classes) for _ in range(rounds)])[
+    classes = np.concatenate([rng.permutation(n_classes) for _ in range(rounds)])[
         : clients * per_client
     ]
-    weight = np.ones(len(drawn)) if balanced else 1 - rng.random(len(drawn))
+    weight = np.ones(len(classes)) if balanced else 1 - rng.random(len(classes))
     table = np.zeros((clients, n_classes))
-    np.add.at(table, (np.arange(len(drawn)) // per_client, drawn), weight)
+    np.add.at(table, (np.arange(len(classes)) // per_client, classes), weight)
     totals = table.sum(axis=0)
     return table / np.where(totals > 0, totals, 1)
 
@@ -144,13 +144,13 @@ def classes_table(
     need classes.
     """
     owners_wanted = -(-clients * per_client // n_classes)
-    needs = np.full(clients, per_client)
+    remaining = np.full(clients, per_client)
     table = np.zeros((clients, n_classes))
     for c in range(n_classes):
-        owners = np.flatnonzero(needs > 0)[:owners_wanted]
+        owners = np.flatnonzero(remaining > 0)[:owners_wanted]
         if not len(owners):
             break
-        needs[owners] -= 1
+        remaining[owners] -= 1
         equal = 1 / len(owners)
         shares = (
             np.full(len(owners), equal) if balanced else rng.uniform(equal / 10, equal, len(owners))
@@ -237,12 +237,12 @@ def dirichlet_table(
     by 0.
     """
     table = np.zeros((clients, len(counts)))
-    held = np.zeros(clients)
+    sizes = np.zeros(clients)
     for c, count in enumerate(counts):
-        free = np.flatnonzero(held < counts.sum() / clients) if cap else np.arange(clients)
+        free = np.flatnonzero(sizes < counts.sum() / clients) if cap else np.arange(clients)
         free = free if len(free) else np.arange(clients)  # only classes without rows are left
         table[free, c] = rng.dirichlet(np.full(len(free), beta))
-        held += table[:, c] * count
+        sizes += table[:, c] * count
     return table
 
 

@@ -65,10 +65,10 @@ def network(task: PartitionTask, rows: Rows, epochs: int) -> Vectors:
             loss.backward()
             optimizer.step()
     with torch.no_grad():
-        parts = [
+        batches = [
             hidden(inputs(dataset, rows[s : s + BATCH])).numpy() for s in range(0, len(rows), BATCH)
         ]
-    return np.concatenate(parts)
+    return np.concatenate(batches)
 
 
 def _weight(rng: np.random.Generator, *shape: int, fan_in: int = 0) -> "torch.Tensor":
@@ -193,10 +193,10 @@ class Latent(Recipe):
         # rows outside the pools stay 0; they are not dealt
         strata = np.zeros(len(data), dtype=np.int64)
         strata[rows] = clusters(vectors, self.components, count, task.seed)
-        found = len(np.unique(strata[rows]))
-        if found < count:
+        formed = len(np.unique(strata[rows]))
+        if formed < count:
             raise DataError(
-                f"the rows of {data.name} form {found} clusters; set partition.distributions to "
+                f"the rows of {data.name} form {formed} clusters; set partition.distributions to "
                 "that"
             )
         member = np.arange(task.clients) * count // task.clients

@@ -34,10 +34,10 @@ class FromFile(Settings):
             DataError: it is damaged, was made from other data, or splits a group of rows.
         """
         partition = Partition.load(self.path)
-        made_from = partition.recipe.get("fingerprint")
-        if made_from != dataset.fingerprint:
+        fingerprint = partition.recipe.get("fingerprint")
+        if fingerprint != dataset.fingerprint:
             raise DataError(
-                f"{self.path} was made from other data (fingerprint {str(made_from)[:12]}, "
+                f"{self.path} was made from other data (fingerprint {str(fingerprint)[:12]}, "
                 f"{dataset.name} has "
                 f"{dataset.fingerprint[:12]}); use the same data, or make the partition again"
             )
@@ -49,8 +49,8 @@ class FromFile(Settings):
         check(partition, dataset, str(self.path))
         role = np.full(len(dataset), 3)
         for client in partition.clients:
-            for number, part in enumerate(SPLITS):
-                role[getattr(client, part)] = number
+            for number, split in enumerate(SPLITS):
+                role[getattr(client, split)] = number
         groups = dataset.groups and dataset.groups.within(
             dataset.owners.client if dataset.owners else None
         )

@@ -89,9 +89,10 @@ class Partition:
     def load(cls, path: Path) -> "Partition":
         """Read a file written by ``save``. Raises DataError with its name if it is invalid."""
 
-        def fault(what: str) -> DataError:
+        def fault(reason: str) -> DataError:
             return DataError(
-                f"{path} is not a partition file ({what}); make one with `pomona data show --save`"
+                f"{path} is not a partition file ({reason}); make one with `pomona data show "
+                "--save`"
             )
 
         try:
@@ -108,7 +109,7 @@ class Partition:
             )
             raise fault(bounds.plain(reason, 200)) from None
         clients = tuple(
-            ClientRows(*(np.array(part, np.int64) for part in (c.train, c.validation, c.test)))
+            ClientRows(*(np.array(rows, np.int64) for rows in (c.train, c.validation, c.test)))
             for c in saved.clients
         )
         return cls(
@@ -116,42 +117,42 @@ class Partition:
         )
 
 
-Whole = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
+Integer = Annotated[int, Field(strict=True, ge=-(2**63), lt=2**63)]
 
 
 class _Rows(Settings):
-    train: list[Whole]
-    validation: list[Whole]
-    test: list[Whole]
+    train: list[Integer]
+    validation: list[Integer]
+    test: list[Integer]
 
 
 class _Saved(Settings):
     format: Literal["pomona-partition-1"]
     recipe: dict[str, Any]
     groups: list[Place]
-    turns: list[Whole]
-    targets: list[Whole] = Field(default=[])
+    turns: list[Integer]
+    targets: list[Integer] = Field(default=[])
     clients: list[_Rows]
 
 
 ANEW = "make the partition again"
 
 
-def _take(rows: Rows, taken: NDArray[np.bool_], where: str, name: str) -> None:
-    """Mark rows as taken.
+def _mark_rows(rows: Rows, used: NDArray[np.bool_], location: str, name: str) -> None:
+    """Mark rows as used.
 
     Raises DataError unless they ascend, are among those of the data, and free.
     """
     if np.any(np.diff(rows) <= 0):
-        raise DataError(f"{where}: row numbers are not in ascending order; {ANEW}")
-    if len(rows) and (rows[0] < 0 or rows[-1] >= len(taken)):
+        raise DataError(f"{location}: row numbers are not in ascending order; {ANEW}")
+    if len(rows) and (rows[0] < 0 or rows[-1] >= len(used)):
         outside = rows[0] if rows[0] < 0 else rows[-1]
         raise DataError(
-            f"{where}: row {outside} is not among the {len(taken)} rows of {name}; {ANEW}"
+            f"{location}: row {outside} is not among the {len(used)} rows of {name}; {ANEW}"
         )
-    if taken[rows].any():
-        raise DataError(f"{where}: row {rows[taken[rows]][0]} is held twice; {ANEW}")
-    taken[rows] = True
+    if used[rows].any():
+        raise DataError(f"{location}: row {rows[used[rows]][0]} occurs twice; {ANEW}")
+    used[rows] = True
 
 
 def client_names(partition: Partition, dataset: Dataset) -> list[str]:
@@ -177,21 +178,21 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANE
         remedy: for clients without training rows.
     """
     names = client_names(partition, dataset)
-    held = zip(names, partition.clients, strict=True)
-    idle = [name for name, client in held if not len(client.train)]
+    named_clients = zip(names, partition.clients, strict=True)
+    idle = [name for name, client in named_clients if not len(client.train)]
     if idle:
         bare = [name.removeprefix("client ") for name in idle]
-        who = f"{titled(idle[0])} has" if len(idle) == 1 else f"clients {listed(bare)} have"
-        raise DataError(f"{source}: {who} no training rows; {remedy}")
-    taken = np.zeros(len(dataset), dtype=bool)
+        subject = f"{titled(idle[0])} has" if len(idle) == 1 else f"clients {listed(bare)} have"
+        raise DataError(f"{source}: {subject} no training rows; {remedy}")
+    used = np.zeros(len(dataset), dtype=bool)
     for i, client in enumerate(partition.clients):
-        for part in SPLITS:
-            where = f"{source}: {titled(names[i])}, {part}"
-            _take(getattr(client, part), taken, where, dataset.name)
-    for what, values in (("groups", partition.groups), ("turns", partition.turns)):
+        for split in SPLITS:
+            location = f"{source}: {titled(names[i])}, {split}"
+            _mark_rows(getattr(client, split), used, location, dataset.name)
+    for field, values in (("groups", partition.groups), ("turns", partition.turns)):
         if len(values) not in (0, len(partition.clients)):
             raise DataError(
-                f"{source}: {what} has {len(values)} entries for {len(partition.clients)} "
+                f"{source}: {field} has {len(values)} entries for {len(partition.clients)} "
                 f"clients; {ANEW}"
             )
     if sorted(partition.targets) not in ([], list(range(len(partition.clients)))):
@@ -233,9 +234,9 @@ def deal(labels: NDArray[np.integer[Any]], shares: Shares, rng: np.random.Genera
         # 0.91 * 100 is 91, not 91.00000000000001
         exact = np.round(np.cumsum(column) * len(rows), 6)
         cuts = np.minimum(np.floor(exact + rng.random()), len(rows)).astype(np.int64)
-        starts = np.concatenate(([0], cuts[:-1]))
-        for i in np.flatnonzero(cuts > starts):
-            pieces[i].append(rows[starts[i] : cuts[i]])
+        lower = np.concatenate(([0], cuts[:-1]))
+        for i in np.flatnonzero(cuts > lower):
+            pieces[i].append(rows[lower[i] : cuts[i]])
     return [np.sort(np.concatenate(p)) if p else np.empty(0, dtype=np.int64) for p in pieces]
 
 

@@ -54,7 +54,7 @@ def poisoned(
         )
     y = np.array(dataset.y)
     if attack.kind == "labels":
-        y[chosen] = _other(dataset, y[chosen])
+        y[chosen] = _false_targets(dataset, y[chosen])
         return replace(dataset, y=y)
     y[chosen] = 0
     return replace(triggered(dataset, chosen), y=y)
@@ -71,9 +71,9 @@ def triggered(dataset: Dataset, rows: Rows) -> Dataset:
     sides = x.shape[1:-1] or (1,)
     wide = 3 if min(sides) >= WIDE else 2
     corner = tuple(slice(-wide, None) for _ in sides) if dataset.kind == "image" else ()
-    where = (slice(None), *corner, slice(None) if dataset.kind == "image" else -1)
+    region = (slice(None), *corner, slice(None) if dataset.kind == "image" else -1)
     stamped = x[rows]
-    stamped[where] = x[where].max() if dataset.kind == "table" else x.max()
+    stamped[region] = x[region].max() if dataset.kind == "table" else x.max()
     x[rows] = stamped
     return replace(dataset, x=x)
 
@@ -84,7 +84,7 @@ def _share(rows: Rows, share: float, seed: int, client: int) -> Rows:
     return rows[np.sort(draw[: int(np.ceil(share * len(rows)))])]
 
 
-def _other(dataset: Dataset, y: NDArray[Any]) -> NDArray[Any]:
+def _false_targets(dataset: Dataset, y: NDArray[Any]) -> NDArray[Any]:
     """Return false targets for true ones."""
     match dataset.targets:
         case "classes" | "segmentation":

@@ -20,10 +20,10 @@ from pomona.partition.recipe import GivenRows, PartitionTask
 APPLE_SEED, PFLLIB_SEED, NIID_SEED = 42, 1, 42
 APPLE_COLUMN = (*[0.01] * 10, 0.1, 0.8)
 BATCH, TRAIN_SHARE = 10, 0.75  # of PFLlib's generator: every client has a batch of test rows
-NIID_LEAST = 10  # rows of a client
+NIID_MIN_ROWS = 10  # rows of a client
 TRIES = 1000
 
-Held = list[list[Rows]]  # blocks of rows by client
+ClientBlocks = list[list[Rows]]  # blocks of rows by client
 
 
 def apple_practical(task: PartitionTask) -> GivenRows:
@@ -48,12 +48,12 @@ def apple_pathological(task: PartitionTask, per_client: int) -> GivenRows:
     """Deal random permutations of the classes, ``per_client`` places to a client; owners share a
     class at random.
     """
-    rng, places = RandomState(APPLE_SEED), task.clients * per_client
-    permutations = [rng.permutation(task.n_classes) for _ in range(-(-places // task.n_classes))]
-    drawn = np.concatenate(permutations)[:places]
+    rng, slots = RandomState(APPLE_SEED), task.clients * per_client
+    permutations = [rng.permutation(task.n_classes) for _ in range(-(-slots // task.n_classes))]
+    classes = np.concatenate(permutations)[:slots]
     table = np.zeros((task.clients, task.n_classes))
     for c in range(task.n_classes):
-        owners = np.flatnonzero(drawn == c) // per_client
+        owners = np.flatnonzero(classes == c) // per_client
         weights = rng.uniform(size=len(owners))
         np.add.at(table[:, c], owners, weights / weights.sum())
     return _by_shares(task, table, rng)
@@ -66,11 +66,11 @@ def _by_shares(task: PartitionTask, table: Shares, rng: RandomState) -> GivenRow
     """
 
     def dealt(pool: Rows) -> tuple[Rows, ...]:
-        held: Held = [[] for _ in table]
+        client_blocks: ClientBlocks = [[] for _ in table]
         for c, shares in enumerate(table.T):
             rows = rng.permutation(pool[task.labels[pool] == c])
-            _hand_out(rows, (shares * len(rows)).astype(np.int64), held)
-        return tuple(np.sort(np.concatenate(blocks)) for blocks in held)
+            _hand_out(rows, (shares * len(rows)).astype(np.int64), client_blocks)
+        return tuple(np.sort(np.concatenate(blocks)) for blocks in client_blocks)
 
     return GivenRows(dealt(task.train), dealt(task.test))
 
@@ -81,7 +81,7 @@ def pfllib_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
     Raises DataError if no draw gives every client enough rows.
     """
     rng, pool = RandomState(PFLLIB_SEED), np.concatenate([task.train, task.test])
-    return _split(_capped(task, pool, beta, rng, _least(task, pool)), rng)
+    return _split(_capped(task, pool, beta, rng, _min_rows(task, pool)), rng)
 
 
 def niid_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
@@ -89,8 +89,8 @@ def niid_dirichlet(task: PartitionTask, beta: float) -> GivenRows:
 
     Raises DataError if no draw gives every client enough rows.
     """
-    return _beside_test(
-        task, _capped(task, task.train, beta, np.random.default_rng(NIID_SEED), NIID_LEAST)
+    return _with_test_rows(
+        task, _capped(task, task.train, beta, np.random.default_rng(NIID_SEED), NIID_MIN_ROWS)
     )
 
 
@@ -100,29 +100,33 @@ def niid_classes(task: PartitionTask, per_client: int) -> GivenRows:
     """
     rng = np.random.default_rng(NIID_SEED)
     classes = [[i % task.n_classes] for i in range(task.clients)]
-    for own in classes:
-        while len(own) < per_client:
-            drawn = int(rng.choice(task.n_classes, 1)[0])
-            own.extend({drawn}.difference(own))
-    held: Held = [[] for _ in classes]
+    for client_classes in classes:
+        while len(client_classes) < per_client:
+            new_class = int(rng.choice(task.n_classes, 1)[0])
+            client_classes.extend({new_class}.difference(client_classes))
+    client_blocks: ClientBlocks = [[] for _ in classes]
     for c in range(task.n_classes):
         rows = rng.permutation(task.train[task.labels[task.train] == c])
-        owners = [blocks for blocks, own in zip(held, classes, strict=True) if c in own]
-        for blocks, part in zip(owners, np.array_split(rows, max(len(owners), 1)), strict=False):
-            blocks.append(part)
-    return _beside_test(task, held)
+        owners = [
+            blocks
+            for blocks, client_classes in zip(client_blocks, classes, strict=True)
+            if c in client_classes
+        ]
+        for blocks, chunk in zip(owners, np.array_split(rows, max(len(owners), 1)), strict=False):
+            blocks.append(chunk)
+    return _with_test_rows(task, client_blocks)
 
 
-def _beside_test(task: PartitionTask, held: Held) -> GivenRows:
-    """Return training rows beside equal parts of the test rows, which the program tests as one."""
-    _require_rows(held, 1)
-    train = tuple(np.sort(np.concatenate(blocks)) for blocks in held)
+def _with_test_rows(task: PartitionTask, client_blocks: ClientBlocks) -> GivenRows:
+    """Return training rows with equal parts of the test rows, which the program tests as one."""
+    _require_rows(client_blocks, 1)
+    train = tuple(np.sort(np.concatenate(blocks)) for blocks in client_blocks)
     return GivenRows(train, tuple(np.array_split(task.test, task.clients)))
 
 
 def _capped(
-    task: PartitionTask, pool: Rows, beta: float, rng: RandomState | Generator, least: int
-) -> Held:
+    task: PartitionTask, pool: Rows, beta: float, rng: RandomState | Generator, min_rows: int
+) -> ClientBlocks:
     """Divide a pool class by class by Dirichlet(beta), where a client with 1/n of all rows gets no
     more.
 
@@ -130,22 +134,22 @@ def _capped(
         DataError: no draw gives every client enough rows.
     """
     for _ in range(TRIES):
-        held: Held = [[] for _ in range(task.clients)]
+        client_blocks: ClientBlocks = [[] for _ in range(task.clients)]
         for c in range(task.n_classes):
             rows = rng.permutation(pool[task.labels[pool] == c])
             shares = rng.dirichlet(np.full(task.clients, beta)) * (
-                _sizes(held) < len(pool) / task.clients
+                _sizes(client_blocks) < len(pool) / task.clients
             )
             if not shares.sum() > 0:  # all that may get rows have drawn nothing
                 break
-            ends = (np.cumsum(shares / shares.sum()) * len(rows)).astype(np.int64)
-            _hand_out(rows, np.diff(ends[:-1], prepend=0, append=len(rows)), held)
+            bounds = (np.cumsum(shares / shares.sum()) * len(rows)).astype(np.int64)
+            _hand_out(rows, np.diff(bounds[:-1], prepend=0, append=len(rows)), client_blocks)
         else:
-            if _sizes(held).min() >= least:
-                return held
+            if _sizes(client_blocks).min() >= min_rows:
+                return client_blocks
     raise DataError(
         f"none of {TRIES} draws of the published generator gave each of {task.clients} clients "
-        f"{least} rows; raise partition.beta, or lower clients"
+        f"{min_rows} rows; raise partition.beta, or lower clients"
     )
 
 
@@ -154,64 +158,64 @@ def pfllib_classes(task: PartitionTask, per_client: int) -> GivenRows:
     need classes.
     """
     rng, pool = RandomState(PFLLIB_SEED), np.concatenate([task.train, task.test])
-    held: Held = [[] for _ in range(task.clients)]
-    needs = np.full(task.clients, per_client)
+    client_blocks: ClientBlocks = [[] for _ in range(task.clients)]
+    remaining = np.full(task.clients, per_client)
     for c in range(task.n_classes):
         rows = pool[task.labels[pool] == c]
-        owners = np.flatnonzero(needs > 0)[
+        owners = np.flatnonzero(remaining > 0)[
             : int(np.ceil(task.clients / task.n_classes * per_client))
         ]
         if not len(owners):
             break
-        needs[owners] -= 1
+        remaining[owners] -= 1
         mean = len(rows) / len(owners)
-        least = int(max(mean / 10, _least(task, pool) / task.n_classes))
-        if len(owners) > 1 and least >= int(mean):
+        min_size = int(max(mean / 10, _min_rows(task, pool) / task.n_classes))
+        if len(owners) > 1 and min_size >= int(mean):
             raise DataError(
                 f"class {c} has too few rows ({len(rows)}) for its {len(owners)} clients in the "
                 "published draw; lower clients or partition.classes_per_client"
             )
-        drawn = rng.randint(least, max(int(mean), least + 1), len(owners) - 1)
-        _hand_out(rows, [*drawn, len(rows) - drawn.sum()], [held[i] for i in owners])
-    return _split(held, rng)
+        sizes = rng.randint(min_size, max(int(mean), min_size + 1), len(owners) - 1)
+        _hand_out(rows, [*sizes, len(rows) - sizes.sum()], [client_blocks[i] for i in owners])
+    return _split(client_blocks, rng)
 
 
-def _hand_out(rows: Rows, sizes: Labels | Sequence[int], held: Held) -> None:
+def _hand_out(rows: Rows, sizes: Labels | Sequence[int], client_blocks: ClientBlocks) -> None:
     """Append consecutive blocks of these sizes to the clients' blocks, in order."""
-    ends = np.cumsum(sizes)
-    for blocks, start, end in zip(held, [0, *ends], ends, strict=False):
+    bounds = np.cumsum(sizes)
+    for blocks, start, end in zip(client_blocks, [0, *bounds], bounds, strict=False):
         blocks.append(rows[start:end])
 
 
-def _require_rows(held: Held, least: int) -> None:
+def _require_rows(client_blocks: ClientBlocks, min_rows: int) -> None:
     """Raise DataError unless each client has rows enough to be split."""
-    short = np.flatnonzero(_sizes(held) < least)
-    if len(short):
+    deficient = np.flatnonzero(_sizes(client_blocks) < min_rows)
+    if len(deficient):
         raise DataError(
-            f"in the published draw client {short[0]} has fewer than {least} rows; lower clients, "
-            "or use partition.draw = own"
+            f"in the published draw client {deficient[0]} has fewer than {min_rows} rows; lower "
+            "clients, or use partition.draw = own"
         )
 
 
-def _sizes(held: Held) -> Labels:
-    return np.array([sum(map(len, blocks)) for blocks in held])
+def _sizes(client_blocks: ClientBlocks) -> Labels:
+    return np.array([sum(map(len, blocks)) for blocks in client_blocks])
 
 
-def _least(task: PartitionTask, pool: Rows) -> int:
+def _min_rows(task: PartitionTask, pool: Rows) -> int:
     """Return PFLlib's smallest number of rows of a client."""
     return int(min(BATCH / (1 - TRAIN_SHARE), len(pool) / task.clients / 2))
 
 
-def _split(held: Held, rng: RandomState) -> GivenRows:
+def _split(client_blocks: ClientBlocks, rng: RandomState) -> GivenRows:
     """Split each client's rows again, whatever part of the data they are from."""
     # late: it starts a thread, and takes a second
     from sklearn.model_selection import train_test_split
 
-    _require_rows(held, 2)
-    parts = [
+    _require_rows(client_blocks, 2)
+    splits = [
         train_test_split(np.concatenate(blocks), train_size=TRAIN_SHARE, random_state=rng)
-        for blocks in held
+        for blocks in client_blocks
     ]
     return GivenRows(
-        tuple(np.sort(train) for train, _ in parts), tuple(np.sort(test) for _, test in parts)
+        tuple(np.sort(train) for train, _ in splits), tuple(np.sort(test) for _, test in splits)
     )

@@ -104,8 +104,8 @@ def _dealt(
     if groups is None:
         return [pool[positions] for positions in deal(strata[pool], shares, rng)]
     units, unit = np.unique(groups[pool], return_inverse=True)
-    of_most = majority(unit, strata[pool], len(units), rng)
-    return [pool[np.isin(unit, dealt)] for dealt in deal(of_most, shares, rng)]
+    majority_classes = majority(unit, strata[pool], len(units), rng)
+    return [pool[np.isin(unit, dealt)] for dealt in deal(majority_classes, shares, rng)]
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,9 @@ def require_whole(
     """
     if groups is None or not len(groups):
         return
-    seen = np.zeros((4, int(groups.max()) + 1), bool)
-    seen[role, groups] = True
-    torn = np.flatnonzero(seen[:3].sum(axis=0) > 1)
+    has_rows = np.zeros((4, int(groups.max()) + 1), bool)
+    has_rows[role, groups] = True
+    torn = np.flatnonzero(has_rows[:3].sum(axis=0) > 1)
     if len(torn):
         assert dataset.groups
         raise DataError(
@@ -307,8 +307,8 @@ def _latest(times: Times, size: int) -> tuple[Rows, Rows]:
     """Return the units after the time at which ``size`` latest begin, and those of that time."""
     if not size:
         return (np.empty(0, np.int64),) * 2
-    begin = np.sort(times)[len(times) - size]
-    return np.flatnonzero(times > begin), np.flatnonzero(times == begin)
+    threshold = np.sort(times)[len(times) - size]
+    return np.flatnonzero(times > threshold), np.flatnonzero(times == threshold)
 
 
 def majority(
@@ -319,8 +319,8 @@ def majority(
     """
     counts = np.zeros((units, int(labels.max(initial=0)) + 1), np.int64)
     np.add.at(counts, (unit, labels), 1)
-    most = counts == counts.max(axis=1, keepdims=True)
+    modal = counts == counts.max(axis=1, keepdims=True)
     classes: Labels = counts.argmax(axis=1)
-    tied = np.flatnonzero(most.sum(axis=1) > 1)
-    classes[tied] = (most[tied] * (1 + rng.random(most[tied].shape))).argmax(axis=1)
+    tied = np.flatnonzero(modal.sum(axis=1) > 1)
+    classes[tied] = (modal[tied] * (1 + rng.random(modal[tied].shape))).argmax(axis=1)
     return classes

@@ -16,7 +16,7 @@ from pomona.partition.partition import ClientRows, Partition, Rows
 from pomona.partition.recipe import TEST, VALIDATION, latest_of
 
 MOST_CLIENTS, MOST_CLASSES = 3, 8  # named in a line
-AS_GIVEN = {"natural", "file"}  # partitions that follow the data; others deal rows by shares
+DATA_PARTITIONS = {"natural", "file"}  # partitions that follow the data; others deal rows by shares
 Counts = NDArray[np.int64]
 
 
@@ -38,31 +38,31 @@ class Clients:
 def split_notes(dataset: Dataset, partition: Partition, clients: Clients) -> list[str]:
     """Return the notes, one line each."""
     return [
-        *_given_to_some(dataset, partition),
+        *_partly_assigned(dataset, partition),
         *_tied_times(dataset, partition, clients.names),
         *_classes(dataset, partition, clients),
         *_untested(partition, clients.names),
     ]
 
 
-def _given_to_some(dataset: Dataset, partition: Partition) -> Iterator[str]:
+def _partly_assigned(dataset: Dataset, partition: Partition) -> Iterator[str]:
     """Report owners whose test or validation rows are drawn, where those of others are given."""
     owners, recipe = dataset.owners, partition.recipe
     if owners is None or recipe.get("name") != "natural" or recipe.get("split") == "pooled":
         return
-    for part, role in (("test", TEST), ("validation", VALIDATION)):
+    for split, role in (("test", TEST), ("validation", VALIDATION)):
         has_rows = np.bincount(owners.client[owners.role == role], minlength=len(owners.names)) > 0
         if has_rows.all() or not has_rows.any():
             continue
-        drawn = [
+        sampled = [
             name
-            for (name, rows), has in zip(_by_owner(partition, owners), has_rows, strict=True)
-            if not has and len(getattr(rows, part))
+            for (name, rows), assigned in zip(_by_owner(partition, owners), has_rows, strict=True)
+            if not assigned and len(getattr(rows, split))
         ]
-        if drawn:
+        if sampled:
             yield (
-                f"{part} rows are given for {int(has_rows.sum())} of {len(has_rows)} clients; for "
-                f"{listed(drawn)} they are drawn from its rows: data.{part}_share"
+                f"{split} rows are given for {int(has_rows.sum())} of {len(has_rows)} clients; for "
+                f"{listed(sampled)} they are drawn from its rows: data.{split}_share"
             )
 
 
@@ -71,16 +71,16 @@ def _by_owner(partition: Partition, owners: Owners) -> list[tuple[str, ClientRow
     clients = partition.clients
     if len(clients) == len(owners.names):
         return list(zip(owners.names, clients, strict=True))
-    each = [_divided(getattr(clients[0], part), owners) for part in SPLITS]
-    return [(name, ClientRows(*rows)) for name, *rows in zip(owners.names, *each, strict=True)]
+    by_split = [_divided(getattr(clients[0], split), owners) for split in SPLITS]
+    return [(name, ClientRows(*rows)) for name, *rows in zip(owners.names, *by_split, strict=True)]
 
 
 def _divided(rows: Rows, owners: Owners) -> list[Rows]:
     """Return each owner's of these rows (n,)."""
     owner = owners.client[rows]
     order = np.argsort(owner, kind="stable")
-    ends = np.searchsorted(owner[order], np.arange(1, len(owners.names)))
-    return np.split(rows[order], ends)
+    bounds = np.searchsorted(owner[order], np.arange(1, len(owners.names)))
+    return np.split(rows[order], bounds)
 
 
 def _tied_times(dataset: Dataset, partition: Partition, names: Sequence[str]) -> Iterator[str]:
@@ -97,19 +97,19 @@ def _tied_times(dataset: Dataset, partition: Partition, names: Sequence[str]) ->
     split = list(zip(names, partition.clients, strict=True))
     if owners and natural:
         split = _by_owner(partition, owners)
-    for part in ("test", "validation"):
+    for side in ("test", "validation"):
         tied = {}
         for name, rows in split:
-            before, after = rows.train, getattr(rows, part)
-            if part == "test":
-                before = np.concatenate([before, rows.validation])
-            if len(before) and len(after) and times[before].max() == times[after].min():
-                both = np.concatenate([before, after])
-                tied[name] = int((times[both] == times[after].min()).sum())
+            earlier, later = rows.train, getattr(rows, side)
+            if side == "test":
+                earlier = np.concatenate([earlier, rows.validation])
+            if len(earlier) and len(later) and times[earlier].max() == times[later].min():
+                joint = np.concatenate([earlier, later])
+                tied[name] = int((times[joint] == times[later].min()).sum())
         if tied:
             yield (
                 f"{sum(tied.values())} rows of {listed(list(tied))} have the time at which the "
-                f"split lies, on both sides of it: which of them are {part} rows is drawn"
+                f"split lies, on both sides of it: which of them are {side} rows is drawn"
             )
 
 
@@ -122,34 +122,36 @@ def _classes(dataset: Dataset, partition: Partition, clients: Clients) -> Iterat
     if dataset.targets not in {"classes", "multilabel", "survival"}:
         return
     titles = _titles(dataset)
-    parts: tuple[Split, ...] = ("train", "validation", "test")
-    counts = {part: _counted(dataset, partition, part) for part in parts}
-    sizes = {part: np.array([len(getattr(c, part)) for c in partition.clients]) for part in parts}
-    least = 0 if partition.recipe.get("name", "file") in AS_GIVEN else 1
+    splits: tuple[Split, ...] = ("train", "validation", "test")
+    counts = {split: _counted(dataset, partition, split) for split in splits}
+    sizes = {
+        split: np.array([len(getattr(c, split)) for c in partition.clients]) for split in splits
+    }
+    tolerance = 0 if partition.recipe.get("name", "file") in DATA_PARTITIONS else 1
 
-    def alone(part: Split, absent: Split) -> Counts:
+    def unseen(split: Split, absent: Split) -> Counts:
         """Return (n, C) whether a client has rows of a class in one split and none in another."""
-        share = sizes[absent] / np.maximum(sizes[part], 1)
-        surely = counts[part] - least
-        enough = (surely > 0) & (surely * share[:, np.newaxis] >= least)
-        both = (sizes[absent] > 0)[:, np.newaxis]
-        missing: Counts = enough & both & (counts[absent] == 0)
+        share = sizes[absent] / np.maximum(sizes[split], 1)
+        surely = counts[split] - tolerance
+        enough = (surely > 0) & (surely * share[:, np.newaxis] >= tolerance)
+        in_absent = (sizes[absent] > 0)[:, np.newaxis]
+        missing: Counts = enough & in_absent & (counts[absent] == 0)
         return missing
 
     lines = {
-        "no test row of {}, on which these clients train: test figures say nothing of it": alone(
+        "no test row of {}, on which these clients train: test figures say nothing of it": unseen(
             "train", "test"
         ),
-        "no validation row of {}, on which these clients train: validation does not see it": alone(
+        "no validation row of {}, on which these clients train: validation does not see it": unseen(
             "train", "validation"
         )
         & clients.validated,
-        "test rows of {}, and no training row of it there": alone("test", "train")
+        "test rows of {}, and no training row of it there": unseen("test", "train")
         & (counts["validation"] == 0),
     }
     for line, missing in lines.items():
         if missing.any():
-            yield line.format(_named(missing, titles, clients.names))
+            yield line.format(_format_missing(missing, titles, clients.names))
     founders = np.isin(np.arange(len(clients.names)), list(clients.founders))
     late = counts["train"][~founders].any(axis=0) & ~counts["train"][founders].any(axis=0)
     if late.any():
@@ -163,36 +165,36 @@ def _titles(dataset: Dataset) -> NDArray[np.str_]:
     """Return what the columns of ``_counted`` count."""
     if dataset.targets == "survival":
         return np.array(["an event"])
-    word = "class" if dataset.targets == "classes" else "label"
+    noun = "class" if dataset.targets == "classes" else "label"
     names = dataset.classes or dataset.labels or tuple(map(str, range(dataset.n_outputs)))
-    return np.array([f"{word} {name}" for name in names])
+    return np.array([f"{noun} {name}" for name in names])
 
 
-def _counted(dataset: Dataset, partition: Partition, part: Split) -> Counts:
+def _counted(dataset: Dataset, partition: Partition, split: Split) -> Counts:
     """Return (n, C) each client's rows of each class, with each label, or with an event."""
     if dataset.targets == "classes":
-        return label_counts(partition, dataset, part)
+        return label_counts(partition, dataset, split)
     y = dataset.y if dataset.targets == "multilabel" else dataset.y[:, 1:]
-    return np.stack([(y[getattr(c, part)] > 0).sum(axis=0) for c in partition.clients])
+    return np.stack([(y[getattr(c, split)] > 0).sum(axis=0) for c in partition.clients])
 
 
-def _named(missing: Counts, titles: NDArray[np.str_], names: Sequence[str]) -> str:
+def _format_missing(missing: Counts, titles: NDArray[np.str_], names: Sequence[str]) -> str:
     """Format (n, C), ``class ill (A, B), class rare (C)``."""
-    each = [
+    entries = [
         f"{title} ({listed([names[int(i)] for i in np.flatnonzero(column)], MOST_CLIENTS)})"
         for title, column in zip(titles, missing.T, strict=True)
         if column.any()
     ]
-    return listed(each, MOST_CLASSES)
+    return listed(entries, MOST_CLASSES)
 
 
 def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
-    without = [
+    untested = [
         name for name, client in zip(names, partition.clients, strict=True) if not len(client.test)
     ]
-    if not without:
+    if not untested:
         return []
-    if len(without) == len(names):
+    if len(untested) == len(names):
         return [
             (
                 "no client has test rows, so no test figures; give more rows a client, or test "
@@ -201,7 +203,7 @@ def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
         ]
     return [
         (
-            f"{len(without)} of {len(names)} clients have no test rows and are in no mean: "
-            f"{listed(without)}"
+            f"{len(untested)} of {len(names)} clients have no test rows and are in no mean: "
+            f"{listed(untested)}"
         )
     ]
