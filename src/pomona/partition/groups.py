@@ -162,7 +162,8 @@ def _shares(requested: Labels, available: Labels, classes: tuple[str, ...], spli
         worst = deficient[np.argmax(needed[deficient] - available[deficient])]
         raise DataError(
             f"{len(deficient)} classes have too few {split} rows for partition.groups; the worst "
-            f"is class {worst} ({classes[worst]}): {needed[worst]} needed, "
-            f"{available[worst]} available; lower {'n_train' if split == 'training' else 'n_test'} or the number of clients"
+            f"is class {worst} ({classes[worst]}): {needed[worst]} needed, {available[worst]} "
+            f"available; lower {'n_train' if split == 'training' else 'n_test'} or the number of "
+            "clients"
         )
     return requested / np.maximum(available, 1)
