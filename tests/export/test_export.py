@@ -20,7 +20,7 @@ from pomona.cli.predict import client_index
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.personal import PersonalModel
-from pomona.personal.export import NEEDED, To, export
+from pomona.personal.export import ONNX_PACKAGES, Target, export
 from pomona.record import model_file
 from pomona.record.model_metadata import ModelMetadata
 from pomona.scenario import Scenario
@@ -98,7 +98,7 @@ def exported(request, tmp_path_factory):
     scenario = Scenario.prepare(config)
     pomona.run(config, folder / "run")
     own = ["--own-code"] if request.param == "batch normalisation" else []
-    for to in get_args(To):
+    for to in get_args(Target):
         assert command("export", folder / "run", "--client", "0", "--to", to, *own) == 0
     x = scenario.dataset.x[scenario.partition.clients[0].test][:7]
     assert len(x) == 7
@@ -151,7 +151,7 @@ def test_what_outputs_mean_goes_along_and_no_path_does(exported):
         )
         if net.about.kind == "table":
             assert json.loads(text)["features"] == ["age", "dose"]
-    for to in get_args(To):
+    for to in get_args(Target):
         held = path.with_suffix(f".{to}").read_bytes()
         assert b"site-packages" not in held, to
         assert b"export.py" not in held, to
@@ -225,7 +225,7 @@ def test_missing_packages_are_said(tmp_path, monkeypatch):
     logistic_file(tmp_path / "m.safetensors")
     monkeypatch.setattr("pomona.personal.export.find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match=f"{' and '.join(NEEDED)}; install Pomona with its extra export"
+        ConfigError, match=f"{' and '.join(ONNX_PACKAGES)}; install Pomona with its extra export"
     ):
         export(PersonalModel.load(tmp_path / "m.safetensors"), tmp_path / "m.onnx", "onnx")
 

@@ -14,7 +14,7 @@ from pomona.core.errors import CheckpointError, ConfigError
 from pomona.federation.recorded_models import ModelChoice
 from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS, METRICS, Score
-from pomona.personal.collect import _kept
+from pomona.personal.collect import _best_round_note
 from pomona.record.rows import Evaluation
 from problems import same, tiny
 
@@ -186,7 +186,7 @@ def test_the_card_names_the_round_of_the_file_where_the_metric_is_undefined():
         metric=METRICS["dice"],
         curve=lambda model, when, split: [evaluation(point, split) for point in EMPTY],
     )
-    said = _kept(SimpleNamespace(config=tiny("apple", keep="own_best")), result, 0)
+    said = _best_round_note(SimpleNamespace(config=tiny("apple", keep="own_best")), result, 0)
     assert said == "The file holds the model of round 1, loss: validation 0.01, test 0.01."
 
 

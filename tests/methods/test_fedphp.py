@@ -171,7 +171,7 @@ def test_a_teacher_has_its_outputs_of_each_sample():
     teacher = Teacher.for_client(FedPHP(transfer="distillation"), scenario.initial(3), 2, objective)
     outputs, _ = objective.outputs(scenario.initial(3), 2, "train")
     for place in (0, 5, len(shuffled) - 1):
-        values = teacher.cached.of(shuffled[place : place + 1])[0]
+        values = teacher.cached.lookup(shuffled[place : place + 1])[0]
         assert_close(values, (outputs[place] / 4).softmax(0))
 
 

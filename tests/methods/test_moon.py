@@ -46,7 +46,7 @@ def test_features_have_their_samples_whatever_the_order():
             :9
         ]
         expected = hidden(training.objective.data.gather(scenario_rows)[0])
-    assert_close(cached.of(scenario_rows), expected)
+    assert_close(cached.lookup(scenario_rows), expected)
 
 
 def test_loss_and_gradient_are_those_of_the_sum():

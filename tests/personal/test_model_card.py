@@ -17,14 +17,14 @@ from pomona import Config
 from pomona.data.dataset import Dataset
 from pomona.federation.callbacks import StopAfter
 from pomona.personal.model_card import (
-    MOST,
+    MAX_NAMES,
     PEOPLE,
     Card,
     figures,
     harmless,
-    held,
     outputs,
     relationships,
+    sample_counts,
     write,
     write_of_export,
 )
@@ -317,13 +317,13 @@ def test_only_quantities_with_a_weight_for_each_client_are_relationships():
 
 
 def test_the_largest_weights_are_shown_of_many_clients(tmp_path):
-    pomona.run(config(clients=MOST + 2, rounds=1), tmp_path / "run")
+    pomona.run(config(clients=MAX_NAMES + 2, rounds=1), tmp_path / "run")
     names = [
         name
         for name in table(section(card(tmp_path / "run", 21), "Whom it learnt from"))
         if "client" in name
     ]
-    assert len(names) == MOST
+    assert len(names) == MAX_NAMES
     # its own weight is the largest: half, and the others share the rest
     assert "client 21" in names
 
@@ -371,7 +371,7 @@ def table_of(y, **said):
 def test_what_the_samples_are(targets, data, words, counts):
     rows = np.array([0, 1, 2])
     assert outputs(data, targets) == words
-    assert held(data, targets, rows) == ("3", counts)
+    assert sample_counts(data, targets, rows) == ("3", counts)
 
 
 def test_a_figure_that_is_no_metric_keeps_its_name_and_one_without_interval_has_none():

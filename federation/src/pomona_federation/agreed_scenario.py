@@ -58,9 +58,9 @@ def without_data(agreed: StudyAgreement) -> Scenario:
         "edges": task.time_edges,
     }
     kind = TASKS[task.targets]
-    y = (kind.held or kind.no_target)(task.outputs, network_shape(task.kind, task.input_shape))[
-        np.newaxis
-    ][:0]
+    y = (kind.stored_target or kind.no_target)(
+        task.outputs, network_shape(task.kind, task.input_shape)
+    )[np.newaxis][:0]
     dataset = Dataset(
         agreed.federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields
     )

@@ -27,12 +27,12 @@ def backdoor(
     tested = np.unique(np.concatenate([c.test for c in scenario.partition.clients]))
     objective = replace(scenario, dataset=triggered(scenario.dataset, tested)).objective()
     honest = attack.honest(scenario.config.clients)
-    rows = transport.collect(partial(_headline, of=headline, best=best), honest)
+    rows = transport.collect(partial(_headline, model=headline, best=best), honest)
     shares: dict[str, float | None] = {}
     for client, row in zip(honest, rows, strict=True):
-        found = () if row is None else objective.batchwise(row, client, "test", _fooled)
-        known = bool(found) and len(found[0]) > 0
-        shares[str(client)] = float(found[0].double().mean()) if known else None
+        answers = () if row is None else objective.batchwise(row, client, "test", _fooled)
+        defined = bool(answers) and len(answers[0]) > 0
+        shares[str(client)] = float(answers[0].double().mean()) if defined else None
     return {"clients": shares, "mean": mean_of_known(list(shares.values()))}
 
 
@@ -41,5 +41,5 @@ def _fooled(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
     return (outputs.argmax(1)[targets != 0] == 0,)
 
 
-def _headline(clients: ClientRuntime, client: int, of: Model, best: int) -> Tensor | None:
-    return clients.recorded.chosen(client, best).get(of)
+def _headline(clients: ClientRuntime, client: int, model: Model, best: int) -> Tensor | None:
+    return clients.recorded.chosen(client, best).get(model)

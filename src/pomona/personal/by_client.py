@@ -97,7 +97,7 @@ def remarks(run: Path, table: Path, model: PersonalModel | None = None) -> list[
     settings = read_text(text(run / "config.toml")).get("data", {})
     return [
         *_trained(run, settings, table),
-        *(_of_others(run, settings, table, model) if model else ()),
+        *(_foreign_rows(run, settings, table, model) if model else ()),
     ]
 
 
@@ -115,7 +115,7 @@ def _trained(run: Path, settings: Mapping[str, Any], table: Path) -> list[str]:
     ]
 
 
-def _of_others(
+def _foreign_rows(
     run: Path, settings: Mapping[str, Any], table: Path, model: PersonalModel
 ) -> list[str]:
     column = settings.get("client_column")
@@ -125,12 +125,12 @@ def _of_others(
         clients = cells_of(opened(table, model.about), column)
     except DataError:  # without such a column
         return []
-    others = Counter(map(cell_values.name, clients))
-    others.pop(model.about.client, None)
-    if not others:
+    foreign = Counter(map(cell_values.name, clients))
+    foreign.pop(model.about.client, None)
+    if not foreign:
         return []
     return [
-        f"{table}: {others.total()} of {len(clients)} rows are of other clients than "
-        f"{model.about.client}, whose model answers: {counted(others)}; for each row its own "
+        f"{table}: {foreign.total()} of {len(clients)} rows are of other clients than "
+        f"{model.about.client}, whose model answers: {counted(foreign)}; for each row its own "
         f"client's model: pomona predict {run} {table}"
     ]

@@ -32,23 +32,23 @@ class KeptByClients(Mapping[int, Mapping[str, Tensor]]):
         self._transport, self._clients, self._headline = transport, clients, headline
 
     def __getitem__(self, client: int) -> Mapping[str, Tensor]:
-        if client not in self._there():
+        if client not in self._available():
             raise KeyError(client)
         (models,) = self._transport.collect(ClientRuntime.models, [client])
         return {name: tensor.cpu().clone() for name, tensor in models[self._headline].items()}
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._there())
+        return iter(self._available())
 
     def __len__(self) -> int:
-        return len(self._there())
+        return len(self._available())
 
-    def _there(self) -> list[int]:
+    def _available(self) -> list[int]:
         every = range(self._clients)
-        kept = self._transport.collect(
+        has_model = self._transport.collect(
             partial(ClientRuntime.has_model, model=self._headline), every
         )
-        return [client for client, has in zip(every, kept, strict=True) if has]
+        return [client for client, available in zip(every, has_model, strict=True) if available]
 
 
 def held_models(
@@ -60,14 +60,14 @@ def held_models(
     The clients then drop theirs. Tensors with the same bytes, such as the global model's, share
     memory.
     """
-    rows, held = SharedRows(), dict[int, Mapping[str, Tensor]]()
+    rows, models = SharedRows(), dict[int, Mapping[str, Tensor]]()
     for i in range(clients):
         (model,) = transport.collect(
             partial(ClientRuntime.hand_over_model, model=headline, best=best), [i]
         )
         if model is not None:
-            held[i] = {name: rows.shared(tensor.cpu().clone()) for name, tensor in model.items()}
-    return held
+            models[i] = {name: rows.shared(tensor.cpu().clone()) for name, tensor in model.items()}
+    return models
 
 
 def save_models(
@@ -90,19 +90,19 @@ def save_models(
         (private,) = transport.collect(ClientRuntime.private, [i])
         if headline in models:
             personal.save(model_path(folder, i), models[headline], scenario, i, headline)
-        if own := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
-            publish(folder / "private" / model_path(folder, i).name, pieces(own))
+        if tensors := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
+            publish(folder / "private" / model_path(folder, i).name, pieces(tensors))
 
 
 def save_cards(folder: Path, scenario: Scenario, result: Result, best: int) -> None:
-    """Write a card beside each client's model; ``best``: the best common validation round.
+    """Write a card next to each client's model; ``best``: the best common validation round.
 
     Raises OSError.
     """
     headline = (*scenario.config.method.method().card.headline, "test")
     evaluations = [*result.curve(*headline), *(e for e in result.unseen if e.key == headline)]
-    spent = result.summary.get("privacy", {}).get("clients", {})
-    done = max((row.round for row in result.rounds), default=0)
+    epsilons = result.summary.get("privacy", {}).get("clients", {})
+    completed_rounds = max((row.round for row in result.rounds), default=0)
     for i in range(scenario.config.clients):
         if not (path := model_path(folder, i)).exists():
             continue
@@ -119,22 +119,22 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int) -> N
                 {},
             ),
             _round(scenario.config.keep, evaluations, i, best),
-            done,
+            completed_rounds,
             _sources(result, i),
-            spent[i] if spent else None,
+            epsilons[i] if epsilons else None,
             {"who holds which rows": scenario.partition.sha256},
-            _kept(scenario, result, i),
+            _best_round_note(scenario, result, i),
         )
         model_card.write(card, path)
 
 
-def _round(keep: str, evaluations: Sequence[Evaluation], client: int, best: int) -> int | None:
+def _round(policy: str, evaluations: Sequence[Evaluation], client: int, best: int) -> int | None:
     """Return the round after which a client's model was evaluated; None if it was not."""
     number = next((e.round for e in reversed(evaluations) if client in e.clients), None)
-    return best if keep == "best" and number is not None and 0 < best < number else number
+    return best if policy == "best" and number is not None and 0 < best < number else number
 
 
-def _kept(scenario: Scenario, result: Result, client: int) -> str:
+def _best_round_note(scenario: Scenario, result: Result, client: int) -> str:
     """Return the round and metrics of the model in a client's file, with ``keep = own_best``; empty
     if unknown.
 
@@ -142,45 +142,57 @@ def _kept(scenario: Scenario, result: Result, client: int) -> str:
     is unknown.
     """
     config = scenario.config
-    drawn = config.participation < 1 or config.absence > 0
-    if config.keep != "own_best" or (drawn and config.eval_every > 1):
+    sampled = config.participation < 1 or config.absence > 0
+    if config.keep != "own_best" or (sampled and config.eval_every > 1):
         return ""
     headline = config.method.method().card.headline
     validation = result.curve(*headline, "validation")
-    curve = [Point(e.round, _of(e, e.value, client), _of(e, e.loss, client)) for e in validation]
-    if not (found := best(curve, result.metric, own=True)):
+    curve = [
+        Point(e.round, _client_value(e, e.value, client), _client_value(e, e.loss, client))
+        for e in validation
+    ]
+    if not (chosen := best(curve, result.metric, own=True)):
         return ""
-    return _said([*validation, *result.curve(*headline, "test")], found, client)
+    return _describe_best([*validation, *result.curve(*headline, "test")], chosen, client)
 
 
-def _said(evaluations: Sequence[Evaluation], found: Best, client: int) -> str:
+def _describe_best(evaluations: Sequence[Evaluation], chosen: Best, client: int) -> str:
     """Describe a client's best round by the metric that chose it."""
-    at = [e for e in evaluations if e.round == found.round]
-    values = {e.split: _of(e, e.loss if found.metric is LOSS else e.value, client) for e in at}
-    known = [
-        f"{split} {found.metric.number(value)}"
+    evaluated = [e for e in evaluations if e.round == chosen.round]
+    values = {
+        e.split: _client_value(e, e.loss if chosen.metric is LOSS else e.value, client)
+        for e in evaluated
+    }
+    scores = [
+        f"{split} {chosen.metric.number(value)}"
         for split, value in values.items()
         if value is not None
     ]
     return (
-        f"The file holds the model of round {found.round}, {found.metric.heading}: "
-        f"{', '.join(known)}."
+        f"The file holds the model of round {chosen.round}, {chosen.metric.heading}: "
+        f"{', '.join(scores)}."
     )
 
 
-def _of(evaluation: Evaluation, values: Sequence[float | None], client: int) -> float | None:
+def _client_value(
+    evaluation: Evaluation, values: Sequence[float | None], client: int
+) -> float | None:
     """Return one client's value; None if it was not evaluated."""
-    found: list[float | None] = evaluation.by_client(values, [client])
-    return found[0]
+    client_values: list[float | None] = evaluation.by_client(values, [client])
+    return client_values[0]
 
 
 def _sources(result: Result, client: int) -> Sources:
     """Return the sources of a client's model according to the record."""
     names: list[str] = result.about["clients"]
     trained = sorted({i for row in result.rounds for i in row.cohort})
-    own = next((r for r in reversed(result.rounds) if client in r.cohort and r.info), None)
-    place = own.cohort.index(client) if own else 0
-    info = {name: values[place].ravel() for name, values in own.info.items()} if own else {}
+    last_row = next((r for r in reversed(result.rounds) if client in r.cohort and r.info), None)
+    position = last_row.cohort.index(client) if last_row else 0
+    info = (
+        {name: values[position].ravel() for name, values in last_row.info.items()}
+        if last_row
+        else {}
+    )
     return Sources(
         received=any(any(row.bytes_down) for row in result.rounds),
         members=[names[i] for i in trained],
@@ -202,15 +214,15 @@ def save_mask_examples(
     """
     if scenario.targets != "segmentation":
         return
-    found = {}
+    examples = {}
     for i in range(min(MOST_CLIENTS, scenario.config.clients)):
-        (ends,) = transport.collect(
+        (extremes,) = transport.collect(
             partial(ClientRuntime.best_worst_masks, model=headline, best=best), [i]
         )
-        if ends is None:
+        if extremes is None:
             continue
-        rows, masks, dice = ends
-        each = zip(scenario.dataset.x[rows], scenario.dataset.y[rows], masks, strict=True)
-        images, truths, predicted = zip(*(example(*one) for one in each), strict=True)
-        found[i] = MaskExamples(np.stack(images), np.stack(truths), np.stack(predicted), dice)
-    save_examples(folder, found)
+        rows, masks, dice = extremes
+        samples = zip(scenario.dataset.x[rows], scenario.dataset.y[rows], masks, strict=True)
+        images, truths, predicted = zip(*(example(*sample) for sample in samples), strict=True)
+        examples[i] = MaskExamples(np.stack(images), np.stack(truths), np.stack(predicted), dice)
+    save_examples(folder, examples)

@@ -29,8 +29,8 @@ from pomona.personal import PersonalModel
 from pomona.record import model_file
 from pomona.tasks import TASKS
 
-To = Literal["safetensors", "pt2", "onnx"]
-NEEDED = ("onnx", "onnxscript")
+Target = Literal["safetensors", "pt2", "onnx"]
+ONNX_PACKAGES = ("onnx", "onnxscript")
 
 
 class Raw(nn.Module):
@@ -56,49 +56,55 @@ class Raw(nn.Module):
         return outputs * self.target_scale + self.target_shift if self.numbers else outputs
 
 
-def export(model: PersonalModel, path: Path, to: To) -> None:
+def export(model: PersonalModel, path: Path, target: Target) -> None:
     """Write a personal model for other programs.
 
     Args:
         model: from ``models/`` of a run.
         path: the file; its folder must exist.
-        to: ``safetensors``: the network's ``state_dict``, with normalised inputs and outputs;
+        target: ``safetensors``: the network's ``state_dict``, with normalised inputs and outputs;
             ``pt2``: for ``torch.export.load``; ``onnx``: for any ONNX runtime.
 
     Raises:
         ConfigError: PyTorch cannot trace the network, or the packages for ``onnx`` are missing.
         OSError: the file cannot be written.
     """
-    writers: dict[To, Callable[[PersonalModel, Path], None]] = {
+    writers: dict[Target, Callable[[PersonalModel, Path], None]] = {
         "safetensors": _tensors,
         "pt2": _program,
         "onnx": _onnx,
     }
-    writers[to](model, path)
+    writers[target](model, path)
 
 
-def told(model: PersonalModel) -> str:
+def describe_io(model: PersonalModel) -> str:
     """Describe a program's inputs, for a table with its columns' names in order, and outputs, as
     JSON.
     """
-    about = model.about
-    steps = about.preprocessing
-    named = {"features": steps.features if steps else about.columns} if about.columns else {}
-    return json.dumps({**about.model_dump(mode="json"), "inputs": inputs(model), **named})
+    metadata = model.about
+    steps = metadata.preprocessing
+    feature_names = (
+        {"features": steps.features if steps else metadata.columns} if metadata.columns else {}
+    )
+    return json.dumps(
+        {**metadata.model_dump(mode="json"), "inputs": inputs(model), **feature_names}
+    )
 
 
 def inputs(model: PersonalModel) -> str:
     """Describe one sample of the program or ONNX file, for display."""
     sides = ", ".join(map(str, example(model).shape[1:]))
-    part = f", windows of samples {model.about.sample_shape}" if model.about.network.patch else ""
-    return f"(batch, {sides}) {str(example(model).dtype).removeprefix('torch.')}{part}"
+    windows = (
+        f", windows of samples {model.about.sample_shape}" if model.about.network.patch else ""
+    )
+    return f"(batch, {sides}) {str(example(model).dtype).removeprefix('torch.')}{windows}"
 
 
 def example(model: PersonalModel) -> Tensor:
     """Return a batch of two zero samples, or patches of samples, in the data set's form."""
-    about, patch = model.about, model.about.network.patch
-    shape = (*patch.size, about.sample_shape[-1]) if patch else about.sample_shape
-    return torch.zeros(2, *shape, dtype=getattr(torch, about.dtype))
+    metadata, patch = model.about, model.about.network.patch
+    shape = (*patch.size, metadata.sample_shape[-1]) if patch else metadata.sample_shape
+    return torch.zeros(2, *shape, dtype=getattr(torch, metadata.dtype))
 
 
 def traced(model: PersonalModel) -> ExportedProgram:
@@ -126,31 +132,31 @@ def traced(model: PersonalModel) -> ExportedProgram:
 
 def _tensors(model: PersonalModel, path: Path) -> None:
     network = model.about.network.model_copy(update={"train": "all"})
-    whole = model.about.model_copy(update={"network": network, "frozen_sha256": None})
-    model_file.write(path, merge(deepcopy(model.module)).state_dict(), whole)
+    metadata = model.about.model_copy(update={"network": network, "frozen_sha256": None})
+    model_file.write(path, merge(deepcopy(model.module)).state_dict(), metadata)
 
 
 def _program(model: PersonalModel, path: Path) -> None:
     with _quiet():
-        torch.export.save(traced(model), path, extra_files={"pomona": told(model)})
+        torch.export.save(traced(model), path, extra_files={"pomona": describe_io(model)})
 
 
 def _onnx(model: PersonalModel, path: Path) -> None:
-    if missing := [name for name in NEEDED if not find_spec(name)]:
+    if missing := [name for name in ONNX_PACKAGES if not find_spec(name)]:
         raise ConfigError(f"ONNX needs {' and '.join(missing)}; {with_extra('export')}")
     with _quiet():
-        made = torch.onnx.export(
+        program = torch.onnx.export(
             traced(model),
             dynamo=True,
             verbose=False,
             input_names=["inputs"],
             output_names=["outputs"],
         )
-        assert made is not None
-        for node in made.model.graph.all_nodes():
+        assert program is not None
+        for node in program.model.graph.all_nodes():
             node.metadata_props.clear()
-        made.model.metadata_props["pomona"] = told(model)
-        made.save(path)
+        program.model.metadata_props["pomona"] = describe_io(model)
+        program.save(path)
 
 
 @contextmanager

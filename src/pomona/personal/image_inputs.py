@@ -35,24 +35,24 @@ class ImageInput(NamedTuple):
     sides: tuple[int, ...]
 
 
-def read(path: Path, about: ModelMetadata) -> ImageInput:
+def read(path: Path, metadata: ModelMetadata) -> ImageInput:
     """Read a file, or a folder with a DICOM series.
 
     Raises:
         DataError: it cannot be read, or does not fit the model.
         ConfigError: a package is missing.
     """
-    if about.kind != "image":
+    if metadata.kind != "image":
         raise DataError(
-            f"{path}: the model takes {about.kind}s of shape {about.sample_shape}; give .npz, "
-            ".csv or .parquet files"
+            f"{path}: the model takes {metadata.kind}s of shape {metadata.sample_shape}; give "
+            ".npz, .csv or .parquet files"
         )
 
     def work() -> Reply:
         file = image_formats.opened(path)
-        x = _decoded(file, about)
+        x = _decoded(file, metadata)
         facts = {
-            "notes": [*file.notes, *_differences(file, about)],
+            "notes": [*file.notes, *_differences(file, metadata)],
             "grid": file.grid and (file.grid.shape, file.grid.affine, file.grid.oriented),
             "sides": file.shape[:-1],
         }
@@ -60,53 +60,55 @@ def read(path: Path, about: ModelMetadata) -> ImageInput:
 
     facts, (x,) = read_in_child(work, path, image_stack.stored_bytes(path))
     grid = Grid.from_affine(path, *facts["grid"]) if facts["grid"] else None
-    fitting, notes = _as_trained(x[np.newaxis], about, path)
+    fitting, notes = _as_trained(x[np.newaxis], metadata, path)
     remarks = tuple(f"{path}: {note}" for note in (*facts["notes"], *notes))
     return ImageInput(fitting, remarks, grid, tuple(facts["sides"]))
 
 
-def _decoded(file: ImageFile, about: ModelMetadata) -> NDArray[Any]:
+def _decoded(file: ImageFile, metadata: ModelMetadata) -> NDArray[Any]:
     """Decode a file in the form that the model takes. Raises DataError if it does not fit."""
-    channels, sides = about.sample_shape[-1], about.sample_shape[:-1]
+    channels, sides = metadata.sample_shape[-1], metadata.sample_shape[:-1]
     if file.picture and channels not in {1, 3}:
         raise DataError(
-            f"{file.path}: the model takes images of shape {about.sample_shape}; give .npz files"
+            f"{file.path}: the model takes images of shape {metadata.sample_shape}; give .npz files"
         )
-    if len(file.shape) != len(about.sample_shape) or (len(sides) == 3 and file.shape[:-1] != sides):
+    if len(file.shape) != len(metadata.sample_shape) or (
+        len(sides) == 3 and file.shape[:-1] != sides
+    ):
         raise DataError(
-            f"{file.path} has shape {file.shape}, the model takes {about.sample_shape}; bring it "
-            "into that form"
+            f"{file.path} has shape {file.shape}, the model takes {metadata.sample_shape}; bring "
+            "it into that form"
         )
-    x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, about.window)
-    if (x.dtype == np.uint8) != (about.dtype == "uint8"):
+    x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, metadata.window)
+    if (x.dtype == np.uint8) != (metadata.dtype == "uint8"):
         raise DataError(
-            f"{file.path} has {x.dtype} values, the model takes {about.dtype}; give files as those "
-            "of the training"
+            f"{file.path} has {x.dtype} values, the model takes {metadata.dtype}; give files as "
+            "those of the training"
         )
     return x
 
 
-def _differences(file: ImageFile, about: ModelMetadata) -> list[str]:
+def _differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
     """Return how a volume's grid differs from those of the training."""
     if len(file.shape) != 4:
         return []
     notes = []
     oriented = file.grid is not None and file.grid.oriented
-    if about.orientation and not oriented:
+    if metadata.orientation and not oriented:
         notes.append(
             "the model was trained on volumes that say how they lie in the patient, this one does "
             "not: it may be mirrored"
         )
-    if oriented and not about.orientation:
+    if oriented and not metadata.orientation:
         notes.append(
             "the model was trained on volumes that do not say how they lie in the patient (arrays, "
             "or files without orientation), this one does and is turned (z to the head, y to the "
             "front, x to the right): the answer is wrong unless they lie so too"
         )
-    if not about.spacings or not file.spacing:
+    if not metadata.spacings or not file.spacing:
         return notes
-    shares = np.abs(np.divide(about.spacings, file.spacing) - 1).max(axis=1)
-    nearest = about.spacings[int(shares.argmin())]
+    shares = np.abs(np.divide(metadata.spacings, file.spacing) - 1).max(axis=1)
+    nearest = metadata.spacings[int(shares.argmin())]
     if shares.min() > SPACING_TOLERANCE:
         notes.append(
             f"voxels of {_times(file.spacing)} mm (z, y, x), the model was trained on "
@@ -120,7 +122,7 @@ def _times(values: tuple[float, ...]) -> str:
 
 
 def _as_trained(
-    x: NDArray[Any], about: ModelMetadata, path: Path
+    x: NDArray[Any], metadata: ModelMetadata, path: Path
 ) -> tuple[NDArray[Any], list[str]]:
     """Return values in the training's dtype, real ones rounded if that is of whole numbers, and
     remarks.
@@ -128,12 +130,12 @@ def _as_trained(
     Raises DataError for values that it cannot hold.
     """
     notes = []
-    if x.dtype.kind == "f" and about.dtype != "float32":
+    if x.dtype.kind == "f" and metadata.dtype != "float32":
         rounded = np.rint(x)
         if (largest := float(np.abs(rounded - x).max(initial=0))) > 0:
             notes.append(
-                f"real numbers, rounded by up to {largest:.2g} to whole ones ({about.dtype}) as in "
-                "the training"
+                f"real numbers, rounded by up to {largest:.2g} to whole ones ({metadata.dtype}) as "
+                "in the training"
             )
         x = rounded
-    return image_arrays.as_type(x, about.dtype, str(path)), notes
+    return image_arrays.as_type(x, metadata.dtype, str(path)), notes

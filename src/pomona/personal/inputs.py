@@ -52,11 +52,11 @@ class Samples(NamedTuple):
 
 def read(
     samples: Any,
-    about: ModelMetadata,
+    metadata: ModelMetadata,
     id_column: str | None = None,
     client_column: str | int | None = None,
 ) -> Samples:
-    """Read samples as input for the model described by ``about``: of a file, by its path; or in
+    """Read samples as input for the model described by ``metadata``: of a file, by its path; or in
     memory: an array, tensor or list x (n, ...) as of ``.npz``, a frame of pandas, polars or pyarrow
     as of a table, or texts.
 
@@ -74,131 +74,134 @@ def read(
             missing ``id_column`` or ``client_column``.
         ConfigError: a package needed to read them is missing.
     """
-    beside = Beside(id_column, client_column)
+    extra = ExtraColumns(id_column, client_column)
     if not isinstance(samples, str | Path):
-        return _in_memory(samples, about, beside)
+        return _in_memory(samples, metadata, extra)
     path = Path(samples)
     suffix = path.suffix.lower()
     table = formats.format_of(path) is not None or (
         path.is_dir() and bool(formats.part_files(path))
     )
-    if beside != Beside() and not table:
+    if extra != ExtraColumns() and not table:
         column = id_column if client_column is None else client_column
         raise DataError(f"{path} has no columns; leave out the column {column!r}")
     match suffix:
         case ".npz":
-            return Samples(_array(npz.archive(path, ["x"])["x"], about))
-        case ".txt" if about.kind == "text":
+            return Samples(_array(npz.archive(path, ["x"])["x"], metadata))
+        case ".txt" if metadata.kind == "text":
             with reading(path):
                 texts = content(file(path), LONG)
-            codec = csv.encoding(texts, about.form)
+            codec = csv.encoding(texts, metadata.form)
             try:
-                whole = StringIO(texts.decode(codec), None)
+                stream = StringIO(texts.decode(codec), None)
             except UnicodeError as fault:
                 raise DataError(f"{path}: {csv.misread(fault, codec)}") from None
-            return Samples(encoded([line.rstrip("\n") for line in whole], about))
+            return Samples(encoded([line.rstrip("\n") for line in stream], metadata))
         case _ if table:
-            return _records(path, about, beside)
+            return _records(path, metadata, extra)
         case _:
-            image = image_inputs.read(path, about)
+            image = image_inputs.read(path, metadata)
             return Samples(image.x, "; ".join(image.notes), grid=image.grid, sides=image.sides)
 
 
-def encoded(texts: Sequence[str], about: ModelMetadata) -> NDArray[Any]:
+def encoded(texts: Sequence[str], metadata: ModelMetadata) -> NDArray[Any]:
     """Encode texts as token ids (n, T) int32, by the training vocabulary or tokenizer.
 
     Raises DataError if the model has neither, ConfigError if the tokenizer cannot be used.
     """
-    if known := about.tokenizer:
-        if known.vocabulary > about.vocabulary:
+    if tokenizer := metadata.tokenizer:
+        if tokenizer.vocabulary > metadata.vocabulary:
             raise DataError("the model's tokenizer has other tokens than the model; take another")
-        return known.encode(texts, about.input_shape[0], MEMORY_SHARE)
-    if not about.words:
+        return tokenizer.encode(texts, metadata.input_shape[0], MEMORY_SHARE)
+    if not metadata.words:
         raise DataError(
             "this model was not trained on words; give it arrays of what it was trained on"
         )
-    index = {word: number for number, word in enumerate(about.words, start=2)}
-    return text.encode(texts, index, about.input_shape[0], MEMORY_SHARE)
+    index = {w: number for number, w in enumerate(metadata.words, start=2)}
+    return text.encode(texts, index, metadata.input_shape[0], MEMORY_SHARE)
 
 
-class Beside(NamedTuple):
-    """Columns of a table that are no features: of the samples' names, and of their clients."""
+class ExtraColumns(NamedTuple):
+    """Columns of a table that are not features: of the samples' names, and of their clients."""
 
     id: str | None = None
     client: str | int | None = None
 
 
-def _in_memory(values: Any, about: ModelMetadata, beside: Beside) -> Samples:
-    if is_frame(values) and about.kind != "image":
-        return _records(Frame.from_table(values, "frame"), about, beside)
+def _in_memory(values: Any, metadata: ModelMetadata, extra: ExtraColumns) -> Samples:
+    if is_frame(values) and metadata.kind != "image":
+        return _records(Frame.from_table(values, "frame"), metadata, extra)
     x = python_values.array(values, "x")
-    if about.kind == "text" and x.ndim == 1 and x.dtype.kind in "UTO":
-        return Samples(encoded([str(one) for one in x], about))
+    if metadata.kind == "text" and x.ndim == 1 and x.dtype.kind in "UTO":
+        return Samples(encoded([str(value) for value in x], metadata))
     shape, note = x.shape[1:], ""
-    if about.kind == "image" and shape == about.input_shape != about.sample_shape:
+    if metadata.kind == "image" and shape == metadata.input_shape != metadata.sample_shape:
         x = np.moveaxis(x, 1, -1)
         note = f"x has its channels in axis 1 ({shape}), as in PyTorch; they are moved to the end"
-    return Samples(_array(python_values.stored(x, "x"), about), note)
+    return Samples(_array(python_values.stored(x, "x"), metadata), note)
 
 
-def _array(stored: NamedArray, about: ModelMetadata) -> NDArray[Any]:
+def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
     row = (
         (*stored.shape[1:], 1)
-        if about.kind == "image" and len(stored.shape) == 3
+        if metadata.kind == "image" and len(stored.shape) == 3
         else stored.shape[1:]
     )
-    if row != about.sample_shape:
-        many = "; give an array with one row for each sample" * (stored.shape == about.sample_shape)
+    if row != metadata.sample_shape:
+        hint = "; give an array with one row for each sample" * (
+            stored.shape == metadata.sample_shape
+        )
         raise DataError(
-            f"{stored.source}: samples have shape {row}, the model takes {about.sample_shape}{many}"
+            f"{stored.source}: samples have shape {row}, the model takes "
+            f"{metadata.sample_shape}{hint}"
         )
-    if about.kind == "image":
+    if metadata.kind == "image":
         x = image_arrays.gathered([stored], MEMORY_SHARE)
-        return image_arrays.as_type(x, about.dtype, stored.source)
-    if about.kind == "table":
+        return image_arrays.as_type(x, metadata.dtype, stored.source)
+    if metadata.kind == "table":
         x = npz.rows([stored], MEMORY_SHARE)
-        return (x - np.array(about.preprocessing.offsets) if about.preprocessing else x).astype(
-            np.float32
-        )
+        return (
+            x - np.array(metadata.preprocessing.offsets) if metadata.preprocessing else x
+        ).astype(np.float32)
     if stored.dtype.kind not in "iu":
         raise DataError(
             f"{stored.source} is {stored.dtype}; tokens are whole numbers from 0 to "
-            f"{about.vocabulary - 1}"
+            f"{metadata.vocabulary - 1}"
         )
     tokens = (
         concatenated([stored], row, np.int64, MEMORY_SHARE)
-        .clip(-1, about.vocabulary)
+        .clip(-1, metadata.vocabulary)
         .astype(np.int32)
     )
-    validation.inputs(tokens, about.kind, about.vocabulary, stored.source)
+    validation.inputs(tokens, metadata.kind, metadata.vocabulary, stored.source)
     return tokens
 
 
-def _records(path: Source, about: ModelMetadata, beside: Beside) -> Samples:
-    if about.kind == "image":
+def _records(path: Source, metadata: ModelMetadata, extra: ExtraColumns) -> Samples:
+    if metadata.kind == "image":
         raise DataError(
-            f"{path}: the model takes images of shape {about.sample_shape}; give image or .npz "
+            f"{path}: the model takes images of shape {metadata.sample_shape}; give image or .npz "
             "files"
         )
-    table = opened(path, about)
-    columns, note = _matched(table, about, beside)
+    table = opened(path, metadata)
+    columns, note = _matched(table, metadata, extra)
     if not len(table):
         raise DataError(f"{path} has no rows below its header; add one for each answer")
-    ids, clients = (() if column is None else cells_of(table, column) for column in beside)
-    if about.kind == "text":
-        return Samples(encoded(text.row_texts(table, columns), about), note, ids, clients)
-    x, notes = _numbers(table, columns, about)
+    ids, clients = (() if column is None else cells_of(table, column) for column in extra)
+    if metadata.kind == "text":
+        return Samples(encoded(text.row_texts(table, columns), metadata), note, ids, clients)
+    x, notes = _numbers(table, columns, metadata)
     notes = [*filter(None, [note]), *table.columns.notes, *(f"{path}: {note}" for note in notes)]
     return Samples(x, "; ".join(notes), ids, clients)
 
 
-def opened(path: Source, about: ModelMetadata) -> TableSource:
+def opened(path: Source, metadata: ModelMetadata) -> TableSource:
     """Open a file or frame with its format as in training. Raises as ``tables.source.opened``."""
-    return source.opened([path], about.form, lambda names: _names_columns(names, about))[0]
+    return source.opened([path], metadata.form, lambda names: _names_columns(names, metadata))[0]
 
 
 def _numbers(
-    table: TableSource, indices: Sequence[int], about: ModelMetadata
+    table: TableSource, indices: Sequence[int], metadata: ModelMetadata
 ) -> tuple[NDArray[Any], list[str]]:
     """Return the model's features (n, F) float32 of these columns, and remarks on cells unlike
     those in training.
@@ -206,9 +209,9 @@ def _numbers(
     Raises DataError for all columns with unreadable cells.
     """
     plain = tuple(TableColumn(name=table.names[i]) for i in indices)
-    columns = about.preprocessing.columns if about.preprocessing else plain
+    columns = metadata.preprocessing.columns if metadata.preprocessing else plain
     numeric = [i for i, column in zip(indices, columns, strict=True) if column.kind == "number"]
-    decimal, notes = cells.decimal_mark(table, numeric, about.form)
+    decimal, notes = cells.decimal_mark(table, numeric, metadata.form)
     require_cells(table, indices)
     raw, unread = cells.read([table], [decimal], indices, columns, MEMORY_SHARE)
     refuse(
@@ -216,10 +219,10 @@ def _numbers(
         [column.problem(len(table), table.location) for column in unread],
         ["use values like those in training; gaps are filled only if they were in training"],
     )
-    if about.preprocessing is None:
+    if metadata.preprocessing is None:
         return raw.x.astype(np.float32), notes
-    x = features.features(raw, about.preprocessing, MEMORY_SHARE)
-    return x, [*notes, *features.strangers(raw, about.preprocessing)]
+    x = features.features(raw, metadata.preprocessing, MEMORY_SHARE)
+    return x, [*notes, *features.strangers(raw, metadata.preprocessing)]
 
 
 def cells_of(table: TableSource, column: str | int) -> list[str]:
@@ -237,40 +240,41 @@ def cells_of(table: TableSource, column: str | int) -> list[str]:
 
 
 def _matched(
-    table: TableSource, about: ModelMetadata, beside: Beside
+    table: TableSource, metadata: ModelMetadata, extra: ExtraColumns
 ) -> tuple[tuple[int, ...], str]:
     """Return the indices of the model's columns, in the model's order, and what was assumed.
 
     Other columns of the training file (label, client) are ignored, so that the training file itself
-    is accepted, as are the columns ``beside``; for texts all other columns are ignored, as in
+    is accepted, as are the ``extra`` columns; for texts all other columns are ignored, as in
     training.
 
     Raises DataError for missing or unknown columns, or the wrong number of columns.
     """
-    layout = about.preprocessing.layout if about.preprocessing else ()
-    if table.header and about.read_columns:
-        return _by_name(table, about, beside), ""
+    layout = metadata.preprocessing.layout if metadata.preprocessing else ()
+    if table.header and metadata.read_columns:
+        return _by_name(table, metadata, extra), ""
     if not table.header and len(layout) == len(table.names):
-        return tuple(layout.index(name) for name in about.read_columns), ""
-    return _by_order(table, about)
+        return tuple(layout.index(name) for name in metadata.read_columns), ""
+    return _by_order(table, metadata)
 
 
-def _names_columns(cells: Sequence[str], about: ModelMetadata) -> bool:
+def _names_columns(cells: Sequence[str], metadata: ModelMetadata) -> bool:
     """Return whether a first line is a header: it contains a name that the model knows, or no
     number.
     """
-    words = {cell for cell in cells if not reads_as_number(cell)}
-    if words & {*about.read_columns, *about.others} or (
-        len(words) == len(cells) and not about.preprocessing
+    names = {cell for cell in cells if not reads_as_number(cell)}
+    if names & {*metadata.read_columns, *metadata.others} or (
+        len(names) == len(cells) and not metadata.preprocessing
     ):
         return True
-    return bool(about.read_columns) and {*about.read_columns} <= {*cells}  # names that are numbers
+    # names that are numbers
+    return bool(metadata.read_columns) and {*metadata.read_columns} <= {*cells}
 
 
-def _by_name(table: TableSource, about: ModelMetadata, beside: Beside) -> tuple[int, ...]:
-    missing = [name for name in about.read_columns if name not in table.names]
-    known = {*about.read_columns, *about.others, *map(str, beside), ""}  # "": row names
-    unknown = [name for name in table.names if about.kind == "table" and name not in known]
+def _by_name(table: TableSource, metadata: ModelMetadata, extra: ExtraColumns) -> tuple[int, ...]:
+    missing = [name for name in metadata.read_columns if name not in table.names]
+    expected = {*metadata.read_columns, *metadata.others, *map(str, extra), ""}  # "": row names
+    unknown = [name for name in table.names if metadata.kind == "table" and name not in expected]
     if missing or unknown:
         problems = [
             f"{reason} {listed(names, 8)}"
@@ -280,19 +284,23 @@ def _by_name(table: TableSource, about: ModelMetadata, beside: Beside) -> tuple[
         remedy = "; name a column of identifiers with --id, leave out others" if unknown else ""
         raise DataError(
             f"{table.path} has other columns than the model: {'; '.join(problems)}; "
-            f"the model takes {listed(about.read_columns, 12)}{remedy}"
+            f"the model takes {listed(metadata.read_columns, 12)}{remedy}"
         )
-    return tuple(table.names.index(name) for name in about.read_columns)
+    return tuple(table.names.index(name) for name in metadata.read_columns)
 
 
-def _by_order(table: TableSource, about: ModelMetadata) -> tuple[tuple[int, ...], str]:
-    known = about.read_columns
-    count = (len(known) or about.input_shape[0]) if about.kind == "table" else max(1, len(known))
-    names = f" ({listed(known, 12)})" if known else ""
+def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, ...], str]:
+    columns = metadata.read_columns
+    count = (
+        (len(columns) or metadata.input_shape[0])
+        if metadata.kind == "table"
+        else max(1, len(columns))
+    )
+    names = f" ({listed(columns, 12)})" if columns else ""
     if len(table.names) != count:
         remedy = (
             "give a header with their names"
-            if known
+            if columns
             else "give these alone, in the order of the training"
         )
         raise DataError(

@@ -92,13 +92,13 @@ def _stem(source: Path) -> str:
 
 
 def _archive(masks: Sequence[PredictedMask]) -> bytes:
-    packed = BytesIO()
+    buffer = BytesIO()
     arrays: dict[str, Any] = {"masks": np.stack([mask.classes for mask in masks])}
     grids = [mask.grid for mask in masks if mask.grid is not None]
     if len(grids) == len(masks):
         arrays["affines"] = np.stack([grid.turned_matrix for grid in grids])
-    np.savez_compressed(packed, **arrays)
-    return packed.getvalue()
+    np.savez_compressed(buffer, **arrays)
+    return buffer.getvalue()
 
 
 def _nifti(mask: PredictedMask, packed: bool) -> bytes:
@@ -132,6 +132,6 @@ def _png(mask: PredictedMask) -> bytes:
     from PIL import Image
 
     rows, columns = mask.sides
-    out = BytesIO()
-    Image.fromarray(nearest(mask.classes, (columns, rows))).save(out, "PNG")
-    return out.getvalue()
+    buffer = BytesIO()
+    Image.fromarray(nearest(mask.classes, (columns, rows))).save(buffer, "PNG")
+    return buffer.getvalue()

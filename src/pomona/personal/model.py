@@ -32,18 +32,18 @@ PIXELS_AT_ONCE = 2**20  # of the masks returned
 
 
 def save(
-    path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, named: tuple[str, str]
+    path: Path, model: dict[str, Tensor], scenario: Scenario, client: int, headline: tuple[str, str]
 ) -> None:
     """Write one model with all that is needed to use it. Raises OSError."""
-    model_file.write(path, model, metadata(scenario, client, named))
+    model_file.write(path, model, metadata(scenario, client, headline))
 
 
-def metadata(scenario: Scenario, client: int, named: tuple[str, str]) -> ModelMetadata:
+def metadata(scenario: Scenario, client: int, headline: tuple[str, str]) -> ModelMetadata:
     """Return all that is needed to use a client's model: network, normalisation, names."""
     data, settings = scenario.dataset, scenario.config.data
     return ModelMetadata(
         client=scenario.names[client],
-        model=", ".join(named),
+        model=", ".join(headline),
         network=scenario.config.model.model_copy(update={"init": None, "init_sha256": None}),
         kind=data.kind,
         dtype=data.x.dtype.name,
@@ -128,7 +128,7 @@ class PersonalModel:
         assert result.network, "models in memory come with it"
         first, frozen = result.network
         prepared = result.about["preprocessing"]
-        about = first.model_copy(
+        metadata = first.model_copy(
             update={
                 "client": names[number],
                 "preprocessing": Preprocessing.model_validate(prepared[number % len(prepared)])
@@ -136,7 +136,7 @@ class PersonalModel:
                 else None,
             }
         )
-        return cls(model_file.network(about, {**result.models[number], **frozen}), about)
+        return cls(model_file.network(metadata, {**result.models[number], **frozen}), metadata)
 
     def outputs(self, x: Any) -> Tensor:
         """Return outputs (n, K) float32, logits or numbers in the units of the training data; for
@@ -161,8 +161,8 @@ class PersonalModel:
     def _samples(self, x: Any) -> NDArray[np.generic]:
         if isinstance(x, Samples):
             return x.x
-        form = (getattr(x, "dtype", None), getattr(x, "shape", ())[1:])
-        if isinstance(x, np.ndarray) and form == (self.about.dtype, self.about.sample_shape):
+        signature = (getattr(x, "dtype", None), getattr(x, "shape", ())[1:])
+        if isinstance(x, np.ndarray) and signature == (self.about.dtype, self.about.sample_shape):
             _require_offset(x, self.about)
             return x
         samples = read(x, self.about)
@@ -172,15 +172,19 @@ class PersonalModel:
 
     @torch.no_grad()
     def _outputs(self, x: NDArray[np.generic]) -> Tensor:
-        about = self.about
-        validation.inputs(x, about.kind, about.vocabulary, "samples")
-        if x.shape[1:] != about.sample_shape or x.dtype != about.dtype:
-            takes = f"the model takes {about.dtype} {about.sample_shape}"
+        metadata = self.about
+        validation.inputs(x, metadata.kind, metadata.vocabulary, "samples")
+        if x.shape[1:] != metadata.sample_shape or x.dtype != metadata.dtype:
+            expected = f"the model takes {metadata.dtype} {metadata.sample_shape}"
             raise DataError(
-                f"samples are {x.dtype} {x.shape[1:]}, {takes}; bring them into that form"
+                f"samples are {x.dtype} {x.shape[1:]}, {expected}; bring them into that form"
             )
-        parts = [self._pass(torch.from_numpy(np.array(part))) for part in self._batches(x)]
-        outputs = torch.cat(parts) if parts else torch.empty(0, *about.output_shape)
+        batch_outputs = [
+            self._pass(torch.from_numpy(np.array(batch))) for batch in self._batches(x)
+        ]
+        outputs = (
+            torch.cat(batch_outputs) if batch_outputs else torch.empty(0, *metadata.output_shape)
+        )
         if not outputs.isfinite().all():
             raise DataError(
                 "the model's outputs are not finite; the samples lie too far from those of its "
@@ -194,15 +198,16 @@ class PersonalModel:
         return (x[i : i + step] for i in range(0, len(x), step))
 
     def _pass(self, values: Tensor) -> Tensor:
-        about = self.about
-        if about.kind != "text":
-            values = (values.float() - torch.tensor(about.shift)) / torch.tensor(about.scale)
-            values = values.movedim(-1, 1) if about.kind == "image" else values
-        outputs = on_whole_images(self.module, about.network.patch)(values)
-        if not TASKS[about.targets].standardised:
+        metadata = self.about
+        if metadata.kind != "text":
+            values = (values.float() - torch.tensor(metadata.shift)) / torch.tensor(metadata.scale)
+            values = values.movedim(-1, 1) if metadata.kind == "image" else values
+        outputs = on_whole_images(self.module, metadata.network.patch)(values)
+        if not TASKS[metadata.targets].standardised:
             return outputs
         return (
-            outputs.double() * torch.tensor(about.target_scale) + torch.tensor(about.target_shift)
+            outputs.double() * torch.tensor(metadata.target_scale)
+            + torch.tensor(metadata.target_shift)
         ).float()
 
     def predict(self, x: Any) -> list[dict[str, Any]]:
@@ -220,21 +225,21 @@ class PersonalModel:
         predict = task_of(self.about.targets, self.about.edges).predict
         return [
             answer
-            for part in self._batches(self._samples(x))
-            for answer in predict(self._outputs(part), self.about.names)
+            for batch in self._batches(self._samples(x))
+            for answer in predict(self._outputs(batch), self.about.names)
         ]
 
 
-def _require_offset(x: NDArray[np.generic], about: ModelMetadata) -> None:
+def _require_offset(x: NDArray[np.generic], metadata: ModelMetadata) -> None:
     """Raise DataError for rows of a table in float32 from which an offset is not subtracted: their
     numbers are rounded by more than they differ.
     """
-    offsets = np.array(about.preprocessing.offsets if about.preprocessing else ())
+    offsets = np.array(metadata.preprocessing.offsets if metadata.preprocessing else ())
     if not len(x) or not offsets.any():
         return
     raw = (np.abs(x) > np.abs(offsets) / 2).all(axis=0) & (offsets != 0)
     if raw.any():
-        name = about.columns[int(raw.argmax())] if about.columns else int(raw.argmax())
+        name = metadata.columns[int(raw.argmax())] if metadata.columns else int(raw.argmax())
         raise DataError(
             f"x is float32, in which the values of column {name} lose their differences; give "
             "float64, as in training"

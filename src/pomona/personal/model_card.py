@@ -1,4 +1,4 @@
-"""A card beside each personal model: data, metrics, sources and hashes; uses and limits are written
+"""A card next to each personal model: data, metrics, sources and hashes; uses and limits are written
 by people.
 
 Names on it come from others: each is limited to one line, with Markdown escaped. A card contains no
@@ -33,7 +33,7 @@ from pomona.scenario import Scenario
 from pomona.storage.safetensors_stream import digest
 from pomona.tasks.survival import edge_name
 
-MOST = 20  # names listed
+MAX_NAMES = 20  # names listed
 
 
 SUFFIX = ".card.md"
@@ -42,7 +42,7 @@ FILE = "this model's file"  # among the hashes
 USES = "## Intended use"  # from here on a card belongs to people
 PEOPLE = f"""{USES}
 
-To be filled in: for whom, for which decision, beside what. Text from this heading on is kept when the card is
+To be filled in: for whom, for which decision, in addition to what. Text from this heading on is kept when the card is
 written again.
 
 ## Limits
@@ -74,7 +74,7 @@ class Card:
     """The content of a card, as input of the template."""
 
     client: str
-    about: Rows
+    facts: Rows
     samples: list[tuple[str, str, str]]
     measured: str
     figures: list[tuple[str, str, str, str]]
@@ -90,11 +90,11 @@ def card_of(
     path: Path,
     metrics: Mapping[str, Any],
     number: int | None,
-    done: int,
+    completed_rounds: int,
     sources: Sources,
     epsilon: float | None,
     hashes: Mapping[str, str],
-    kept: str = "",
+    best_note: str = "",
 ) -> Card:
     """Build the card of a client's headline model.
 
@@ -104,12 +104,12 @@ def card_of(
         path: its file.
         metrics: on the client's test samples, as in a ``final`` event; empty without samples.
         number: the round after which it was evaluated; None if it was not.
-        done: rounds of training so far.
+        completed_rounds: rounds of training so far.
         sources: the clients from which it learned.
         epsilon: the client's epsilon so far, None or infinite for no bound; ignored in a run
             without privacy.
         hashes: further hashes, by their subject.
-        kept: the round and metrics of the model in the file; empty for the last round, or if
+        best_note: the round and metrics of the model in the file; empty for the last round, or if
             unknown.
     """
     config = scenario.config
@@ -117,9 +117,12 @@ def card_of(
     rows = scenario.partition.clients[client]
     return Card(
         scenario.names[client],
-        _about(scenario, path, done),
-        [(part, *held(scenario.dataset, scenario.targets, getattr(rows, part))) for part in SPLITS],
-        _measured(config, number, kept) + _without_intervals(scenario, client, metrics)
+        _facts(scenario, path, completed_rounds),
+        [
+            (split, *sample_counts(scenario.dataset, scenario.targets, getattr(rows, split)))
+            for split in SPLITS
+        ],
+        _measured(config, number, best_note) + _without_intervals(scenario, client, metrics)
         if metrics
         else "Not measured: this client has no test samples.",
         figures(metrics),
@@ -130,7 +133,7 @@ def card_of(
     )
 
 
-def _about(scenario: Scenario, path: Path, done: int) -> Rows:
+def _facts(scenario: Scenario, path: Path, completed_rounds: int) -> Rows:
     """Return what the model is, and how it was trained."""
     config, method = scenario.config, scenario.config.method.method()
     patch, targets = config.model.patch, scenario.targets
@@ -145,30 +148,35 @@ def _about(scenario: Scenario, path: Path, done: int) -> Rows:
         ("network", f"{network}, {len(scenario.initial()):,} numbers trained, {frozen:,} frozen"),
         (
             "training",
-            f"{done} of {config.rounds} rounds, {steps}, {config.optimizer.name}, lr {config.lr}",
+            f"{completed_rounds} of {config.rounds} rounds, {steps}, {config.optimizer.name}, "
+            f"lr {config.lr}",
         ),
         ("seed", str(config.seed)),
         ("made with", f"Pomona {version('pomona')}"),
     ]
 
 
-def _measured(config: Config, number: int | None, kept: str) -> str:
-    """Describe the model that was measured; ``kept``: round and metrics of another in the file."""
-    model, when = config.method.method().card.headline
-    moment = "as received, before local training" if when == "received" else "after local training"
-    own = config.keep == "own_best"
-    whose = "the last round's model" if own else "this model"
-    said = f"Of {whose} ({model}, {moment}) on the client's own test samples, after round {number}."
-    if not own:
-        return said
+def _measured(config: Config, number: int | None, best_note: str) -> str:
+    """Describe the model that was measured; ``best_note``: round and metrics of another in the file."""
+    model, timing = config.method.method().card.headline
+    moment = (
+        "as received, before local training" if timing == "received" else "after local training"
+    )
+    own_best = config.keep == "own_best"
+    subject = "the last round's model" if own_best else "this model"
+    sentence = (
+        f"Of {subject} ({model}, {moment}) on the client's own test samples, after round {number}."
+    )
+    if not own_best:
+        return sentence
     earlier = (
         f"The file holds an earlier one where that was better on validation: keep = {config.keep}."
     )
-    return " ".join(filter(None, [said, earlier, kept]))
+    return " ".join(filter(None, [sentence, earlier, best_note]))
 
 
 def _without_intervals(scenario: Scenario, client: int, metrics: Mapping[str, Any]) -> str:
-    """Say why no metric has an interval; empty if one has."""
+    """Return the reason why no metric has an interval; empty if one has."""
     if "intervals" not in metrics:
         return " Intervals come with the last round."
     groups, rows = groups_of(scenario.dataset), scenario.partition.clients[client].test
@@ -182,40 +190,40 @@ def _without_intervals(scenario: Scenario, client: int, metrics: Mapping[str, An
 
 def _hashes(scenario: Scenario, path: Path) -> dict[str, str]:
     """Return the hashes of a model's file and of what it was made from, by subject."""
-    found = {FILE: files.sha256(path)}
+    hashes = {FILE: files.sha256(path)}
     if scenario.frozen:
-        found["its frozen part, in a separate file"] = digest(scenario.frozen)
-    if started := scenario.config.model.init_sha256:
-        found["the weights that training started from"] = started
-    return {**found, "the data": scenario.partition.recipe["fingerprint"]}
+        hashes["its frozen part, in a separate file"] = digest(scenario.frozen)
+    if init_sha256 := scenario.config.model.init_sha256:
+        hashes["the weights that training started from"] = init_sha256
+    return {**hashes, "the data": scenario.partition.recipe["fingerprint"]}
 
 
 def relationships(
-    info: Mapping[str, Sequence[float]], names: Sequence[str], shown: Presentation
+    info: Mapping[str, Sequence[float]], names: Sequence[str], presentation: Presentation
 ) -> dict[str, list[tuple[str, float]]]:
     """Return the weights of all clients by title, for quantities in a client's ``info`` with one
     per client.
     """
-    of_each = {name: values for name, values in info.items() if len(values) == len(names)}
-    words = {name: shown.quantity(name, len(names), len(names)) for name in of_each}
+    per_client = {name: values for name, values in info.items() if len(values) == len(names)}
+    quantities = {name: presentation.quantity(name, len(names), len(names)) for name in per_client}
     return {
-        words[name].title: list(zip(names, map(float, values), strict=True))
-        for name, values in of_each.items()
-        if words[name].kind == "matrix"
+        quantities[name].title: list(zip(names, map(float, values), strict=True))
+        for name, values in per_client.items()
+        if quantities[name].kind == "matrix"
     }
 
 
 def write(card: Card, path: Path) -> Path:
-    """Write a card beside its model's file, keeping what people wrote into an older one.
+    """Write a card next to its model's file, keeping what people wrote into an older one.
 
     Raises OSError.
     """
-    beside = path.with_name(path.stem + SUFFIX)
-    return publish(beside, [_template().render(card=card).encode(), _people(beside)])
+    card_path = path.with_name(path.stem + SUFFIX)
+    return publish(card_path, [_template().render(card=card).encode(), _people(card_path)])
 
 
 def write_of_export(model: Path, path: Path) -> Path | None:
-    """Write the card of a model's file beside its export, with the export's name and hash.
+    """Write the card of a model's file next to its export, with the export's name and hash.
 
     Returns None if the file has no card, or one of an earlier round. Raises OSError.
     """
@@ -285,10 +293,10 @@ def privacy_spent(scenario: Scenario, client: int, epsilon: float | None) -> str
         return f"Void: {void}."
     if epsilon is None or not isfinite(epsilon):
         return "No bound: noise was added, but epsilon is not finite."
-    whom = f", {said}" if (said := against(scenario.config)) else ""
+    scope = f", {adversary}" if (adversary := against(scenario.config)) else ""
     bound = (
         f"epsilon {epsilon:.4g} at delta {privacy.delta:g}, for {privacy.protects} of this "
-        f"client{whom}."
+        f"client{scope}."
     )
     if not scenario.unprotected_groups:
         return bound
@@ -301,7 +309,7 @@ def _learnt(method: str, sources: Sources) -> str:
     if not sources.received:
         return "None: no model was sent to any client."
     if sources.weights:
-        return f"{method} reports a weight for each client; the {MOST} largest are shown."
+        return f"{method} reports a weight for each client; the {MAX_NAMES} largest are shown."
     return (
         f"{method} reports no weight of a single client. Models of these took part: "
         f"{listed(sources.members)}."
@@ -310,21 +318,21 @@ def _learnt(method: str, sources: Sources) -> str:
 
 def _largest(weights: Sequence[tuple[str, float]]) -> Rows:
     ordered = sorted(weights, key=lambda pair: -abs(pair[1]))  # ties in the order of clients
-    return [(name, f"{value:.4g}") for name, value in ordered[:MOST]]
+    return [(name, f"{value:.4g}") for name, value in ordered[:MAX_NAMES]]
 
 
 def outputs(data: Dataset, targets: str) -> str:
     """Describe a network's outputs in words."""
     if data.edges:
-        ends = listed([edge_name(edge) for edge in data.edges])
-        return f"intervals of time that end at {ends}, in the unit of the data"
+        edges = listed([edge_name(edge) for edge in data.edges])
+        return f"intervals of time that end at {edges}, in the unit of the data"
     names = listed(data.classes or data.labels) or f"{data.n_outputs} outputs"
     if targets == "classes" and len(data.classes) == 2:
         return f"{names}; the outcome is {bounds.plain(data.classes[1], 40)}: AUPRC is of it"
     return names
 
 
-def held(data: Dataset, targets: str, rows: NDArray[np.int64]) -> tuple[str, str]:
+def sample_counts(data: Dataset, targets: str, rows: NDArray[np.int64]) -> tuple[str, str]:
     """Return the number of samples, and of those with each class, label or the event; empty for
     other targets.
     """
@@ -356,17 +364,17 @@ def figures(metrics: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 
 
 def _figure(
-    name: str, value: float | None, ends: Sequence[float | None] | None
+    name: str, value: float | None, interval: Sequence[float | None] | None
 ) -> tuple[str, str, str, str]:
     metric = metric_named(name) if is_own(name) else EVERY_METRIC.get(name)
     number = metric.number if metric else "{:,}".format
-    shown = "not defined" if value is None else number(value)
-    between = " to ".join(map(number, ends)) if ends and None not in ends else ""
+    text = "not defined" if value is None else number(value)
+    between = " to ".join(map(number, interval)) if interval and None not in interval else ""
     if metric is None:
-        return name.replace("_", " "), shown, between, ""
-    return metric.heading, shown, between, "higher" if metric.higher else "lower"
+        return name.replace("_", " "), text, between, ""
+    return metric.heading, text, between, "higher" if metric.higher else "lower"
 
 
 def listed(names: Sequence[str]) -> str:
     """List the first names, each bounded in length, and the number of further ones."""
-    return errors.listed([bounds.plain(name, 40) for name in names], MOST)
+    return errors.listed([bounds.plain(name, 40) for name in names], MAX_NAMES)

@@ -40,9 +40,9 @@ def frequencies(labels: NDArray[Any], width: int) -> Array:
 def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
     """Return the share of the most frequent class, and its name."""
     counts = np.bincount(labels)
-    most = int(counts.argmax())
-    name = classes[most] if most < len(classes) else str(most)
-    return float(counts[most] / counts.sum()), f"samples are of class {name!r}"
+    top = int(counts.argmax())
+    name = classes[top] if top < len(classes) else str(top)
+    return float(counts[top] / counts.sum()), f"samples are of class {name!r}"
 
 
 def _details(p: Array, labels: NDArray[Any], _: Resample) -> dict[str, Any]:

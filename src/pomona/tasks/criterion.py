@@ -27,7 +27,7 @@ def constants(
     names: Sequence[str],
     task: Task,
     width: int,
-    known: NDArray[Any],
+    common: NDArray[Any],
     train: Sequence[NDArray[Any]],
     test: Sequence[NDArray[Any]],
     judge: Judge,
@@ -44,30 +44,31 @@ def constants(
         names: of the metrics.
         task: of the targets.
         width: K, of the outputs.
-        known: training targets of all clients of round 1.
+        common: training targets of all clients of round 1.
         train: training targets of each client.
         test: test targets of each client.
         judge: computes a metric.
     """
-    given = {
+    constant_answers = {
         "own": [task.constant(labels, width) for labels in train],
-        "all": [task.constant(known, width)] * len(train),
+        "all": [task.constant(common, width)] * len(train),
     }
     samples = [len(labels) for labels in test]
 
     def figures(name: str, answers: Sequence[Array]) -> dict[str, Any]:
-        each = [
+        values = [
             judge(name, np.tile(fixed.astype(np.float32), (len(truth), 1)), truth)
             if len(truth)
             else None
             for fixed, truth in zip(answers, test, strict=True)
         ]
-        row = np.array([each], dtype=float)
+        row = np.array([values], dtype=float)
         pooled = defined(row_means(row, samples)[0]) if metric_named(name).pools else None
-        return {"clients": each, "mean": defined(row_means(row)[0]), "pooled": pooled}
+        return {"clients": values, "mean": defined(row_means(row)[0]), "pooled": pooled}
 
     return {
-        whose: {name: figures(name, answers) for name in names} for whose, answers in given.items()
+        scope: {name: figures(name, answers) for name in names}
+        for scope, answers in constant_answers.items()
     }
 
 
@@ -101,8 +102,8 @@ def require_per_sample(
             f"model.loss={name} fails on outputs of shape {shape}: {fault}"
         ) from fault
     if not isinstance(got, Tensor) or tuple(got.shape) != (2,):
-        what = f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
+        description = f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
         raise ConfigError(
-            f"model.loss={name} returned {what} for 2 samples; return one loss a sample, (2,): "
-            "reduction='none'"
+            f"model.loss={name} returned {description} for 2 samples; return one loss a sample, "
+            "(2,): reduction='none'"
         )

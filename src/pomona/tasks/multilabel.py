@@ -24,15 +24,15 @@ def frequencies(labels: NDArray[Any], width: int) -> Array:
     """Return logits of the label frequencies, with one more sample of each value (Laplace's rule):
     none is 0.
     """
-    ones = labels.sum(axis=0) + 1.0
-    return np.asarray(np.log(ones) - np.log(len(labels) + 2.0 - ones), dtype=float)
+    positives = labels.sum(axis=0) + 1.0
+    return np.asarray(np.log(positives) - np.log(len(labels) + 2.0 - positives), dtype=float)
 
 
 def commonest(labels: NDArray[Any], classes: Sequence[str]) -> tuple[float, str]:
     """Return the share of flags that have their label's most frequent value."""
     # By label: very common and very rare labels are both predictable without looking.
-    ones = (labels > 0.5).mean(axis=0)
-    return float(np.maximum(ones, 1 - ones).mean()), "flags are what their label most often is"
+    rates = (labels > 0.5).mean(axis=0)
+    return float(np.maximum(rates, 1 - rates).mean()), "flags are what their label most often is"
 
 
 def informative(targets: NDArray[Any]) -> int:
@@ -58,8 +58,8 @@ def _details(p: Array, flags: NDArray[Any], _: Resample) -> dict[str, Any]:
         "specificity": divide((~truth & ~guess).sum(axis=0), (~truth).sum(axis=0)),
         "f1": divide(2 * hits, actual + claimed),
     }
-    each = {name: [defined(value) for value in row] for name, row in figures.items()}
-    return {"labels": {"positives": actual.tolist(), **each}}
+    values = {name: [defined(value) for value in row] for name, row in figures.items()}
+    return {"labels": {"positives": actual.tolist(), **values}}
 
 
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:

@@ -23,10 +23,10 @@ def means(numbers: NDArray[Any], width: int) -> Array:
 
 def deviations(numbers: NDArray[Any], dataset: "Dataset") -> NDArray[np.float32]:
     """Return standardised targets (n, K), float32, as a network learns them."""
-    moved: Array = (np.asarray(numbers, dtype=float) - dataset.target_shift) / np.array(
+    standardised: Array = (np.asarray(numbers, dtype=float) - dataset.target_shift) / np.array(
         dataset.target_scale
     )
-    return moved.astype(np.float32)
+    return standardised.astype(np.float32)
 
 
 def _details(predicted: Array, truth: NDArray[Any], _: Resample) -> dict[str, Any]:

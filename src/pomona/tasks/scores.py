@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-MOST = 0.7
+IMBALANCE = 0.7
 """Share of one answer in the training labels above which accuracy depends more on the labels than
 on the model.
 """
@@ -53,12 +53,12 @@ class Choice:
 
 
 def choose(
-    asked: str | None, task: Task, labels: NDArray[Any], classes: Sequence[str] = ()
+    requested: str | None, task: Task, labels: NDArray[Any], classes: Sequence[str] = ()
 ) -> Choice:
     """Choose the metric of a run.
 
     Args:
-        asked: the user's choice.
+        requested: the user's choice.
         task: of the targets.
         labels: training targets of all clients: (N,) class numbers, or (N, K).
         classes: class names.
@@ -66,8 +66,8 @@ def choose(
     Raises:
         ConfigError: the user's choice is not defined for these targets.
     """
-    if asked is not None:
-        return Choice(require(asked, task))
+    if requested is not None:
+        return Choice(require(requested, task))
     usual = METRICS[task.usual]
     if task.commonest is None:
         return Choice(
@@ -80,7 +80,7 @@ def choose(
     if not labels.size:
         return Choice(usual)
     share, answer = task.commonest(labels, classes)
-    if share <= MOST:
+    if share <= IMBALANCE:
         return Choice(usual)
     rare = METRICS[RARE]
     return Choice(
@@ -99,7 +99,7 @@ def require(name: str, task: Task) -> Metric:
     if is_own(name):
         own(name.removeprefix("-"))
         return metric_named(name)
-    fitting = [known for known in METRICS if known in task.measures]
+    fitting = [m for m in METRICS if m in task.measures]
     if name not in METRICS:
         raise ConfigError(f"metric = {name!r}: {near(name, METRICS)}")
     if name not in fitting:
@@ -125,7 +125,7 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
     """
     truth = array(targets)
     if is_own(name):
-        return _own(name, task.natural(array(outputs)), truth) if len(truth) else None
+        return _own_metric(name, task.natural(array(outputs)), truth) if len(truth) else None
     return defined(
         measured(
             METRICS[name], task, task.natural(array(outputs)), truth, np.ones((1, len(truth)))
@@ -133,7 +133,7 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
     )
 
 
-def _own(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
+def _own_metric(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
     """Compute a user's own metric. Raises ConfigError if it is neither a finite number nor NaN."""
     try:
         value = own(name.removeprefix("-"))(predictions, targets)
@@ -201,17 +201,17 @@ def evaluate(
     judged = [metric for metric in metrics if metric != LOSS]
 
     def statistics(weights: Array) -> dict[str, Array]:
-        return {one.name: measured(one, task, predictions, truth, weights) for one in judged}
+        return {m.name: measured(m, task, predictions, truth, weights) for m in judged}
 
-    drawn = resample(statistics)
+    bootstrap = resample(statistics)
     once = np.ones((1, n))
-    point = {one.name: defined(measured(one, task, predictions, truth, once)[0]) for one in metrics}
+    point = {m.name: defined(measured(m, task, predictions, truth, once)[0]) for m in metrics}
     return {
         "samples": n,
         **point,
         **details,
         "intervals": {
-            **{one.name: drawn.get(one.name) for one in judged},
+            **{m.name: bootstrap.get(m.name) for m in judged},
             **{name: wilson(round(n * (point[name] or 0)), n) for name in task.proportions},
         },
     }
@@ -230,28 +230,28 @@ def confidence(
     """
     if is_own(name) or not len(answers[1]):
         return None
-    ends = full_metrics(answers, task, seed=seed, client=client)["intervals"].get(name)
-    return (ends[0], ends[1]) if ends else None
+    interval = full_metrics(answers, task, seed=seed, client=client)["intervals"].get(name)
+    return (interval[0], interval[1]) if interval else None
 
 
 def outcome_metrics(
     tested: Answers,
-    held_out: Answers | None,
+    validation: Answers | None,
     task: Task,
     *,
     seed: int,
     client: int,
     specificity: float | None,
 ) -> dict[str, Any]:
-    """Return ``outcomes``: metrics of each class or label at a threshold from ``held_out``; empty
+    """Return ``outcomes``: metrics of each class or label at a threshold from ``validation``; empty
     for numeric targets.
 
-    ``tested``, ``held_out``: of the test and of the validation samples. ``specificity``: as in
+    ``tested``, ``validation``: of the test and of the validation samples. ``specificity``: as in
     ``evaluate_outcomes``.
     """
     if not task.outcomes:
         return {}
-    chosen_on = _judged(held_out, task) if held_out else None
+    chosen_on = _judged(validation, task) if validation else None
     draws = partial(stream, seed, "bootstrap", client)
     return {
         "outcomes": evaluate_outcomes(
@@ -262,10 +262,10 @@ def outcome_metrics(
 
 def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return metrics, and those of outcomes, with None for every interval."""
-    found = {**figures, "intervals": dict.fromkeys(figures["intervals"])}
-    return found | (
-        {"outcomes": [without_intervals(one) for one in found["outcomes"]]}
-        if "outcomes" in found
+    result = {**figures, "intervals": dict.fromkeys(figures["intervals"])}
+    return result | (
+        {"outcomes": [without_intervals(outcome) for outcome in result["outcomes"]]}
+        if "outcomes" in result
         else {}
     )
 

@@ -51,8 +51,8 @@ def counts(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
 
     classes = outputs.shape[1]
     claimed, true = regions(outputs.argmax(1), classes), regions(targets, classes)
-    both, all_claimed, all_true = (claimed & true).sum(2), claimed.sum(2), true.sum(2)
-    return torch.cat([both, all_claimed - both, all_true - both], 1).float(), all_true
+    overlap, all_claimed, all_true = (claimed & true).sum(2), claimed.sum(2), true.sum(2)
+    return torch.cat([overlap, all_claimed - overlap, all_true - overlap], 1).float(), all_true
 
 
 def examined(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
@@ -78,10 +78,10 @@ def frequencies(masks: NDArray[Any], width: int) -> Array:
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:
     """Return ``mask``, the class number of each pixel, uint8, and ``pixels`` by class."""
     masks = outputs.argmax(1).cpu().numpy().astype(np.uint8)
-    each = [np.bincount(mask.ravel(), minlength=len(names)).tolist() for mask in masks]
+    pixels = [np.bincount(mask.ravel(), minlength=len(names)).tolist() for mask in masks]
     return [
         {"mask": mask, "pixels": dict(zip(names, row, strict=True))}
-        for mask, row in zip(masks, each, strict=True)
+        for mask, row in zip(masks, pixels, strict=True)
     ]
 
 

@@ -48,9 +48,9 @@ def sequences(targets: NDArray[Any], edges: Sequence[float]) -> NDArray[np.float
     The first row is 1 if the interval was reached and its end or the event in it was observed, the
     second 1 if the event was in it.
     """
-    passed, ended = m.passages(targets, np.asarray(edges, dtype=float))
+    passed, observed = m.passages(targets, np.asarray(edges, dtype=float))
     interval = np.arange(len(edges))
-    event = (interval == passed[:, np.newaxis]) & ended[:, np.newaxis]
+    event = (interval == passed[:, np.newaxis]) & observed[:, np.newaxis]
     return np.stack([(interval < passed[:, np.newaxis]) | event, event], axis=1).astype(np.float32)
 
 
@@ -89,8 +89,8 @@ def edge_name(edge: float) -> str:
     """
     text, single = str(float(edge)), np.float32(edge)
     rounded = float(single) == edge and not float(edge).is_integer()
-    long = sum(map(str.isdigit, text)) > DIGITS
-    return (str(single) if rounded and long else text).removesuffix(".0")
+    many_digits = sum(map(str.isdigit, text)) > DIGITS
+    return (str(single) if rounded and many_digits else text).removesuffix(".0")
 
 
 def _predict(
@@ -102,7 +102,7 @@ def _predict(
     """
     names = [edge_name(edge) for edge in edges]
     beyond = curves(outputs.numpy())
-    given = zip(beyond, m.risk(beyond).tolist(), strict=True)
+    rows = zip(beyond, m.risk(beyond).tolist(), strict=True)
     return [
         {
             "survival": dict(zip(names, row.tolist(), strict=True)),
@@ -112,29 +112,29 @@ def _predict(
             ),
             "risk": risk,
         }
-        for row, risk in given
+        for row, risk in rows
     ]
 
 
 @lru_cache(32)
 def within(edges: tuple[float, ...]) -> Task:
     """Return the task of a run whose intervals end at these edges (K,), ascending and above 0."""
-    at = np.array(edges, dtype=float)
+    times = np.array(edges, dtype=float)
     return Task(
         targets="survival",
         title="times to an event",
         output="interval",
         loss="pomona.models.losses:hazard_surprise",
         no_target=lambda width, _shape: np.zeros((2, width), np.float32),
-        held=lambda _width, _shape: np.zeros(2, np.float32),
-        learned=lambda held, dataset: sequences(held, dataset.edges),
+        stored_target=lambda _width, _shape: np.zeros(2, np.float32),
+        learned=lambda stored, dataset: sequences(stored, dataset.edges),
         natural=curves,
         measures={
             "c_index": m.c_index,
             "uno_c": m.uno_c,
-            "dynamic_auroc": partial(m.dynamic_auroc, at=at),
-            "integrated_brier": partial(m.integrated_brier, at=at),
-            "loss": partial(m.surprise, at=at),
+            "dynamic_auroc": partial(m.dynamic_auroc, at=times),
+            "integrated_brier": partial(m.integrated_brier, at=times),
+            "loss": partial(m.surprise, at=times),
         },
         usual="c_index",
         constant=lambda targets, _width: hazards(targets, edges),

@@ -25,7 +25,7 @@ Shape = tuple[int, ...]
 Resample = Callable[[Statistics], Mapping[str, Interval]]
 
 
-def _both(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
+def _identity(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
     return outputs, targets
 
 
@@ -50,7 +50,7 @@ class Task:
             ...)) -> (B,). It is imported on use, so that a report does not need PyTorch.
         no_target: number of outputs and shape of a sample -> a zero target as a network learns it,
             int64 or float32.
-        held: the same for a target as stored in a data set; None if both are the same.
+        stored_target: the same for a target as stored in a data set; None if both are the same.
         learned: stored targets, and their data set -> targets as a network learns them.
         natural: outputs -> predictions.
         measures: the metrics defined, each a mean over samples if its ``Metric.pools``, else a
@@ -59,7 +59,7 @@ class Task:
         usual: the default headline metric, unless the labels are imbalanced.
         constant: training targets (n, ...) and K -> the best constant outputs (K,).
         constantly: a client's constant answer, in words.
-        details: predictions, targets and ``Resample`` -> what an evaluation has besides
+        details: predictions, targets and ``Resample`` -> what an evaluation has in addition to
             ``measures``, as JSON values. It raises DivergedError for predictions that are not
             finite.
         predict: outputs and the names of outputs -> one answer per sample, as JSON values.
@@ -95,15 +95,15 @@ class Task:
     details: Callable[[Array, NDArray[Any], Resample], dict[str, Any]] = field(repr=False)
     predict: Callable[["Tensor", Sequence[str]], list[dict[str, Any]]] = field(repr=False)
     reduce: Callable[["Tensor", "Tensor"], tuple["Tensor", "Tensor"]] = field(
-        default=_both, repr=False
+        default=_identity, repr=False
     )
     examine: Callable[["Tensor", "Tensor"], tuple["Tensor", "Tensor"]] = field(
-        default=_both, repr=False
+        default=_identity, repr=False
     )
     output_shape: Callable[[int, Shape], Shape] = field(default=_flat, repr=False)
-    held: Callable[[int, Shape], NDArray[Any]] | None = field(default=None, repr=False)
+    stored_target: Callable[[int, Shape], NDArray[Any]] | None = field(default=None, repr=False)
     learned: Callable[[NDArray[Any], "Dataset"], NDArray[Any]] = field(
-        default=lambda held, _: held, repr=False
+        default=lambda stored, _: stored, repr=False
     )
     accuracy: Callable[["Tensor", "Tensor"], float] | None = field(default=None, repr=False)
     soften: Callable[["Tensor", float], "Tensor"] = field(
