@@ -121,7 +121,9 @@ def _plain(scenario: Scenario) -> str:
     requirements = config.method.method().card.needs
     if requirements.without_norms and not initial.norms:
         equivalent, layer = requirements.without_norms, "normalisation layer"
-    elif requirements.without_lora and not any(is_lora_factor(e.name, "B") for e in initial.parameters):
+    elif requirements.without_lora and not any(
+        is_lora_factor(e.name, "B") for e in initial.parameters
+    ):
         equivalent, layer = requirements.without_lora, "low-rank change (model.train.lora)"
     else:
         return ""

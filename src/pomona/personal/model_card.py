@@ -280,8 +280,8 @@ def _people(path: Path) -> bytes:
 
 def _heading(text: bytes) -> int:
     """Return where people's text begins in a card; its length if nowhere."""
-    found = re.search(rf"^{USES}\s*$".encode(), text, re.MULTILINE)
-    return found.start() if found else len(text)
+    heading = re.search(rf"^{USES}\s*$".encode(), text, re.MULTILINE)
+    return heading.start() if heading else len(text)
 
 
 def privacy_spent(scenario: Scenario, client: int, epsilon: float | None) -> str:
