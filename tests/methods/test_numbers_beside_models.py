@@ -180,7 +180,7 @@ def test_fednovas_length_of_any_number_of_steps_takes_no_time(steps):
 
 
 def test_fednova_names_nobody_for_the_rounding_of_many_steps(monkeypatch):
-    monkeypatch.setattr(fednova, "COUNTED", 50)
+    monkeypatch.setattr(fednova, "EXACT_STEPS", 50)
     server, state, uplink, rest = sent(
         FedNova(mu=0.01), uneven(777, 4), 1.0, batch_size=1, epochs=1, momentum=0.5
     )

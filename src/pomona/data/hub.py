@@ -42,7 +42,7 @@ def snapshot(repository_type: Literal["model", "dataset"], repository: str, revi
         DataError: it is not on this machine; the message has the command that fetches it.
     """
     if not REPOSITORY.fullmatch(repository):
-        raise ConfigError(f"{repository!r} is no repository of the Hub; write OWNER/NAME")
+        raise ConfigError(f"{repository!r} is not a repository of the Hub; write OWNER/NAME")
     folder = cache() / f"{repository_type}s--{repository.replace('/', '--')}"
     if not COMMIT.fullmatch(revision):
         raise ConfigError(

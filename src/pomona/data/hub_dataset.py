@@ -91,7 +91,7 @@ def _subset_files(name: str, root: Path, subset: str) -> list[Path]:
 
 
 def _tops(paths: Sequence[Path]) -> list[str]:
-    """Return the first folder of each path; of files beside the folders ``.``."""
+    """Return the first folder of each path; of files next to the folders ``.``."""
     return [path.parts[0] if len(path.parts) > 1 else "." for path in paths]
 
 

@@ -197,7 +197,7 @@ def _by_name(split: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(settings: InMemory) -> Dataset:
-    """Return the data beside the settings.
+    """Return the data separately from the settings.
 
     Raises DataError if there are none, as in another process than the one that made them.
     """

@@ -1,4 +1,4 @@
-"""Frames of a Python program with their labels beside them, as tables of a run.
+"""Frames of a Python program with their labels next to them, as tables of a run.
 
 Columns of several frames meet by name, as those of several files do; so do rows: labels, clients
 and groups that are columns of pandas have the index of their frame.
@@ -59,14 +59,14 @@ def require_all_frames(every_rows: Sequence[Rows]) -> bool:
 
 
 def with_labels(
-    rows: Rows, settings: Mapping[str, Any], beside: Mapping[str, Sequence[str]] | None = None
+    rows: Rows, settings: Mapping[str, Any], extra: Mapping[str, Sequence[str]] | None = None
 ) -> tuple[Frame, dict[str, Any]]:
     """Return a frame with its labels as further columns, and the settings that name them.
 
     Args:
         rows: x is a frame.
         settings: of section ``data``, for names of classes and the type of targets.
-        beside: cells of further columns, by the setting that names each.
+        extra: cells of further columns, by the setting that names each.
 
     Raises:
         ConfigError: a setting that names a label column, although labels are given apart.
@@ -94,7 +94,7 @@ def with_labels(
     added: dict[str, Any] = (
         {"label_columns": names} if len(names) > 1 else {"label_column": names[0]}
     )
-    for key, names_of_rows in (beside or {}).items():
+    for key, names_of_rows in (extra or {}).items():
         added[key] = _free(key.removesuffix("_column"), names_in_use)
         columns[added[key]] = [*names_of_rows]
     return Frame.from_table(rows.x, rows.location() or "x", columns), added

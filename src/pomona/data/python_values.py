@@ -48,7 +48,7 @@ def array(values: Any, source: str) -> NDArray[Any]:
         converted = np.asarray(values)
     except (ValueError, TypeError, RuntimeError) as fault:
         raise DataError(
-            f"{source}: {type(values).__name__} is no array ({fault}); give one"
+            f"{source}: {type(values).__name__} is not an array ({fault}); give one"
         ) from None
     if not converted.ndim:
         raise DataError(

@@ -305,7 +305,7 @@ class CsvForm(TextEncoding, DecimalMark):
     Attributes:
         separator: Separator of cells; if unset, a comma, or, if line 1 has none, the one of
             semicolon, tab and bar (else the blank) that lines 1 and 2 have equally often,
-            or line 2 once more, as R writes row names.
+            or line 2 again, as R writes row names.
     """
 
     separator: Separator | None = None

@@ -396,7 +396,9 @@ def _subset(rows: Rows | Copies, positions: Sequence[int]) -> Rows | Copies:
     """Return the part of some receivers, without rows of no use to them."""
     subset = rows.select(positions)
     if isinstance(subset, Copies):
-        return Copies(cast(StoreBank, subset.bank).only(subset.index), subset.index, subset.came)
+        return Copies(
+            cast(StoreBank, subset.bank).only(subset.index), subset.index, subset.received
+        )
     if isinstance(cast(object, subset.bank), _Stored):
         return subset
     used, index = subset.index.unique(return_inverse=True)

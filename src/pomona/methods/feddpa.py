@@ -20,7 +20,7 @@ changes it is FedAvg, to the bit, and a run reports it.
 
 Differs from the paper: that mixes the two for each test sample, c being proportional to the mean
 cosine of its representation with those of some training samples, since a client may also meet tasks
-of others. Such a mixture is no row of parameters, and no model file could hold it: here c is one
+of others. Such a mixture is not a row of parameters, and no model file could store it: here c is one
 number, in training as in published code, whose default is 0.5 too. FedDPA-F, which trains the own
 change after the last round, is left out. The own change is trained from the first round on, in
 published code from the second. The paper's text was not at hand beyond its abstract: this follows

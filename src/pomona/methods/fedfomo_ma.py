@@ -85,7 +85,7 @@ def evaluate_means(
 ) -> Evaluation:
     """Apply eq. 14: the loss of the mean without each model; the client computes the mean without
     its own. A gain that is not finite counts for nothing; without a finite loss of the mean the
-    client goes on from its own model.
+    client starts from its own model.
     """
     mean, offer, uploaded = received["mean"], received["models"], received["uploaded"]
     count = uploaded.sum(1, keepdim=True)

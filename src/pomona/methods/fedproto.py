@@ -16,7 +16,7 @@ network too: -|z - C_k|^2 is linear in z up to a term that all classes share, so
 class without a mean is never its answer.
 
 Differs from the paper: its equation 6 divides a class's mean by the number of clients that have the
-class once more. Differs from published code: that counts clients that have a class alike
+class again. Differs from published code: that counts clients that have a class alike
 (``weigh = "clients"``), averages features while the model still moves over the epoch, and forgets
 a class that nobody in the cohort has. PFLlib averages over all epochs and ends up with these models
 if it takes the means after training, by a function that it does not call. R is that code's mean over samples and features. It prints the

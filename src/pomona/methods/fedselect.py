@@ -16,9 +16,9 @@ shared again. Named models: ``personal`` is v_i, as received and trained. p = 0 
 FedAvg-local, to the bit.
 
 Differs from published code: that grows masks by p = 0.25 every third round (0.1 a round is about
-that), by the change since the last growth, in weights alone, and shares a parameter once more after
+that), by the change since the last growth, in weights alone, and shares a parameter again after
 choosing it; there alpha is only looked at before growth, passes alternate by epoch, and clients
-count alike. The paper's algorithm was not at hand: what is said here of p, alpha and the order is
+count alike. The paper's algorithm was not at hand: what is stated here about p, alpha and the order is
 that of its code.
 """
 

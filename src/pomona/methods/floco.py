@@ -18,7 +18,7 @@ stay with the whole simplex. With one corner this is FedAvg, to the bit.
 
 The equations are those of the published code; the paper's text was not at hand. Differs from the
 paper: Floco+, which adds Ditto, is left out. Differs from published code: that sends
-every client's model once more at round tau for the centres; draws points of a region that may lie
+every client's model a second time at round tau for the centres; draws points of a region that may lie
 outside the simplex, here points on the way from b_i to one drawn from the simplex; and has one bias,
 here a corner is a whole layer. From the same models the centres are those of that code, to the bit
 (30 random draws). The first corner starts as the initial last layer, the others are drawn as it was.

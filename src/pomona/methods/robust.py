@@ -134,7 +134,7 @@ class Robust:
         if not self.allowed or not settings.robust_liars or self.allowed(settings, n):
             return None
         return (
-            f"of {n} clients this rule allows for no liar, whatever robust_liars says; take another "
+            f"of {n} clients this rule tolerates no liar, whatever the value of robust_liars; take another "
             "rule, or more clients"
         )
 

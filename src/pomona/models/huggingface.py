@@ -65,7 +65,7 @@ def resolved(settings: ModelSettings) -> ModelSettings:
     ``model.args`` take precedence over the folder's keys. A folder that is called like a type is
     written as a path: ``transformers:./vit``.
 
-    Raises ConfigError if the folder's file is missing or is none of a known type.
+    Raises ConfigError if the folder's file is missing, or not of a known type.
     """
     source = settings.name.removeprefix(PREFIX)
     if not settings.name.startswith(PREFIX) or source in (*IMAGES, *TEXTS):

@@ -71,7 +71,7 @@ def check_classes_per_client(requested: int, available: int) -> None:
 
 
 def check_uneven(balanced: bool, draw: str) -> None:
-    """Raise ConfigError for equal shares asked of a draw that has its own."""
+    """Raise ConfigError for equal shares in a draw that has shares of its own."""
     if balanced:
         raise ConfigError(
             f"partition.draw = {draw} has shares of its own; leave out partition.balanced"

@@ -122,7 +122,7 @@ def _nifti(mask: PredictedMask, packed: bool) -> bytes:
 
 
 def _right_angled(grid: Grid) -> bool:
-    """Return whether a qform can say how a grid lies: it has no shear."""
+    """Return whether a qform can store a grid's position: it has no shear."""
     steps = grid.matrix[:3, :3] / np.linalg.norm(grid.matrix[:3, :3], axis=0)
     return bool(np.abs(steps.T @ steps - np.eye(3)).max() < 1e-4)
 

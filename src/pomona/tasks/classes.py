@@ -22,7 +22,7 @@ def probabilities(outputs: NDArray[Any]) -> Array:
     values = np.asarray(outputs, dtype=float)
     if not values.size:
         return values
-    # the shares of infinite logits are no numbers: metrics say so, not NumPy
+    # shares of infinite logits are NaN: metrics report that, NumPy need not warn
     with np.errstate(invalid="ignore"):
         shares = np.exp(values - values.max(axis=1, keepdims=True))
         return np.asarray(shares / shares.sum(axis=1, keepdims=True))

@@ -96,7 +96,7 @@ def format_of(path: Path) -> Format | None:
 
 def part_files(folder: Path) -> list[Path]:
     """Return the table files in a folder and its folders, in order; hidden ones are left out, and
-    those with an underscore, which programs write beside their data.
+    those with an underscore, which programs write next to their data.
     """
     return [
         path

@@ -146,7 +146,7 @@ def _separator(first: str, second: str) -> str:
 
     The default is a comma. A semicolon, tab or bar, else a blank, is chosen if the first line has
     no comma, as spreadsheets write with a decimal comma, and both lines contain it equally often,
-    or the second once more: R writes row names without a name for their column.
+    or the second again: R writes row names without a name for their column.
     """
     if "," in first:
         return ","

@@ -164,7 +164,7 @@ def _empty_classes(root: Path, folders: set[Path], images: Sequence[FolderFile])
 def _unknown_classes(
     labels: Sequence[str], images: Sequence[FolderFile], classes: Names
 ) -> list[str]:
-    """Report folders whose name is no class of the training images."""
+    """Report folders whose name is not a class of the training images."""
     names = {normalize("NFC", name) for name in classes}
     unknown = {n: i.path.parent for n, i in zip(labels, images, strict=True) if n not in names}
     return [

@@ -92,21 +92,25 @@ def flattened(cells: Cells) -> list[str]:
     return capped(lines)
 
 
-def _flattened(cells: Cells, k: int, ends: tuple[float, float]) -> str:
+def _flattened(cells: Cells, k: int, limits: tuple[float, float]) -> str:
     """Describe the one cell of a column that flattens it; "" if there is none."""
     sample = without_gaps(np.concatenate([rows[:, k] for rows in cells.samples]))
-    far = float(max(ends, key=lambda end: abs(end - np.median(sample))))
-    others = sample[sample != far]
-    reach = FLAT * len(cells) ** 0.5 * (others.std() if len(others) else np.inf)
-    if len(others) < ENOUGH_ROWS or abs(far - np.median(others)) < reach or not others.std():
+    extreme = float(max(limits, key=lambda end: abs(end - np.median(sample))))
+    remaining = sample[sample != extreme]
+    reach = FLAT * len(cells) ** 0.5 * (remaining.std() if len(remaining) else np.inf)
+    if (
+        len(remaining) < ENOUGH_ROWS
+        or abs(extreme - np.median(remaining)) < reach
+        or not remaining.std()
+    ):
         return ""
     column = cells.column(k)
-    if (column == far).sum() > 1 or far in outside(column):
+    if (column == extreme).sum() > 1 or extreme in outside(column):
         return ""
     return (
-        f"{digits(far)} in row {int(np.argmax(column == far)) + 1} is so far from the others "
-        f"({digits(others.min())} to {digits(others.max())}) that they are next to equal once "
-        "columns are standardised; correct the cell, or leave it empty"
+        f"{digits(extreme)} in row {int(np.argmax(column == extreme)) + 1} is so far from the "
+        f"others ({digits(remaining.min())} to {digits(remaining.max())}) that they are next to "
+        "equal once columns are standardised; correct the cell, or leave it empty"
     )
 
 

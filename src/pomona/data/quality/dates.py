@@ -41,8 +41,8 @@ def _zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:
     if mixed := [name for name in names if name not in {*with_zone, *without_zone}]:
         text = f"some times of {listed(mixed, 3)} have a time zone, and some have none"
     elif without_zone:
-        without_any = listed(without_zone, 3)
-        text = f"times have a time zone at {listed(with_zone, 3)}, and none at {without_any}"
+        zoneless = listed(without_zone, 3)
+        text = f"times have a time zone at {listed(with_zone, 3)}, and none at {zoneless}"
     else:
         return []
     return [f"{text}: those with one are turned to UTC, the others are not; write all in one way"]
