@@ -173,7 +173,7 @@ def test_bad_values_are_named_by_client_and_row(x, y, said):
         (lambda: from_arrays(X, Y, SITE[:9]), "x has 60 rows but client has 9"),
         (lambda: from_arrays(X, Y, [*SITE[:59], None]), "row 59 names no client"),
         (lambda: from_arrays(3, Y), "x is a int; give an array"),
-        (lambda: from_arrays([[1], [2, 3]], Y), "x: list is no array"),
+        (lambda: from_arrays([[1], [2, 3]], Y), "x: list is not an array"),
         (lambda: from_arrays(np.ma.masked_invalid(X), Y), "x has masked cells"),
         (lambda: from_clients({}), "no client is given"),
         (lambda: from_clients({"a": X}), "client a, train: ndarray gives no pairs"),

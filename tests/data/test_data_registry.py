@@ -150,7 +150,7 @@ def test_own_functions():
         ("own_nan", "first row 1"),
         ("own_uneven", "x has 2 rows but .*y has 3"),
         ("own_objects", "give numbers"),
-        ("own_ragged", "own_ragged, x: list is no array"),
+        ("own_ragged", "own_ragged, x: list is not an array"),
         ("own_nothing", "returned NoneType"),
         ("own_targets", "not whole numbers"),
     ],
