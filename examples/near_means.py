@@ -70,9 +70,7 @@ CARD = base.Card(
     presentation=base.Presentation("Near class means"),
     paper="after Tan et al., AAAI 2022",
     summary="one global model, with features near the mean of their class",
-    exchange=base.Exchange(
-        "1, and means", "1, and means", "the data", "nothing", class_means.REVEALS
-    ),
+    exchange=base.Exchange("1 + means", "1 + means", "the data", "nothing", class_means.REVEALS),
     headline=("global", "received"),
     joining="newcomers and unseen clients start from the global model",
     privacy=base.PrivacyCost((base.Gradients(noised=False),), class_means.RELEASES),
