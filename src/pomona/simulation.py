@@ -61,8 +61,8 @@ from pomona.lifecycle import (
 from pomona.objective.training import Stage
 from pomona.personal.backdoor import backdoor
 from pomona.personal.collect import (
-    KeptByClients,
-    held_models,
+    ClientModels,
+    collect_models,
     save_cards,
     save_mask_examples,
     save_models,
@@ -356,7 +356,7 @@ def _finished_run(
             notes.callback,
             checkpoints,
         )
-        models = partial(KeptByClients, transport, config.clients, method.card.headline)
+        models = partial(ClientModels, transport, config.clients, method.card.headline)
         names = scenario.names
         metric, client_name = scenario.choice.metric, names.__getitem__
         loop = Loop(*parts, metric=metric, client_name=client_name, models=models)
@@ -368,7 +368,7 @@ def _finished_run(
                 save_mask_examples(out, transport, scenario, method.card.headline, best)
         totals = _collected(scenario, transport, record, method.card.headline, best)
         if not out:
-            held = held_models(transport, config.clients, method.card.headline, best)
+            held = collect_models(transport, config.clients, method.card.headline, best)
     notes.write(record)
     result = close_record(record, perf_counter() - began, **totals)
     if not out:

@@ -142,7 +142,7 @@ def test_a_picture_that_is_none_is_named_by_its_row(cache):
     ("files", "over", "message"),
     [
         ({"train.parquet": 0}, {"repository": ""}, "set data.repository"),
-        ({"train.parquet": 0}, {"repository": "../a"}, "no repository"),
+        ({"train.parquet": 0}, {"repository": "../a"}, "not a repository"),
         ({"train.parquet": 0}, {"revision": "main"}, f"a branch may move, .*here are: {COMMIT}"),
         ({"train.parquet": 0}, {"revision": ""}, "no revision"),
         ({"train.parquet": 0}, {"subset": "../.."}, "has no Parquet files in"),

@@ -8,7 +8,7 @@ import torch
 
 from pomona.metrics.overlap import dice, iou, mean_dice, surface_distances
 from pomona.tasks.scores import evaluate
-from pomona.tasks.segmentation import TASK, counts, examined
+from pomona.tasks.segmentation import TASK, counts, with_surfaces
 
 CLASSES = 3
 pytestmark = pytest.mark.filterwarnings(
@@ -114,7 +114,7 @@ def test_distance_of_a_shifted_square_and_of_nothing():
 def test_figures_of_a_last_model_have_distances_where_monai_is(monkeypatch):
     pytest.importorskip("monai")
     outputs, truth = random_maps(4, side=16)
-    full, pixels = examined(outputs, truth)
+    full, pixels = with_surfaces(outputs, truth)
     counted, same = counts(outputs, truth)
     assert torch.equal(full[:, : 3 * CLASSES], counted)
     assert torch.equal(pixels, same)
@@ -123,7 +123,7 @@ def test_figures_of_a_last_model_have_distances_where_monai_is(monkeypatch):
     assert found["regions"]["hd95"][0] is None
     assert found["regions"]["hd95"][1] > 0
     monkeypatch.setattr("pomona.metrics.overlap.find_spec", lambda _: None)
-    bare, _ = examined(outputs, truth)
+    bare, _ = with_surfaces(outputs, truth)
     assert torch.equal(bare, counted)
     without = evaluate(TASK, TASK.natural(bare.numpy()), pixels.numpy())
     assert found["regions"].keys() - without["regions"].keys() == {

@@ -79,8 +79,8 @@ def paper(
     """
     dr_round = relationships_round(round_, (DR_LR if dr_lr is None else dr_lr) * round_.decay)
     rows = (C, P, base.optimizer_state(C, round_), base.optimizer_state(P, round_), mixing.is_self)
-    for batch, c, p, vc, vp, mine in training.steps(round_.passes, *rows):
-        mixture = Mixture(p, mine, mixing.copies_of(len(c)), c)
+    for batch, c, p, vc, vp, self_row in training.steps(round_.passes, *rows):
+        mixture = Mixture(p, self_row, mixing.copies_of(len(c)), c)
         slopes = training.mixed_step(mixture, batch, vc, round_)
         base.optimizer_step(p, (slopes + mixing.penalty(p)) * mixing.members, vp, dr_round)
     return C, P, lambda: training.objective.mixtures(Mixture(P, mixing.is_self, mixing.copies, C))
@@ -104,10 +104,10 @@ def local(
     dr_round = relationships_round(round_, 1.0)
     states = base.optimizer_state(W, round_), base.optimizer_state(P, round_)
     rows = (W, P, *states, mixing.is_self, C, mixing.origins, rates)
-    for batch, w, p, vw, vp, mine, c, o, rate in training.steps(round_.passes, *rows):
+    for batch, w, p, vw, vp, self_row, c, o, rate in training.steps(round_.passes, *rows):
         C0 = mixing.copies_of(len(w))
         _, G = training.gradient(w, batch)
-        slopes = training.objective.products(Mixture(p, mine, C0, c), G) - (G * o).sum(
+        slopes = training.objective.products(Mixture(p, self_row, C0, c), G) - (G * o).sum(
             1, keepdim=True
         )
         slopes = (slopes + mixing.penalty(p)) * mixing.members
@@ -118,7 +118,7 @@ def local(
         base.optimizer_step(p, D, vp, dr_round)
         change = p - previous
         w.add_(
-            training.objective.mixtures(Mixture(change, mine, C0, c)).addcmul_(
+            training.objective.mixtures(Mixture(change, self_row, C0, c)).addcmul_(
                 change.sum(1, keepdim=True), o, value=-1
             )
         )
@@ -141,11 +141,11 @@ def mixture(C: Tensor, P: Tensor, mixing: Mixing) -> Tensor:
 
     def mix(C0: Tensor, c: Tensor, o: Tensor) -> Tensor:
         # Relative to the own core: the sum over others is exactly 0 in both cases.
-        apart = [
+        differences = [
             (q @ ((C0[k] if C0.dim() == 3 else C0) - c[k])).squeeze(0)
             for k, q in enumerate(other_weights)
         ]
-        return c + torch.stack(apart) + excess * (c - o)
+        return c + torch.stack(differences) + excess * (c - o)
 
     return base.chunked(mixing.copies).apply(mix, C, mixing.origins).compute()
 

@@ -129,12 +129,12 @@ def server(settings: CFL) -> base.Server:
         if not state.unit:
             state = replace(state, unit=unit(settings, updates))
         for cluster in state.labels[index].unique().tolist():
-            state = measured(state, cluster, updates)
+            state = with_norms(state, cluster, updates)
             complete = bool(torch.isin((state.labels == cluster).nonzero(), index).all())
             if (
                 round_.number > settings.warmup_rounds
                 and complete
-                and divided(settings, state, cluster)
+                and should_split(settings, state, cluster)
             ):
                 state = split(settings, state, cluster, updates)
         return averaged(state, uplink["model"], index)
@@ -195,7 +195,7 @@ def unit(settings: CFL, updates: Updates) -> Tensor:
     )
 
 
-def measured(state: Clusters, cluster: int, updates: Updates) -> Clusters:
+def with_norms(state: Clusters, cluster: int, updates: Updates) -> Clusters:
     """Return the state with a cluster's norms of this round."""
     norms = torch.stack(
         [updates.mean_norm(cluster), updates.norms[updates.labels == cluster].max()]
@@ -205,7 +205,7 @@ def measured(state: Clusters, cluster: int, updates: Updates) -> Clusters:
     )
 
 
-def divided(settings: CFL, state: Clusters, cluster: int) -> bool:
+def should_split(settings: CFL, state: Clusters, cluster: int) -> bool:
     """Apply the paper's test: near a stationary point of the cluster, but not of its members."""
     mean, largest = state.norms[cluster] / state.unit.clamp_min(torch.finfo(torch.float64).tiny)
     size = int((state.labels == cluster).sum())

@@ -142,8 +142,8 @@ def attracted(
         y = training.targets(index)
 
         def loss(outputs: Tensor, targets: Tensor, features: Tensor) -> Tensor:
-            apart = (features - means[y]) * has_mean[y].unsqueeze(1)
-            return plain(outputs, targets).mean() + weight * apart.square().mean()
+            offsets = (features - means[y]) * has_mean[y].unsqueeze(1)
+            return plain(outputs, targets).mean() + weight * offsets.square().mean()
 
         return loss
 

@@ -166,7 +166,7 @@ def client(settings: FedPAC) -> base.Client:
         columns = base.linear_head(training).columns
         W = insert_columns(received["model"], received["head"], columns)
         training.observe("personal", W, "received")
-        statistics = measured(training, W)
+        statistics = feature_statistics(training, W)
         losses = [
             class_means.attracted(training, *target, settings.lambda_)
             for target in zip(*class_means.received(received), strict=True)
@@ -187,7 +187,7 @@ def client(settings: FedPAC) -> base.Client:
     return base.Client(base.stateless, train)
 
 
-def measured(training: base.LocalTraining, W: Tensor) -> base.Uplink:
+def feature_statistics(training: base.LocalTraining, W: Tensor) -> base.Uplink:
     """Return the clients' class means and mean square of features under the received rows W (n,
     d).
     """

@@ -156,8 +156,8 @@ def spread(X: Float64) -> Float64:
 def energy(B: Float64) -> float:
     """Return the sum of |b_i - b_j|^-2 over pairs of points (n, M)."""
     first, second = np.triu_indices(len(B), 1)
-    apart = np.linalg.norm(B[first] - B[second], axis=1).clip(min=NEAREST)
-    return float((apart**-2.0).sum())
+    distances = np.linalg.norm(B[first] - B[second], axis=1).clip(min=NEAREST)
+    return float((distances**-2.0).sum())
 
 
 def client(M: int) -> base.Client:

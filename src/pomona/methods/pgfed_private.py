@@ -195,9 +195,9 @@ def offered(
     Gradients are (n, M + 1, d); the last place is the client's own, ``gradient`` (n, d).
     """
     offer, senders = received["gradients"], received["sent"].to(gradient.device)
-    index, mine = offer.index.to(gradient.device), ids.unsqueeze(1).to(gradient.device)
-    filled = torch.cat([index != mine, senders.gather(1, mine)], 1)
-    owners = torch.cat([index, mine], 1).masked_fill(~filled, senders.shape[1])
+    index, own_ids = offer.index.to(gradient.device), ids.unsqueeze(1).to(gradient.device)
+    filled = torch.cat([index != own_ids, senders.gather(1, own_ids)], 1)
+    owners = torch.cat([index, own_ids], 1).masked_fill(~filled, senders.shape[1])
     return owners, filled, torch.cat([offer.bank[offer.index], gradient.unsqueeze(1)], 1)
 
 

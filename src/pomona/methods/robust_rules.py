@@ -86,9 +86,9 @@ def geometric(G: Tensor, p: Tensor, steps: int, nu: float | None = None) -> Tens
     if not bool(G.any()):  # nobody has moved
         return p
     r = G.diagonal().sqrt()
-    usual = float(weighted_median(r, p))
-    a = p * shortening(r, START_RADIUS * usual)
-    min_distance = max(NEAREST, SMALLEST * usual if nu is None else nu)
+    typical = float(weighted_median(r, p))
+    a = p * shortening(r, START_RADIUS * typical)
+    min_distance = max(NEAREST, SMALLEST * typical if nu is None else nu)
     for _ in range(steps):
         r = distances(G, a)
         b, coincides = p / r.clamp_min(min_distance), r <= min_distance

@@ -125,9 +125,9 @@ def train(
         k.add_(1)
     training.observe("local", local, "trained")
 
-    went = steps * round_.lr
-    mean_gradient = (w - local) / went
-    delta = torch.where(went > 0, mean_gradient - c, 0.0)
+    distance = steps * round_.lr
+    mean_gradient = (w - local) / distance
+    delta = torch.where(distance > 0, mean_gradient - c, 0.0)
     return (
         SCAFFOLDState(state.control + delta),
         {"model_delta": local - w, "control_delta": delta},

@@ -141,7 +141,9 @@ def _client_rows(
             zip(assigned, train, strict=True), task.first_client
         )
     ]
-    training = [np.setdiff1d(rows, aside) for rows, aside in zip(train, validation, strict=True)]
+    training = [
+        np.setdiff1d(rows, held_out) for rows, held_out in zip(train, validation, strict=True)
+    ]
     targets = plan.targets or range(len(train))
     return tuple(ClientRows(training[i], validation[t], test[t]) for i, t in enumerate(targets))
 

@@ -123,7 +123,7 @@ def _classes(dataset: Dataset, partition: Partition, clients: Clients) -> Iterat
         return
     titles = _titles(dataset)
     splits: tuple[Split, ...] = ("train", "validation", "test")
-    counts = {split: _counted(dataset, partition, split) for split in splits}
+    counts = {split: _class_counts(dataset, partition, split) for split in splits}
     sizes = {
         split: np.array([len(getattr(c, split)) for c in partition.clients]) for split in splits
     }
@@ -170,7 +170,7 @@ def _titles(dataset: Dataset) -> NDArray[np.str_]:
     return np.array([f"{noun} {name}" for name in names])
 
 
-def _counted(dataset: Dataset, partition: Partition, split: Split) -> Counts:
+def _class_counts(dataset: Dataset, partition: Partition, split: Split) -> Counts:
     """Return (n, C) each client's rows of each class, with each label, or with an event."""
     if dataset.targets == "classes":
         return label_counts(partition, dataset, split)

@@ -60,11 +60,11 @@ def predict(
     first = PersonalModel.of(result, next(iter(names.values())), own_code)
     samples = read(source, first.about, id_column, column)
     clients = list(map(cell_values.name, samples.clients))
-    if strange := Counter(name for name in clients if name not in names):
+    if unknown := Counter(name for name in clients if name not in names):
         raise DataError(
-            f"{source}: {strange.total()} of {len(clients)} rows are of clients without a model "
-            f"here: {counted(strange)}; the run has {listed([*names])}; leave these rows out, or "
-            "answer all rows of a table by one client's model: --client NAME"
+            f"{source}: {unknown.total()} of {len(clients)} rows are of clients without a model "
+            f"here: {with_counts(unknown)}; the run has {listed([*names])}; leave these rows "
+            "out, or answer all rows of a table by one client's model: --client NAME"
         )
     answers: list[dict[str, Any]] = [{}] * len(clients)
     for name in dict.fromkeys(clients):
@@ -74,11 +74,13 @@ def predict(
         rows = [row for row, client in enumerate(clients) if client == name]
         for row, answer in zip(rows, model.predict(Samples(x[rows])), strict=True):
             answers[row] = {"client": name, **answer}
-    note = f"{source}: each row is answered by its own client's model: {counted(Counter(clients))}"
+    note = (
+        f"{source}: each row is answered by its own client's model: {with_counts(Counter(clients))}"
+    )
     return Answers(answers, samples.ids, (*filter(None, [samples.note]), note))
 
 
-def counted(numbers: Mapping[str, int]) -> str:
+def with_counts(numbers: Mapping[str, int]) -> str:
     """Return names with their numbers, in one phrase."""
     return listed([f"{name or '(no name)'} ({count})" for name, count in numbers.items()], 8)
 
@@ -131,6 +133,6 @@ def _foreign_rows(
         return []
     return [
         f"{table}: {foreign.total()} of {len(clients)} rows are of other clients than "
-        f"{model.about.client}, whose model answers: {counted(foreign)}; for each row its own "
+        f"{model.about.client}, whose model answers: {with_counts(foreign)}; for each row its own "
         f"client's model: pomona predict {run} {table}"
     ]

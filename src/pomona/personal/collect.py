@@ -25,7 +25,7 @@ from pomona.scenario import Scenario
 from pomona.storage.safetensors_stream import pieces
 
 
-class KeptByClients(Mapping[int, Mapping[str, Tensor]]):
+class ClientModels(Mapping[int, Mapping[str, Tensor]]):
     """The headline models that clients keep at present, fetched from them on access."""
 
     def __init__(self, transport: LocalTransport, clients: int, headline: tuple[str, str]) -> None:
@@ -51,7 +51,7 @@ class KeptByClients(Mapping[int, Mapping[str, Tensor]]):
         return [client for client, available in zip(every, has_model, strict=True) if available]
 
 
-def held_models(
+def collect_models(
     transport: LocalTransport, clients: int, headline: tuple[str, str], best: int
 ) -> dict[int, Mapping[str, Tensor]]:
     """Return the headline model of each client that has one; ``best``: the best common validation

@@ -20,7 +20,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs (B, *S), targets (B, ...))
 
 
 # (metric, outputs (n, K), targets)
-Judge = Callable[[str, NDArray[np.float32], NDArray[Any]], float | None]
+Score = Callable[[str, NDArray[np.float32], NDArray[Any]], float | None]
 
 
 def constants(
@@ -30,7 +30,7 @@ def constants(
     common: NDArray[Any],
     train: Sequence[NDArray[Any]],
     test: Sequence[NDArray[Any]],
-    judge: Judge,
+    score: Score,
 ) -> dict[str, Any]:
     """Return metric values of constant predictions on each client's test samples.
 
@@ -47,7 +47,7 @@ def constants(
         common: training targets of all clients of round 1.
         train: training targets of each client.
         test: test targets of each client.
-        judge: computes a metric.
+        score: computes a metric.
     """
     constant_answers = {
         "own": [task.constant(labels, width) for labels in train],
@@ -57,7 +57,7 @@ def constants(
 
     def figures(name: str, answers: Sequence[Array]) -> dict[str, Any]:
         values = [
-            judge(name, np.tile(fixed.astype(np.float32), (len(truth), 1)), truth)
+            score(name, np.tile(fixed.astype(np.float32), (len(truth), 1)), truth)
             if len(truth)
             else None
             for fixed, truth in zip(answers, test, strict=True)

@@ -48,7 +48,7 @@ def _details(p: Array, flags: NDArray[Any], _: Resample) -> dict[str, Any]:
     """
     require_finite(p)
     truth, guess, once = flags > 0.5, p > 0.5, np.ones((1, len(p)))
-    hits, actual, claimed = (truth & guess).sum(axis=0), truth.sum(axis=0), guess.sum(axis=0)
+    hits, actual, predicted = (truth & guess).sum(axis=0), truth.sum(axis=0), guess.sum(axis=0)
     columns = list(zip(p.T, truth.T, strict=True))
     figures: dict[str, Sequence[float] | Array] = {
         "accuracy": divide((truth == guess).sum(axis=0), len(p)),
@@ -56,7 +56,7 @@ def _details(p: Array, flags: NDArray[Any], _: Resample) -> dict[str, Any]:
         "auprc": [m.average_precision(*column, once)[0] for column in columns],
         "sensitivity": divide(hits, actual),
         "specificity": divide((~truth & ~guess).sum(axis=0), (~truth).sum(axis=0)),
-        "f1": divide(2 * hits, actual + claimed),
+        "f1": divide(2 * hits, actual + predicted),
     }
     values = {name: [defined(value) for value in row] for name, row in figures.items()}
     return {"labels": {"positives": actual.tolist(), **values}}

@@ -198,10 +198,10 @@ def evaluate(
     # a measure with two names has the last: the loss of numbers is their mse
     names = {measure: name for name, measure in task.measures.items()}.values()
     metrics = [EVERY_METRIC[name] for name in names]
-    judged = [metric for metric in metrics if metric != LOSS]
+    interval_metrics = [metric for metric in metrics if metric != LOSS]
 
     def statistics(weights: Array) -> dict[str, Array]:
-        return {m.name: measured(m, task, predictions, truth, weights) for m in judged}
+        return {m.name: measured(m, task, predictions, truth, weights) for m in interval_metrics}
 
     bootstrap = resample(statistics)
     once = np.ones((1, n))
@@ -211,7 +211,7 @@ def evaluate(
         **point,
         **details,
         "intervals": {
-            **{m.name: bootstrap.get(m.name) for m in judged},
+            **{m.name: bootstrap.get(m.name) for m in interval_metrics},
             **{name: wilson(round(n * (point[name] or 0)), n) for name in task.proportions},
         },
     }
@@ -219,7 +219,7 @@ def evaluate(
 
 def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dict[str, Any]:
     """Return ``evaluate`` of a model's outputs on a client's samples."""
-    return evaluate(task, *_judged(answers, task), partial(stream, seed, "bootstrap", client))
+    return evaluate(task, *_predictions(answers, task), partial(stream, seed, "bootstrap", client))
 
 
 def confidence(
@@ -251,11 +251,11 @@ def outcome_metrics(
     """
     if not task.outcomes:
         return {}
-    chosen_on = _judged(validation, task) if validation else None
+    chosen_on = _predictions(validation, task) if validation else None
     draws = partial(stream, seed, "bootstrap", client)
     return {
         "outcomes": evaluate_outcomes(
-            _judged(tested, task), chosen_on, draws, specificity=specificity
+            _predictions(tested, task), chosen_on, draws, specificity=specificity
         )
     }
 
@@ -270,6 +270,6 @@ def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _judged(answers: Answers, task: Task) -> Judged:
+def _predictions(answers: Answers, task: Task) -> Judged:
     outputs, targets = answers
     return task.natural(array(outputs)), array(targets)

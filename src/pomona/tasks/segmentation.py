@@ -50,21 +50,21 @@ def counts(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
     import torch
 
     classes = outputs.shape[1]
-    claimed, true = regions(outputs.argmax(1), classes), regions(targets, classes)
-    overlap, all_claimed, all_true = (claimed & true).sum(2), claimed.sum(2), true.sum(2)
-    return torch.cat([overlap, all_claimed - overlap, all_true - overlap], 1).float(), all_true
+    predicted, true = regions(outputs.argmax(1), classes), regions(targets, classes)
+    overlap, all_predicted, all_true = (predicted & true).sum(2), predicted.sum(2), true.sum(2)
+    return torch.cat([overlap, all_predicted - overlap, all_true - overlap], 1).float(), all_true
 
 
-def examined(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
+def with_surfaces(outputs: "Tensor", targets: "Tensor") -> tuple["Tensor", "Tensor"]:
     """Return ``counts`` and, if MONAI is installed, the distances between surfaces: (n, 5C)."""
     import torch
 
-    counted, true = counts(outputs, targets)
+    pixel_counts, true = counts(outputs, targets)
     if not surfaces_measurable():
-        return counted, true
-    claimed, numbers = (values.cpu().numpy() for values in (outputs.argmax(1), targets))
-    distances = torch.from_numpy(surface_distances(claimed, numbers, outputs.shape[1], TOLERANCE))
-    return torch.cat([counted, distances.to(counted)], 1), true
+        return pixel_counts, true
+    predicted, numbers = (values.cpu().numpy() for values in (outputs.argmax(1), targets))
+    distances = torch.from_numpy(surface_distances(predicted, numbers, outputs.shape[1], TOLERANCE))
+    return torch.cat([pixel_counts, distances.to(pixel_counts)], 1), true
 
 
 def frequencies(masks: NDArray[Any], width: int) -> Array:
@@ -100,7 +100,7 @@ TASK = Task(
     },
     predict=_predict,
     reduce=counts,
-    examine=examined,
+    examine=with_surfaces,
     output_shape=output_shape,
     soften=lambda outputs, temperature: (outputs / temperature).softmax(1),
 )
