@@ -87,7 +87,7 @@ def bounds(
 
 @lru_cache(1024)
 def length(steps: int, momentum: float, pull: float) -> float:
-    """Return |a|_1 of so many steps as a client counts it, to the bit for up to ``COUNTED``;
+    """Return |a|_1 of so many steps as a client counts it, to the bit for up to ``EXACT_STEPS``;
     ``pull`` is mu lr.
     """
     if not momentum and not pull:
