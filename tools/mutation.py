@@ -1,9 +1,9 @@
 """Mutation testing of the modules that privacy and sums rest on: one changed comparison, operator,
 constant, call or return at a time, and the tests that reach its line.
 
-    python tools/mutation.py                      # all modules of mutation.toml
-    python tools/mutation.py masks outvoted       # some, by a part of their path
-    python tools/mutation.py ledger --sample 40   # of each at most 40 mutants, drawn by --seed
+    python tools/mutation.py                          # all modules of mutation.toml
+    python tools/mutation.py masks outvoted           # some, by a part of their path
+    python tools/mutation.py privacy --marks "not slow and not long and not fuzz"
 
 Tests are collected once. A run of them tells which lines of a module each one reaches. For each
 mutant this process is forked, the function's code is replaced, and these tests are run, the last
@@ -15,7 +15,6 @@ What runs in processes of its own is not reached. A survivor is printed with its
 import argparse
 import ast
 import gc
-import io
 import json
 import os
 import resource
@@ -36,8 +35,6 @@ from typing import Any
 
 import pytest
 from _pytest.runner import runtestprotocol
-
-from pomona.core.rng import stream
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
@@ -88,12 +85,10 @@ def _changed(node: ast.AST, **fields: object) -> ast.AST:
     return new
 
 
-Replace = Callable[[ast.AST], None]
+Replaceable = tuple[tuple[str, ...], ast.AST, Callable[[ast.AST], None]]
 
 
-def nodes(
-    tree: ast.AST, outer: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], ast.AST, Replace]]:
+def nodes(tree: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[Replaceable]:
     """Nodes inside functions that are mutated: the names around each, and what replaces it.
 
     Left out: text and its numbers, annotations, docstrings, what a raise says.
@@ -101,17 +96,14 @@ def nodes(
     for field, value in ast.iter_fields(tree):
         if field in UNCHANGED and not (field == "args" and isinstance(tree, ast.Call)):
             continue
-        many = isinstance(value, list)
-        for i, node in enumerate(value if many else [value]):
+        for i, node in enumerate(value if isinstance(value, list) else [value]):
             if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr):
                 continue
             definition = isinstance(node, ast.FunctionDef | ast.ClassDef)
             if outer and not definition:
-                yield (
-                    outer,
-                    node,
-                    partial(value.__setitem__, i) if many else partial(setattr, tree, field),
-                )
+                many = isinstance(value, list)
+                replace = partial(value.__setitem__, i) if many else partial(setattr, tree, field)
+                yield outer, node, replace
             if not isinstance(node, ast.Raise):
                 yield from nodes(node, (*outer, node.name) if definition else outer)
 
@@ -134,18 +126,20 @@ def mutants(path: Path) -> Iterator[Mutant]:
         function = ".".join(names[: 2 if names[0] in classes else 1])
         for new in changes(node):
             replace(ast.fix_missing_locations(ast.copy_location(new, node)))
-            code = _code(compile(tree, str(path), "exec"), function)
+            codes = functions_in(compile(tree, str(path), "exec"))
             replace(node)
+            code = next((code for code in codes if code.co_qualname == function), None)
             if code and function not in classes:  # no field of a class
                 text = " ".join(f"{ast.unparse(node)[:90]} -> {ast.unparse(new)[:90]}".split())
                 yield Mutant(function, node.lineno, text, code)  # type: ignore[attr-defined]
 
 
-def _code(code: CodeType, name: str) -> CodeType | None:
-    inner = [c for c in code.co_consts if isinstance(c, CodeType)]
-    return next((c for c in inner if c.co_qualname == name), None) or next(
-        filter(None, (_code(c, name) for c in inner)), None
-    )
+def functions_in(code: CodeType) -> Iterator[CodeType]:
+    """The code of all functions and classes inside another."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from functions_in(constant)
 
 
 @dataclass
@@ -153,8 +147,6 @@ class Runner:
     """Takes over from pytest once the tests are collected."""
 
     modules: Sequence[str]
-    sample: int
-    seed: int
     unexplained: int = 0
 
     def pytest_collection(self) -> None:
@@ -181,13 +173,8 @@ class Runner:
         since, path, functions = time.monotonic(), ROOT / name, functions_of(str(ROOT / name))
         if failed := forked(lambda: first_failure([item for item, _, _ in tests[:40]]), 3600):
             raise SystemExit(f"{name}: {failed} passed, and now fails without a mutant")
-        drawn = [*mutants(path)]
-        total = len(drawn)
-        if self.sample < total:
-            order = stream(self.seed, "mutants").permutation(total)
-            drawn = [drawn[i] for i in order[: self.sample]]
-        survivors = explained = unreached = 0
-        for mutant in sorted(drawn, key=lambda m: m.line):
+        killed = survivors = 0
+        for mutant in mutants(path):
             seconds, chosen = 0.0, list[Any]()
             for item, spent, lines in tests:
                 if mutant.line in lines and (not chosen or seconds + spent <= MOST):
@@ -195,23 +182,17 @@ class Runner:
                     chosen.append(item)
             killer = forked(partial(run, functions, mutant, chosen), 10 * seconds + 30)
             if killer:
+                killed += 1
                 tests.sort(key=lambda test: test[0].nodeid != killer)
                 continue
             reason = SETTINGS["equivalent"].get(f"{mutant.function}: {mutant.text}")
-            survivors, unreached = survivors + 1, unreached + (not chosen)
-            explained += bool(reason)
+            self.unexplained += not reason
+            survivors += 1
             why = f"reason: {reason}" if reason else f"{len(chosen)} tests"
-            print(
-                f"  {path.name}:{mutant.line} {mutant.function}: {mutant.text} ({why})", flush=True
-            )
-        self.unexplained += survivors - explained
-        print(
-            f"{name}: killed {len(drawn) - survivors} of {len(drawn)} mutants"
-            + f" (drawn of {total}, seed {self.seed})" * (len(drawn) < total)
-            + f"; {survivors} survived, {explained} explained, {unreached} on lines that no test "
-            f"reaches; {time.monotonic() - since:.0f} s",
-            flush=True,
-        )
+            where = f"{path.name}:{mutant.line} {mutant.function}"
+            print(f"  {where}: {mutant.text} ({why})", flush=True)
+        seconds = time.monotonic() - since
+        print(f"{name}: killed {killed} of {killed + survivors}; {seconds:.0f} s", flush=True)
 
 
 def forked(act: Callable[[], str], seconds: float) -> str:
@@ -223,10 +204,8 @@ def forked(act: Callable[[], str], seconds: float) -> str:
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
             signal.alarm(int(20 * seconds))  # of what waits for ever
-            silent = os.open(os.devnull, os.O_RDWR)
             for handle in (0, 1, 2):
-                os.dup2(silent, handle)
-            sys.stdout = sys.stderr = io.StringIO()
+                os.dup2(os.open(os.devnull, os.O_RDWR), handle)
             with os.fdopen(writer, "w") as out:
                 out.write(act())
             status = 0
@@ -241,23 +220,21 @@ def forked(act: Callable[[], str], seconds: float) -> str:
 
 def reach(files: list[str], items: list[Any]) -> dict[str, tuple[float, dict[str, list[int]]]]:
     """Seconds of each test that passes, and the lines of each file that it reaches."""
+    lines = defaultdict[str, set[int]](set)
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if (file := frame.f_code.co_filename) not in files:
+            return None
+        lines[file].add(frame.f_lineno)
+        return trace
+
     reached = {}
     for item in items:
-        lines: dict[str, set[int]] = {file: set() for file in files}
-
-        def local(frame: Any, event: str, _: Any, lines: dict[str, set[int]] = lines) -> Any:
-            lines[frame.f_code.co_filename].add(frame.f_lineno)
-            return local
-
-        def trace(frame: Any, event: str, _: Any, local: Any = local) -> Any:
-            return local(frame, event, _) if frame.f_code.co_filename in files else None
-
+        lines.clear()
         since = time.process_time()
         sys.settrace(trace)
-        try:
-            failed = first_failure([item])
-        finally:
-            sys.settrace(None)
+        failed = first_failure([item])
+        sys.settrace(None)
         seconds = time.process_time() - since
         reached[item.nodeid] = seconds, {k: sorted(v) for k, v in lines.items() if not failed}
     return reached
@@ -296,8 +273,6 @@ def main() -> int:
     """Mutate the modules whose path has one of the words, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", default=[""])
-    parser.add_argument("--sample", type=int, default=10**6)
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--marks", default="not slow and not fuzz")
     asked = parser.parse_args()
     modules, tests = list[str](), set[str]()
@@ -305,7 +280,7 @@ def main() -> int:
         if named := [m for m in group["modules"] if any(word in m for word in asked.words)]:
             modules += named
             tests |= {*group["tests"]}
-    runner = Runner(modules, asked.sample, asked.seed)
+    runner = Runner(modules)
     os.chdir(ROOT)
     options = ["-q", "-s", "-p", "no:cacheprovider", "-m", asked.marks]
     pytest.main([*options, *sorted(tests)], plugins=[runner])
