@@ -161,7 +161,11 @@ class Runner:
         for name in self.modules:
             import_module(name.partition("src/")[2].removesuffix(".py").replace("/", "."))
         files = [str(ROOT / name) for name in self.modules]
-        reached = json.loads(forked(lambda: json.dumps(reach(files, session.items)), 7200))
+        text = forked(lambda: json.dumps([reach(files, session.items), [*sys.modules]]), 7200)
+        reached, imported = json.loads(text)
+        for name in imported:
+            with suppress(Exception):  # once, and not again in each fork
+                import_module(name)
         items = sorted(session.items, key=lambda i: float(reached[i.nodeid][0]))
         for name, file in zip(self.modules, files, strict=True):
             tests = [(i, reached[i.nodeid][0], reached[i.nodeid][1].get(file, ())) for i in items]
