@@ -161,6 +161,7 @@ class Runner:
         for name in self.modules:
             import_module(name.partition("src/")[2].removesuffix(".py").replace("/", "."))
         files = [str(ROOT / name) for name in self.modules]
+        session.config._tmp_path_factory.getbasetemp()  # one for all forks
         text = forked(lambda: json.dumps([reach(files, session.items), [*sys.modules]]), 7200)
         reached, imported = json.loads(text)
         for name in imported:
