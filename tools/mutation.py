@@ -287,7 +287,7 @@ def main() -> int:
             tests |= {*group["tests"]}
     runner = Runner(modules)
     os.chdir(ROOT)
-    options = ["-q", "-s", "-p", "no:cacheprovider", "-m", asked.marks]
+    options = ["-q", "-s", "--tb=native", "-p", "no:cacheprovider", "-m", asked.marks]
     pytest.main([*options, *sorted(tests)], plugins=[runner])
     print(f"{runner.unexplained} survivors without a reason")
     return runner.unexplained > 0
