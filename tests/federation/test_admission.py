@@ -160,6 +160,7 @@ def test_a_client_that_reports_a_fault_is_rejected_for_it_without_a_strike():
         (4, True),
         (1, False),
     ]
+    assert [r.struck for r in verdict.rejected] == [False, True]
     assert verdict.history.strikes == {1: 1}
 
 
