@@ -14,7 +14,7 @@ from pomona.methods.base import MethodSettings
 from pomona.storage.safetensors_stream import digest
 from pomona.testing import Federation, Quadratics, a_round, quadratics
 from pomona.testing.conformance import small
-from pomona.testing.problems import Problem, same, states, suited, uneven
+from pomona.testing.problems import Problem, equal, states, suited, uneven
 from pomona.testing.problems import passes as of_settings
 
 __all__ = [
@@ -24,10 +24,10 @@ __all__ = [
     "Quadratics",
     "a_round",
     "digest_of_models",
+    "equal",
     "judged",
     "passes",
     "quadratics",
-    "same",
     "states",
     "suited",
     "tiny",

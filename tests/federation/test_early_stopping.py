@@ -81,11 +81,11 @@ OWN = [
 
 def test_of_one_clients_rounds_those_without_the_metric_are_better_and_the_loss_orders_them():
     for values, losses, expected in OWN:
-        assert best(curve(values, losses), ACCURACY, own=True) == expected
+        assert best(curve(values, losses), ACCURACY, single_client=True) == expected
     values, losses, _ = OWN[1]
     assert best(curve(values, losses), ACCURACY) == (1, 0.9, ACCURACY, 3)
-    assert best(curve(values, losses), ACCURACY, least=4) == (4, 0.2, ACCURACY, 0)
-    assert best(curve([None] * 2), ACCURACY, own=True) is None
+    assert best(curve(values, losses), ACCURACY, first_round=4) == (4, 0.2, ACCURACY, 0)
+    assert best(curve([None] * 2), ACCURACY, single_client=True) is None
 
 
 def test_the_reason_names_both_rounds_and_the_score():

@@ -16,7 +16,7 @@ from pomona.metrics.best_round import Point, best
 from pomona.metrics.metric import LOSS, METRICS, Score
 from pomona.personal.collect import _best_round_note
 from pomona.record.rows import Evaluation
-from problems import same, tiny
+from problems import equal, tiny
 
 RUN = {
     "rounds": 6,
@@ -61,8 +61,8 @@ def test_files_hold_the_model_of_the_round_that_is_asked_for(tmp_path, keep, met
         for number in set(chosen.values())
     }
     for client, number in chosen.items():
-        assert same(result.models[client], shorter[number].models[client])
-        assert same(in_memory.models[client], result.models[client])
+        assert equal(result.models[client], shorter[number].models[client])
+        assert equal(in_memory.models[client], result.models[client])
 
 
 @pytest.mark.long
@@ -84,7 +84,7 @@ def test_a_run_that_goes_on_chooses_as_if_it_had_never_ended(tmp_path, monkeypat
             with pytest.raises(KeyboardInterrupt):
                 pomona.run(config, tmp_path / str(cut))
         resumed = pomona.run(config, tmp_path / str(cut), resume=True)
-        assert all(same(resumed.models[i], whole.models[i]) for i in whole.models)
+        assert all(equal(resumed.models[i], whole.models[i]) for i in whole.models)
 
 
 def test_with_an_early_stop_and_few_clients_a_round_the_best_is_kept_too():
@@ -92,7 +92,7 @@ def test_with_an_early_stop_and_few_clients_a_round_the_best_is_kept_too():
     result = pomona.run(tiny("fedavg", **over))
     (number,) = set(rounds_chosen(result, "best").values())
     shorter = pomona.run(tiny("fedavg", **{**RUN, "participation": 0.5, "rounds": number}))
-    assert all(same(result.models[i], shorter.models[i]) for i in result.models)
+    assert all(equal(result.models[i], shorter.models[i]) for i in result.models)
 
 
 def test_without_validation_samples_nothing_can_be_chosen():
@@ -144,7 +144,7 @@ numbers = st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.2, 0.3]))
 )
 def test_what_is_held_round_by_round_is_the_best_of_the_whole_curve(scores, metric):
     points = [Point(k, value, loss) for k, (value, loss) in enumerate(scores, start=1)]
-    found = best(points, metric, own=True)
+    found = best(points, metric, single_client=True)
     assert Client(points, metric).kept == (found.round if found else -1)
     for cut in range(len(points)):  # and so it is after a break
         begun, rest = Client(points[:cut], metric), Client([], metric)
@@ -163,7 +163,7 @@ EMPTY = [Point(1, None, 0.01), Point(2, 0.0, 0.3), Point(3, None, 0.02), Point(4
 
 def test_a_right_model_is_no_worse_than_one_with_false_positives_where_there_is_nothing_to_find():
     dice = METRICS["dice"]
-    assert best(EMPTY, dice, own=True) == (1, 0.01, LOSS, 3)
+    assert best(EMPTY, dice, single_client=True) == (1, 0.01, LOSS, 3)
     assert Client(EMPTY, dice).kept == 1
     assert [Client(EMPTY[:k], dice).kept for k in (1, 2, 3)] == [1, 1, 1]
     assert Client(EMPTY[1:], dice).kept == 3

@@ -124,7 +124,7 @@ def sending(what):
 
 def test_an_uplink_that_the_card_does_not_tell_of():
     said = fails("the_card_says_what_an_uplink_tells_beside_models", sending("size"))
-    assert str(said) == "an uplink has ['size'] beside models, the card tells of []"
+    assert str(said) == "an uplink has ['size'] besides models, the card declares []"
 
 
 def test_gradients_that_the_card_does_not_count():

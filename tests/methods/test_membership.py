@@ -16,7 +16,7 @@ from pomona.methods.mocha import MOCHA
 from pomona.methods.pgfed import PGFed
 from pomona.methods.scaffold import SCAFFOLD
 from pomona.testing import Points
-from problems import Federation, Quadratics, a_round, passes, same, states, suited, trained, uneven
+from problems import Federation, Quadratics, a_round, equal, passes, states, suited, trained, uneven
 
 
 def observed(run):
@@ -67,7 +67,7 @@ def test_late_clients_come_in_and_leavers_are_gone(name, settings):
         for number in (1, 2):
             run.round(passes(name, number))
         runs.append((run, states(run)))
-    assert same(runs[0][1], runs[1][1])
+    assert equal(runs[0][1], runs[1][1])
     run = runs[0][0]
     run.only(0, 1, 2, 3)
     run.round(passes(name, 3))
@@ -115,7 +115,7 @@ def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
         run.round(passes(name, number))
     before = states(run)
     _, reply = adapted(run, 3, 3)
-    assert same(states(run), before)
+    assert equal(states(run), before)
     assert reply.scores
     assert all(torch.isfinite(t["w"]).all() for t in run.clients.models(3).values())
 
@@ -149,7 +149,7 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
         run.clients.visit(visit, run.method.server.downlink(state, (3,), roster, visit.round))
         run.clients.commit((3,))
         seen.append({str(named): t["w"] for named, t in run.clients.models(3).items()})
-    assert same(*seen) or run.method.lasting
+    assert equal(*seen) or run.method.lasting
 
 
 @pytest.mark.parametrize(

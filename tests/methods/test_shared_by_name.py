@@ -6,7 +6,7 @@ import torch
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.methods import METHODS
-from problems import PASSES, a_round, quadratics, same, states, tiny, trained
+from problems import PASSES, a_round, equal, quadratics, states, tiny, trained
 
 ALIKE = {
     "fedper": ({}, {"shared": ("lower.*",)}),
@@ -22,7 +22,7 @@ ALIKE = {
 def test_globs_over_whole_layers_are_counts_of_them_to_the_bit(name):
     problem = quadratics(3, samples=5, d=7)
     one, two = (trained(METHODS[name](**settings), problem) for settings in ALIKE[name])
-    assert same(states(one), states(two))
+    assert equal(states(one), states(two))
     for key, model in one.clients.models(1).items():
         assert torch.equal(model["w"], two.clients.models(1)[key]["w"])
 

@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import ttest_1samp
 
-from pomona.metrics.client_statistics import At, BestRounds, best_rounds, summarize, wilcoxon
+from pomona.metrics.client_statistics import (
+    BestRounds,
+    RoundScore,
+    best_rounds,
+    summarize,
+    wilcoxon,
+)
 from pomona.metrics.metric import METRICS
 
 accuracies = st.floats(0, 1, allow_subnormal=False)
@@ -69,7 +75,13 @@ def test_where_less_is_better_the_worst_is_the_largest():
 def test_the_best_round_follows_the_direction_of_the_metric():
     errors, validation = [[3.0, 5.0], [1.0, 2.0], [2.0, 2.0]], [[2.0, 2.0], [4.0, 4.0], [1.0, 2.0]]
     best = best_rounds([1, 2, 3], errors, [1, 3], validation, METRICS["mae"])
-    assert best == BestRounds(At(2.0, 3, 1.5), At(2.0, 3, 1.5), At(1.5, 2, 4.0), At(1.75, 2), "mae")
+    assert best == BestRounds(
+        RoundScore(2.0, 3, 1.5),
+        RoundScore(2.0, 3, 1.5),
+        RoundScore(1.5, 2, 4.0),
+        RoundScore(1.75, 2),
+        "mae",
+    )
 
 
 def test_the_loss_chooses_where_validation_defines_no_metric():
@@ -79,12 +91,12 @@ def test_the_loss_chooses_where_validation_defines_no_metric():
     areas, nothing = [[0.6, 0.7], [0.8, 0.8], [0.5, 0.5]], [[None, None]] * 3
     losses = [[0.3, 0.4], [0.2, 0.6], [0.1, 0.3]]
     best = best_rounds([1, 2, 3], areas, [9, 9], nothing, METRICS["auroc"], losses)
-    assert (best.best_validation, best.chosen_by) == (At(0.5, 3), "loss")
+    assert (best.best_validation, best.chosen_by) == (RoundScore(0.5, 3), "loss")
     assert best.best_test_pooled is None
     some = best_rounds(
         [1, 2, 3], areas, [9, 9], [[None, None], [0.9, None], [0.4, 0.4]], METRICS["auroc"], losses
     )
-    assert (some.best_validation, some.chosen_by) == (At(0.8, 2, 0.9), "auroc")
+    assert (some.best_validation, some.chosen_by) == (RoundScore(0.8, 2, 0.9), "auroc")
 
 
 @pytest.mark.parametrize(
@@ -170,10 +182,10 @@ def test_best_rounds_are_named_apart():
     test = [[0.7, 0.3], [0.4, 0.8], [0.6, 0.5]]
     validation = [[0.2, 0.2], [0.5, 0.3], [0.1, 0.8]]
     assert best_rounds([5, 10, 15], test, [30, 10], validation) == BestRounds(
-        last=At(pytest.approx(0.55), 15, pytest.approx(0.45)),
-        best_validation=At(pytest.approx(0.55), 15, pytest.approx(0.45)),
-        best_test=At(pytest.approx(0.6), 10, pytest.approx(0.4)),
-        best_test_pooled=At(pytest.approx(0.6), 5),
+        last=RoundScore(pytest.approx(0.55), 15, pytest.approx(0.45)),
+        best_validation=RoundScore(pytest.approx(0.55), 15, pytest.approx(0.45)),
+        best_test=RoundScore(pytest.approx(0.6), 10, pytest.approx(0.4)),
+        best_test_pooled=RoundScore(pytest.approx(0.6), 5),
         chosen_by="accuracy",
     )
 
@@ -196,10 +208,10 @@ def test_best_rounds_pass_over_what_is_undefined_and_take_the_first_of_equals():
     validation = [[None, None], [0.1, None], [0.9, 0.9]]
     best = best_rounds([1, 2, 3], test, [4, 0], validation)
     assert best == BestRounds(
-        At(0.5, 2, 0.1),
-        best_validation=At(0.5, 2, 0.1),
-        best_test=At(0.5, 1),
-        best_test_pooled=At(0.5, 1),
+        RoundScore(0.5, 2, 0.1),
+        best_validation=RoundScore(0.5, 2, 0.1),
+        best_test=RoundScore(0.5, 1),
+        best_test_pooled=RoundScore(0.5, 1),
         chosen_by="accuracy",
     )
 
@@ -209,8 +221,8 @@ def test_the_model_before_any_training_is_best_only_where_there_is_no_other():
     test, validation = [[0.9, 0.9], [0.6, 0.6], [0.5, 0.5]], [[0.8, 0.8], [0.7, 0.7], [0.4, 0.4]]
     best = best_rounds([0, 1, 2], test, [1, 1], validation)
     assert (best.best_validation, best.best_test, best.chosen_by) == (
-        At(0.6, 1, 0.7),
-        At(0.6, 1, 0.7),
+        RoundScore(0.6, 1, 0.7),
+        RoundScore(0.6, 1, 0.7),
         "accuracy",
     )
     unknown = [validation[0], [None, None], [None, None]]
@@ -218,7 +230,7 @@ def test_the_model_before_any_training_is_best_only_where_there_is_no_other():
         best_rounds([0], test[:1], [1, 1], validation[:1]),
         best_rounds([0, 1, 2], test, [1, 1], unknown),
     ):
-        assert rounds.best_validation == At(0.9, 0, 0.8)
+        assert rounds.best_validation == RoundScore(0.9, 0, 0.8)
 
 
 @given(st.lists(st.lists(accuracies, min_size=3, max_size=3), min_size=1, max_size=8))

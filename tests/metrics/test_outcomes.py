@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 from pomona.core.rng import stream
 from pomona.metrics.outcomes import (
-    MOST,
+    MAX_OUTCOMES,
     at_specificity,
     evaluate_outcomes,
     recalibration,
@@ -246,9 +246,12 @@ def test_two_classes_have_the_intervals_of_the_whole():
 
 
 def test_with_more_outcomes_than_are_read_there_are_none():
-    p = np.full((2, MOST + 1), 1 / (MOST + 1))
+    p = np.full((2, MAX_OUTCOMES + 1), 1 / (MAX_OUTCOMES + 1))
     assert evaluate_outcomes((p, np.array([0, 1])), None, DRAWS) == []
-    assert len(evaluate_outcomes((p[:, :MOST], np.array([0, 1])), None, DRAWS, resamples=2)) == MOST
+    assert (
+        len(evaluate_outcomes((p[:, :MAX_OUTCOMES], np.array([0, 1])), None, DRAWS, resamples=2))
+        == MAX_OUTCOMES
+    )
 
 
 def test_recalibration_is_the_unpenalised_logistic_regression_and_needs_no_optimiser_of_scipy(

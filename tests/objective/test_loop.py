@@ -210,11 +210,11 @@ def test_steps_are_the_first_batches_of_as_many_epochs_as_they_take(n, size, ste
 
 def test_a_lone_last_sample_joins_the_batch_before_it_where_a_step_needs_two():
     sizes = [
-        len(b) for b in shuffled(torch.arange(9), Passes(1), 4, stream(0, "training"), least=2)
+        len(b) for b in shuffled(torch.arange(9), Passes(1), 4, stream(0, "training"), min_batch=2)
     ]
     assert sizes == [4, 5]
     assert [
-        len(b) for b in shuffled(torch.arange(1), Passes(1), 4, stream(0, "training"), least=2)
+        len(b) for b in shuffled(torch.arange(1), Passes(1), 4, stream(0, "training"), min_batch=2)
     ] == [1]
 
 

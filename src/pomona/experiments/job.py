@@ -252,7 +252,7 @@ def best_on_validation(result: Result, model: str, moment: str) -> ValidationSco
     The untrained model is used only if there is no other.
     """
     curve = [e.point for e in result.curve(model, moment, "validation")]
-    best_point = best(curve, result.metric) or best(curve, result.metric, least=0)
+    best_point = best(curve, result.metric) or best(curve, result.metric, first_round=0)
     return (
         ValidationScore(best_point.metric.goodness(best_point.value), best_point.round)
         if best_point

@@ -67,7 +67,7 @@ class ModelChoice:
         point = Point(self._round[client], headline_scores[0].value, headline_scores[0].loss)
         previous = [self._best[client]] if client in self._best else []
         # the best of all rounds follows from the previous best
-        best_point = best([*previous, point], self.metric, own=True)
+        best_point = best([*previous, point], self.metric, single_client=True)
         if best_point and best_point.round == point.round:
             self._best[client], self._rows[client] = point, row
 

@@ -50,17 +50,17 @@ def best(
     metric: Metric,
     min_gain: float = 0.0,
     *,
-    own: bool = False,
-    least: int = 1,
+    single_client: bool = False,
+    first_round: int = 1,
 ) -> Best | None:
     """Find the best round of a curve, the first in case of ties; None if there is none yet.
 
     The metric or the loss is chosen once for the whole curve, and only rounds with that number are
     compared. For means over clients the metric is used unless it is undefined in all rounds; with
-    few participants, a round may have no samples that define it. A client's ``own`` samples are the
-    same in all rounds, and the metric is used unless it is undefined in any round: for masks
-    without foreground, Dice is undefined where the model is right and 0 where it is wrong, so that
-    rounds without it are better, and the loss orders them.
+    few participants, a round may have no samples that define it. The samples of a
+    ``single_client`` are the same in all rounds, and the metric is used unless it is undefined in
+    any round: for masks without foreground, Dice is undefined where the model is right and 0 where
+    it is wrong, so that rounds without it are better, and the loss orders them.
 
     The best round of a longer curve follows from the best of its beginning and the points after it.
 
@@ -68,10 +68,12 @@ def best(
         curve: by round.
         metric: of the values.
         min_gain: a later round is better if it exceeds the best by more than this.
-        own: whether the points are one client's, not means over clients.
-        least: the first round to consider; round 0 is the untrained model.
+        single_client: whether the points are one client's, not means over clients.
+        first_round: the first round to consider; round 0 is the untrained model.
     """
-    rounds = [*_rounds(curve, metric, min_gain, own=own, least=least)]
+    rounds = [
+        *_rounds(curve, metric, min_gain, single_client=single_client, first_round=first_round)
+    ]
     return rounds[-1][0] if rounds else None
 
 
@@ -84,35 +86,40 @@ def overruled(curve: Iterable[Point], metric: Metric, min_gain: float = 0.0) -> 
 
 
 def _rounds(
-    curve: Iterable[Point], metric: Metric, min_gain: float, *, own: bool = False, least: int = 1
+    curve: Iterable[Point],
+    metric: Metric,
+    min_gain: float,
+    *,
+    single_client: bool = False,
+    first_round: int = 1,
 ) -> Iterator[tuple[Best | None, Mapping[int, Outvoted]]]:
     """Yield for each round of a curve the best so far, and the clients that are outvoted in its
     comparison.
     """
-    points = [point for point in curve if point.round >= least]
-    by, numbers = _compared(points, metric, own)
-    found: Best | None = None
+    points = [point for point in curve if point.round >= first_round]
+    criterion, numbers = _compared(points, metric, single_client)
+    best_so_far: Best | None = None
     top: Point | None = None
     for point, number in zip(points, numbers, strict=True):
-        alone: Mapping[int, Outvoted] = {}
-        if found:
-            found = found._replace(since=found.since + 1)
+        minority: Mapping[int, Outvoted] = {}
+        if best_so_far:
+            best_so_far = best_so_far._replace(since=best_so_far.since + 1)
         if number is not None:
-            better, alone = _better(top, point, by, min_gain)
+            better, minority = _better(top, point, criterion, min_gain)
             if better:
-                found, top = Best(point.round, number, by, 0), point
-        yield found, alone
+                best_so_far, top = Best(point.round, number, criterion, 0), point
+        yield best_so_far, minority
 
 
 def _better(
-    top: Point | None, point: Point, by: Metric, min_gain: float
+    top: Point | None, point: Point, criterion: Metric, min_gain: float
 ) -> tuple[bool, Mapping[int, Outvoted]]:
     """Return whether a round is better than the best before, and the clients that are outvoted."""
     if top is None:
         return True, {}
-    reported = by.goodness(_number(point)) - by.goodness(_number(top)) > min_gain
-    alone = outvoted(_scores(top, by), _scores(point, by), min_gain, reported)
-    return reported != bool(alone), alone
+    reported = criterion.goodness(_number(point)) - criterion.goodness(_number(top)) > min_gain
+    minority = outvoted(_scores(top, criterion), _scores(point, criterion), min_gain, reported)
+    return reported != bool(minority), minority
 
 
 def _number(point: Point) -> float:
@@ -122,25 +129,28 @@ def _number(point: Point) -> float:
     return number
 
 
-def _scores(point: Point, by: Metric) -> Scores:
+def _scores(point: Point, criterion: Metric) -> Scores:
     """Return how good each client's number of the kind is that ``_number`` returns."""
     scores = point.losses if point.value is None else point.values
-    return {i: None if score is None else by.goodness(score) for i, score in scores.items()}
+    return {i: None if score is None else criterion.goodness(score) for i, score in scores.items()}
 
 
-def _compared(points: list[Point], metric: Metric, own: bool) -> tuple[Metric, list[float | None]]:
+def _compared(
+    points: list[Point], metric: Metric, single_client: bool
+) -> tuple[Metric, list[float | None]]:
     """Return what the points are compared by, and each point's number of it; None for points that
     do not count.
     """
-    lacking = any(point.value is None and point.loss is not None for point in points)
-    if lacking and (own or all(point.value is None for point in points)):
+    incomplete = any(point.value is None and point.loss is not None for point in points)
+    if incomplete and (single_client or all(point.value is None for point in points)):
         return LOSS, [point.loss if point.value is None else None for point in points]
     return metric, [point.value for point in points]
 
 
-def reason(found: Best, last: int) -> str:
+def reason(best_round: Best, last: int) -> str:
     """Explain in one line why a run ended early, after round ``last``."""
-    what = (
-        f"the clients' mean {found.metric.title} on validation was best after round {found.round}"
+    metric = best_round.metric
+    return (
+        f"stopped after round {last}: the clients' mean {metric.title} on validation was best "
+        f"after round {best_round.round}, {metric.text(best_round.value)}"
     )
-    return f"stopped after round {last}: {what}, {found.metric.text(found.value)}"

@@ -15,7 +15,7 @@ from pomona.metrics.intervals import CONFIDENCE, Interval
 from pomona.metrics.metric import ACCURACY, Metric
 from pomona.metrics.nan_safe import Array, defined, mean_of_known, row_means
 
-LEAST = 5
+MIN_CLIENTS = 5
 """Minimum number of clients for an interval over clients: two that happen to agree would give it no
 width.
 """
@@ -33,8 +33,8 @@ def summarize(
 
     - ``clients``: number of clients with a value.
     - ``mean``: unweighted mean over clients; ``interval``: its 95 % confidence interval by
-      Student's t, for other clients like these, limited to the metric's range; None below ``LEAST``
-      clients.
+      Student's t, for other clients like these, limited to the metric's range; None below
+      ``MIN_CLIENTS`` clients.
     - ``pooled``: mean over samples; None for a metric that is not a mean over samples.
     - ``std``: over clients, with ddof = 1.
     - ``worst``: the worst client's value; ``percentile_10``: the 10th percentile from the worst
@@ -45,31 +45,31 @@ def summarize(
         samples: (n,) number of samples of each value.
         metric: of the values.
     """
-    every = np.array(values, dtype=float)
-    some = every[~np.isnan(every)]
+    array = np.array(values, dtype=float)
+    present = array[~np.isnan(array)]
     return {
-        "clients": len(some),
-        "mean": defined(row_means(every[np.newaxis])[0]),
-        "interval": _interval(some, metric),
-        "pooled": defined(row_means(every[np.newaxis], samples)[0]) if metric.pools else None,
-        "std": float(some.std(ddof=1)) if len(some) > 1 else None,
-        "worst": metric.worst(some.tolist()),
-        "percentile_10": float(np.percentile(some, 10 if metric.higher else 90))
-        if len(some)
+        "clients": len(present),
+        "mean": defined(row_means(array[np.newaxis])[0]),
+        "interval": _interval(present, metric),
+        "pooled": defined(row_means(array[np.newaxis], samples)[0]) if metric.pools else None,
+        "std": float(present.std(ddof=1)) if len(present) > 1 else None,
+        "worst": metric.worst(present.tolist()),
+        "percentile_10": float(np.percentile(present, 10 if metric.higher else 90))
+        if len(present)
         else None,
     }
 
 
 def _interval(values: Array, metric: Metric) -> Interval:
-    if len(values) < LEAST:
+    if len(values) < MIN_CLIENTS:
         return None
     # late, for silo processes: scipy.stats takes a second to import
     from scipy.special import stdtrit
 
     n = len(values)
-    half = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / n**0.5
-    ends = np.clip([values.mean() - half, values.mean() + half], metric.low, metric.high)
-    return [float(ends[0]), float(ends[1])]
+    margin = stdtrit(n - 1, (1 + CONFIDENCE) / 2) * values.std(ddof=1) / n**0.5
+    limits = np.clip([values.mean() - margin, values.mean() + margin], metric.low, metric.high)
+    return [float(limits[0]), float(limits[1])]
 
 
 class Spread(NamedTuple):
@@ -84,11 +84,11 @@ def spread(values: Sequence[float | None]) -> Spread | None:
     """Return mean and standard deviation of the values that are not None; None if there are
     none.
     """
-    known = [v for v in values if v is not None]
-    if not known:
+    present = [v for v in values if v is not None]
+    if not present:
         return None
-    std = float(np.std(known, ddof=1)) if len(known) > 1 else None
-    return Spread(float(np.mean(known)), std, len(known))
+    std = float(np.std(present, ddof=1)) if len(present) > 1 else None
+    return Spread(float(np.mean(present)), std, len(present))
 
 
 class Signed(NamedTuple):
@@ -129,7 +129,7 @@ def holm(p: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-class At(NamedTuple):
+class RoundScore(NamedTuple):
     """Client means of the metric after one round.
 
     Attributes:
@@ -161,10 +161,10 @@ class BestRounds:
             client's validation samples define the metric in any eligible round.
     """
 
-    last: At | None
-    best_validation: At | None
-    best_test: At | None
-    best_test_pooled: At | None
+    last: RoundScore | None
+    best_validation: RoundScore | None
+    best_test: RoundScore | None
+    best_test_pooled: RoundScore | None
     chosen_by: str | None = None
 
 
@@ -195,25 +195,28 @@ def best_rounds(
 
     values = table(test)
     sign, means, pooled = 1 if metric.higher else -1, row_means(values), row_means(values, samples)
-    held_out, losses = table(validation), table(validation_loss)
+    validation_values, losses = table(validation), table(validation_loss)
     tested = [
-        At(float(mean), int(number), _mean(own))
-        for number, mean, own in zip(rounds, means, held_out, strict=True)
+        RoundScore(float(mean), int(number), _mean(scores))
+        for number, mean, scores in zip(rounds, means, validation_values, strict=True)
     ]
     points = [
-        Point.of(at.round, _by_client(own), _by_client(loss))
-        for at, own, loss in zip(tested, held_out, losses, strict=True)
-        if not np.isnan(at.test)
+        Point.of(entry.round, _by_client(scores), _by_client(loss))
+        for entry, scores, loss in zip(tested, validation_values, losses, strict=True)
+        if not np.isnan(entry.test)
     ]
-    found = best(points, metric) or best(points, metric, least=0)
-    by_round = {at.round: at for at in tested}
-    chosen, chosen_by = (by_round[found.round], found.metric.name) if found else (None, None)
+    best_round = best(points, metric) or best(points, metric, first_round=0)
+    by_round = {entry.round: entry for entry in tested}
+    chosen, chosen_by = (
+        (by_round[best_round.round], best_round.metric.name) if best_round else (None, None)
+    )
     return BestRounds(
         last=_highest(tested, rounds),
         best_validation=chosen,
         best_test=_highest(tested, sign * means),
         best_test_pooled=_highest(
-            [At(float(p), at.round) for p, at in zip(pooled, tested, strict=True)], sign * pooled
+            [RoundScore(float(p), entry.round) for p, entry in zip(pooled, tested, strict=True)],
+            sign * pooled,
         )
         if metric.pools
         else None,
@@ -231,12 +234,14 @@ def _mean(values: Array) -> float | None:
     return mean_of_known(values[~np.isnan(values)])
 
 
-def _highest(tested: Sequence[At], scores: ArrayLike) -> At | None:
+def _highest(tested: Sequence[RoundScore], scores: ArrayLike) -> RoundScore | None:
     """Return the first with the highest score among those with a test value, after round 0 if there
     are any.
     """
-    score = np.where([np.isnan(at.test) for at in tested], np.nan, np.asarray(scores, dtype=float))
-    later = np.array([at.round > 0 for at in tested], dtype=bool)
+    score = np.where(
+        [np.isnan(entry.test) for entry in tested], np.nan, np.asarray(scores, dtype=float)
+    )
+    later = np.array([entry.round > 0 for entry in tested], dtype=bool)
     if not np.isnan(score[later]).all():
         score = np.where(later, score, np.nan)
     return None if np.isnan(score).all() else tested[int(np.nanargmax(score))]

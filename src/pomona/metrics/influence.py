@@ -29,9 +29,11 @@ FEW = 6
 """Minimum number of units for a variance: five that agree do so by chance in 2 of 32 cases (a sign
 test).
 """
-SAME = 1e-12
+EQUAL = 1e-12
 """Difference, absolute or relative, up to which values are equal but for rounding."""
-_MOST = 500  # maximum jackknife deletions per stratum; larger strata delete several units at a time
+_MAX_DELETIONS = (
+    500  # maximum jackknife deletions per stratum; larger strata delete several units at a time
+)
 
 Groups = NDArray[np.int64]
 
@@ -64,16 +66,16 @@ class Evidence:
     seeds: tuple[float, ...] = ()
 
 
-def over_seeds(each: Sequence[Evidence]) -> Evidence:
-    """Average a client's differences over seeds on the same samples; ``each`` has one per seed, at
-    least one.
+def over_seeds(evidence: Sequence[Evidence]) -> Evidence:
+    """Average a client's differences over seeds on the same samples; ``evidence`` has one per seed,
+    at least one.
     """
-    if len(each) == 1:
-        return each[0]
-    seeds, known = tuple(one.value for one in each), all(one.strata for one in each)
-    parts = zip(*(one.strata for one in each), strict=True) if known else ()
-    means = tuple(np.mean(part, axis=0) for part in parts)
-    return replace(each[0], value=float(np.mean(seeds)), strata=means, seeds=seeds)
+    if len(evidence) == 1:
+        return evidence[0]
+    seeds, complete = tuple(e.value for e in evidence), all(e.strata for e in evidence)
+    strata = zip(*(e.strata for e in evidence), strict=True) if complete else ()
+    means = tuple(np.mean(stratum, axis=0) for stratum in strata)
+    return replace(evidence[0], value=float(np.mean(seeds)), strata=means, seeds=seeds)
 
 
 def of_mean(
@@ -88,14 +90,16 @@ def of_mean(
         groups: (n,) each sample's group; None if each is its own.
         step: see ``Evidence``.
     """
-    each = a - b
-    each[np.abs(each) <= SAME * np.maximum(np.abs(a), np.abs(b))] = 0.0
-    value, n = float(each.mean()), len(each)
+    differences = a - b
+    differences[np.abs(differences) <= EQUAL * np.maximum(np.abs(a), np.abs(b))] = 0.0
+    value, n = float(differences.mean()), len(differences)
     if groups is not None:
         # A ratio of sums over groups, linearised (Cochran, Sampling Techniques, 1977, section 6.4).
-        _, of, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-        each = value + len(sizes) / n * (np.bincount(of, each) - value * sizes)
-    return Evidence(value, (each,) if len(each) >= FEW else (), n, len(each), events, step)
+        _, index, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+        differences = value + len(sizes) / n * (np.bincount(index, differences) - value * sizes)
+    return Evidence(
+        value, (differences,) if len(differences) >= FEW else (), n, len(differences), events, step
+    )
 
 
 def of_function(
@@ -119,20 +123,20 @@ def of_function(
     value = float(difference(np.ones((1, n)))[0])
     if np.isnan(value):
         return None
-    units, kinds = _units(strata, groups)
-    unknown = Evidence(value, (), n, len(kinds), events, bounded=bounded)
-    if len(kinds) < FEW or (events is not None and events < FEW):
+    units, unit_strata = _units(strata, groups)
+    unknown = Evidence(value, (), n, len(unit_strata), events, bounded=bounded)
+    if len(unit_strata) < FEW or (events is not None and events < FEW):
         return unknown
-    kinds = _merged(kinds)
-    cut = _dealt(kinds)[units]
-    left = _without(difference, cut)
-    if np.isnan(left).any():
+    unit_strata = _merged(unit_strata)
+    blocks = _blocks(unit_strata)[units]
+    values = _leave_out(difference, blocks)
+    if np.isnan(values).any():
         return unknown
-    kind_of = np.empty(len(left), np.int64)
-    kind_of[cut] = kinds[units]
-    parts = [left[kind_of == kind] for kind in np.unique(kinds)]
-    pseudo = tuple(value + (len(part) - 1) * (value - part) for part in parts)
-    return Evidence(value, pseudo, n, len(kinds), events)
+    block_strata = np.empty(len(values), np.int64)
+    block_strata[blocks] = unit_strata[units]
+    by_stratum = [values[block_strata == stratum] for stratum in np.unique(unit_strata)]
+    pseudo = tuple(value + (len(deleted) - 1) * (value - deleted) for deleted in by_stratum)
+    return Evidence(value, pseudo, n, len(unit_strata), events)
 
 
 def _units(
@@ -142,42 +146,42 @@ def _units(
     if groups is None:
         return np.arange(len(strata)), strata
     names, units = np.unique(groups, return_inverse=True)
-    kinds = np.full(len(names), strata.min(), np.int64)
-    np.maximum.at(kinds, units, strata)
-    return units, kinds
+    unit_strata = np.full(len(names), strata.min(), np.int64)
+    np.maximum.at(unit_strata, units, strata)
+    return units, unit_strata
 
 
-def _merged(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
+def _merged(unit_strata: NDArray[np.int64]) -> NDArray[np.int64]:
     """Merge strata of fewer than ``FEW`` units with each other, and with the smallest of the others
     if needed.
     """
-    names, of, sizes = np.unique(kinds, return_inverse=True, return_counts=True)
+    names, index, sizes = np.unique(unit_strata, return_inverse=True, return_counts=True)
     order = np.argsort(sizes, kind="stable")
     small = int((sizes < FEW).sum())
     if small and sizes[order[:small]].sum() < FEW:
         small += 1
-    place = np.empty(len(names), np.int64)
-    place[order] = np.maximum(np.arange(len(names)), small - 1)
-    return place[of]
+    merged = np.empty(len(names), np.int64)
+    merged[order] = np.maximum(np.arange(len(names)), small - 1)
+    return merged[index]
 
 
-def _dealt(kinds: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the part (0, 1, ...) with which each unit is deleted, at most ``_MOST`` per
+def _blocks(unit_strata: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the part (0, 1, ...) with which each unit is deleted, at most ``_MAX_DELETIONS`` per
     stratum.
     """
-    parts, start = np.empty(len(kinds), np.int64), 0
-    for kind in np.unique(kinds):
-        own = np.flatnonzero(kinds == kind)
-        parts[own] = start + np.arange(len(own)) % _MOST
-        start += min(len(own), _MOST)
-    return parts
+    blocks, start = np.empty(len(unit_strata), np.int64), 0
+    for stratum in np.unique(unit_strata):
+        units = np.flatnonzero(unit_strata == stratum)
+        blocks[units] = start + np.arange(len(units)) % _MAX_DELETIONS
+        start += min(len(units), _MAX_DELETIONS)
+    return blocks
 
 
-def _without(difference: Callable[[Array], Array], parts: NDArray[np.int64]) -> Array:
+def _leave_out(difference: Callable[[Array], Array], blocks: NDArray[np.int64]) -> Array:
     """Return the difference without each of the parts."""
     return np.concatenate(
         [
-            difference((parts != np.array(span)[:, np.newaxis]).astype(float))
-            for span in spans(int(parts.max()) + 1, len(parts))
+            difference((blocks != np.array(span)[:, np.newaxis]).astype(float))
+            for span in spans(int(blocks.max()) + 1, len(blocks))
         ]
     )

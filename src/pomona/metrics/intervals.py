@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.rng import stream
-from pomona.metrics.influence import FEW, SAME, Evidence
+from pomona.metrics.influence import EQUAL, FEW, Evidence
 from pomona.metrics.nan_safe import Array, spans
 
 CONFIDENCE = 0.95
@@ -59,8 +59,8 @@ def stratified(
     order = np.argsort(strata, kind="stable")
     _, start, size = np.unique(strata[order], return_index=True, return_counts=True)
     first = np.repeat(start, size)
-    drawn = order[generator.integers(first, first + np.repeat(size, size), size=(resamples, n))]
-    cells = drawn + n * np.arange(resamples)[:, np.newaxis]
+    indices = order[generator.integers(first, first + np.repeat(size, size), size=(resamples, n))]
+    cells = indices + n * np.arange(resamples)[:, np.newaxis]
     return np.bincount(cells.ravel(), minlength=resamples * n).reshape(resamples, n).astype(float)
 
 
@@ -84,17 +84,19 @@ def intervals(
     """
     if generator is None or resamples < 1:
         return {}
-    parts = [
+    chunks = [
         statistics(stratified(strata, len(span), generator))
         for span in spans(resamples, len(strata))
     ]
-    return {name: _percentiles(np.concatenate([part[name] for part in parts])) for name in parts[0]}
+    return {
+        name: _percentiles(np.concatenate([chunk[name] for chunk in chunks])) for name in chunks[0]
+    }
 
 
 def _percentiles(values: Array) -> Interval:
     if np.isnan(values).any():
         return None
-    if np.ptp(values) <= SAME:
+    if np.ptp(values) <= EQUAL:
         return None
     low, high = np.quantile(values, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return [float(low), float(high)]
@@ -123,7 +125,7 @@ ENOUGH = 30
 """Effective number of units from which the t interval is used without the sign test."""
 _SIGNS = 9999
 _ROUNDING = 1e-9  # share of an interval that counts as 0
-_LEAST = 1e-12  # smallest p-value
+_MIN_P = 1e-12  # smallest p-value
 
 
 @dataclass(frozen=True)
@@ -134,13 +136,13 @@ class Estimate:
         value: their mean.
         interval: 95 % interval; None if there are too few samples.
         p: two-sided p-value of no difference; None likewise.
-        kept: the clients in the mean; all if none has enough samples.
+        clients: those in the mean; all if none has enough samples.
     """
 
     value: float
     interval: tuple[float, float] | None
     p: float | None
-    kept: tuple[int, ...]
+    clients: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -161,61 +163,64 @@ class _Stratum:
         return float(self.weight**2 * self.values.var(ddof=1) / len(self.values))
 
     @property
-    def least(self) -> float:
+    def min_variance(self) -> float:
         return (self.weight / len(self.values) * self.step) ** 2
 
 
-def mean_difference(known: Sequence[Evidence]) -> Estimate:
-    """Return the mean of the clients' differences, unweighted; ``known`` has at least one."""
-    kept, small = _small(known)
-    if not kept:
+def mean_difference(evidence: Sequence[Evidence]) -> Estimate:
+    """Return the mean of the clients' differences, unweighted; ``evidence`` has at least one."""
+    included, small = _small(evidence)
+    if not included:
         return Estimate(
-            float(np.mean([one.value for one in known])), None, None, tuple(range(len(known)))
+            float(np.mean([e.value for e in evidence])), None, None, tuple(range(len(evidence)))
         )
-    strata, sides = _strata(known, kept, small)
-    value = float(np.mean([known[i].value for i in kept]))
-    seeds = np.mean([known[i].seeds for i in kept], axis=0)
-    parts = [
+    strata, sides = _strata(evidence, included, small)
+    value = float(np.mean([evidence[i].value for i in included]))
+    seeds = np.mean([evidence[i].seeds for i in included], axis=0)
+    variances = [
         _variance(strata),
         *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else []),
     ]
-    interval, p = _judged(value, parts, [np.concatenate([s.units for s in side]) for side in sides])
-    return Estimate(value, interval, p, tuple(kept))
+    interval, p = _test(
+        value, variances, [np.concatenate([s.units for s in side]) for side in sides]
+    )
+    return Estimate(value, interval, p, tuple(included))
 
 
 def _strata(
-    known: Sequence[Evidence], kept: Sequence[int], small: set[int]
+    evidence: Sequence[Evidence], included: Sequence[int], small: set[int]
 ) -> tuple[list[_Stratum], list[list[_Stratum]]]:
     """Return all strata of the mean, and those of each sign test.
 
     All clients' events, then all their non-events: the mean must be significant against random
     signs of each.
     """
-    weight, large = 1 / len(kept), [known[i] for i in kept if i not in small]
+    weight, large = 1 / len(included), [evidence[i] for i in included if i not in small]
     alike = []
     if small:
-        step = max(known[i].step / known[i].units for i in small)
+        step = max(evidence[i].step / evidence[i].units for i in small)
         alike = [
-            _Stratum(np.array([known[i].value for i in sorted(small)]), weight * len(small), step)
+            _Stratum(
+                np.array([evidence[i].value for i in sorted(small)]), weight * len(small), step
+            )
         ]
-    strata = [_Stratum(part, weight, one.step) for one in large for part in one.strata] + alike
+    strata = [_Stratum(values, weight, e.step) for e in large for values in e.strata] + alike
     sides = [
-        [_Stratum(one.strata[min(k, len(one.strata) - 1)], weight, one.step) for one in large]
-        + alike
-        for k in range(max((len(one.strata) for one in large), default=1))
+        [_Stratum(e.strata[min(k, len(e.strata) - 1)], weight, e.step) for e in large] + alike
+        for k in range(max((len(e.strata) for e in large), default=1))
     ]
     return strata, sides
 
 
-def _small(known: Sequence[Evidence]) -> tuple[list[int], set[int]]:
+def _small(evidence: Sequence[Evidence]) -> tuple[list[int], set[int]]:
     """Return the clients in the mean, and those of them that are units of one common stratum."""
-    size = [min((len(part) for part in one.strata), default=0) for one in known]
-    kept = [i for i, one in enumerate(known) if size[i] or one.bounded]
-    few = sum(not size[i] for i in kept)
-    if few and len(kept) < FEW:
-        return [i for i in kept if size[i]], set()
-    order = sorted(kept, key=size.__getitem__)
-    return kept, set(order[: max(few, FEW)]) if few else set()
+    size = [min((len(values) for values in e.strata), default=0) for e in evidence]
+    included = [i for i, e in enumerate(evidence) if size[i] or e.bounded]
+    few = sum(not size[i] for i in included)
+    if few and len(included) < FEW:
+        return [i for i in included if size[i]], set()
+    order = sorted(included, key=size.__getitem__)
+    return included, set(order[: max(few, FEW)]) if few else set()
 
 
 def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
@@ -226,24 +231,24 @@ def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
     )
     total = float(variances.sum())
     df = float(total**2 / (variances**2 / free).sum()) if total > 0 else float(free.sum())
-    return max(total, *(s.least for s in strata)), df
+    return max(total, *(s.min_variance for s in strata)), df
 
 
-def _judged(
-    value: float, parts: Sequence[tuple[float, float]], sides: Sequence[Array]
+def _test(
+    value: float, variances: Sequence[tuple[float, float]], sides: Sequence[Array]
 ) -> tuple[tuple[float, float] | None, float | None]:
     """Return the interval and the p-value.
 
-    ``parts``: variances and their degrees of freedom, that of the samples first; ``sides``: units
-    for the sign test.
+    ``variances``: variances and their degrees of freedom, that of the samples first; ``sides``:
+    units for the sign test.
     """
-    if not parts[0][0] > 0:
+    if not variances[0][0] > 0:
         return None, None
-    half = _half(LEVEL, parts)
+    margin = _half_width(LEVEL, variances)
     low, high = (
-        0.0 if abs(end) <= _ROUNDING * half else end for end in (value - half, value + half)
+        0.0 if abs(end) <= _ROUNDING * margin else end for end in (value - margin, value + margin)
     )
-    p = _two_sided(abs(value), parts)
+    p = _two_sided(abs(value), variances)
     if low > 0 or high < 0:
         p = max([p, *(_by_signs(units) for units in sides if _effective(units) < ENOUGH)])
         if p > LEVEL:
@@ -251,26 +256,30 @@ def _judged(
     return (low, high), p
 
 
-def _half(level: float, parts: Sequence[tuple[float, float]]) -> float:
+def _half_width(level: float, variances: Sequence[tuple[float, float]]) -> float:
     """Return half the width of the interval with this error rate."""
     # imported late, as all of SciPy: every silo process loads this module
     from scipy.special import stdtrit
 
-    return hypot(*(float(stdtrit(df, 1 - level / 2)) * sqrt(variance) for variance, df in parts))
+    return hypot(
+        *(float(stdtrit(df, 1 - level / 2)) * sqrt(variance) for variance, df in variances)
+    )
 
 
-def _two_sided(distance: float, parts: Sequence[tuple[float, float]]) -> float:
-    """Return the level at which the interval ends at 0; for several parts at least ``_LEAST``."""
+def _two_sided(distance: float, variances: Sequence[tuple[float, float]]) -> float:
+    """Return the level at which the interval ends at 0; for several parts at least ``_MIN_P``."""
     from scipy.special import stdtr
 
-    if len(parts) == 1:
-        (variance, df) = parts[0]
+    if len(variances) == 1:
+        (variance, df) = variances[0]
         return float(2 * stdtr(df, -distance / sqrt(variance)))
-    if _half(_LEAST, parts) <= distance:
-        return _LEAST
+    if _half_width(_MIN_P, variances) <= distance:
+        return _MIN_P
     from scipy.optimize import brentq
 
-    return float(brentq(lambda level: _half(level, parts) - distance, _LEAST, 1.0, xtol=1e-15))
+    return float(
+        brentq(lambda level: _half_width(level, variances) - distance, _MIN_P, 1.0, xtol=1e-15)
+    )
 
 
 def _effective(units: Array) -> float:
@@ -285,12 +294,12 @@ def _by_signs(units: Array) -> float:
     units = units[units != 0]
     if len(units) < FEW:
         return 1.0
-    found, reached = abs(float(units.sum())), 0.0
+    observed, reached = abs(float(units.sum())), 0.0
     draws = stream(0, "signs")
     for span in spans(_SIGNS, len(units)):
         signs = draws.integers(0, 2, (len(span), len(units)), dtype=np.int8)
         sums = np.abs(2.0 * (signs @ units) - units.sum())
         reached += (
-            (sums > found * (1 + _ROUNDING)).sum() + (sums >= found * (1 - _ROUNDING)).sum()
+            (sums > observed * (1 + _ROUNDING)).sum() + (sums >= observed * (1 - _ROUNDING)).sum()
         ) / 2
     return float(reached / _SIGNS)

@@ -60,9 +60,9 @@ def average_precision(scores: Array, positive: NDArray[np.bool_], weights: Array
     scores, positive, weights = scores[order], positive[order], weights[:, order]
     last = np.flatnonzero(np.append(scores[1:] != scores[:-1], [True] * (len(scores) > 0)))
     hits = np.cumsum(weights * positive, axis=1)[:, last]
-    taken = np.cumsum(weights, axis=1)[:, last]
+    predicted = np.cumsum(weights, axis=1)[:, last]
     gained = np.diff(hits, axis=1, prepend=0.0)
-    steps = np.where(gained > 0, gained * np.nan_to_num(divide(hits, taken)), 0.0)
+    steps = np.where(gained > 0, gained * np.nan_to_num(divide(hits, predicted)), 0.0)
     positives, negatives = weights[:, positive].sum(axis=1), weights[:, ~positive].sum(axis=1)
     return np.where(negatives > 0, divide(steps.sum(axis=1), positives), np.nan)
 
@@ -116,8 +116,8 @@ def class_brier(p: Array, labels: Labels) -> Array:
     squares: Array = (p - (labels[:, np.newaxis] == np.arange(p.shape[1]))) ** 2 / (
         2 if p.shape[1] == 2 else 1
     )
-    whole: Array = squares.sum(axis=1)
-    return whole
+    total: Array = squares.sum(axis=1)
+    return total
 
 
 def squared_error(predicted: Array, truth: Array) -> Array:

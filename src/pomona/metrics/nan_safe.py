@@ -40,8 +40,8 @@ def row_means(values: Array, weights: ArrayLike = 1.0) -> Array:
 
 def mean_of_known(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are not None; None if there are none."""
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
+    present = [v for v in values if v is not None]
+    return float(np.mean(present)) if present else None
 
 
 def defined(value: float | np.floating) -> float | None:

@@ -61,12 +61,12 @@ def recalibration(
     """
     share = np.clip(p, SURE, 1 - SURE)
     x = np.log(share) - np.log1p(-share)
-    having, lacking = x[positive], x[~positive]
+    positives, negatives = x[positive], x[~positive]
     if not (
-        len(having)
-        and len(lacking)
-        and having.min() < lacking.max()
-        and lacking.min() < having.max()
+        len(positives)
+        and len(negatives)
+        and positives.min() < negatives.max()
+        and negatives.min() < positives.max()
     ):
         return None
     # imported late, since every silo process loads this module
@@ -81,11 +81,11 @@ def recalibration(
     if np.abs(design @ (chance - positive)).max() > UNSETTLED * np.abs(design).sum():
         return None
     covariance = np.linalg.pinv((design * chance * (1 - chance)) @ design.T)
-    half = ndtri((1 + CONFIDENCE) / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    margins = ndtri((1 + CONFIDENCE) / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
     values = {"intercept": float(intercept), "slope": float(slope)}
     return {
         name: (value, [value - float(reach), value + float(reach)])
-        for (name, value), reach in zip(values.items(), half, strict=True)
+        for (name, value), reach in zip(values.items(), margins, strict=True)
     }
 
 
@@ -115,16 +115,16 @@ def _most_likely(design: Array, positive: NDArray[np.bool_]) -> tuple[float, flo
     return float(w[0]), float(w[1])
 
 
-MOST = 5  # outcomes; more are not read individually, and each needs a bootstrap
-HALF = 0.5
+MAX_OUTCOMES = 5  # outcomes; more are not read individually, and each needs a bootstrap
+DEFAULT_THRESHOLD = 0.5
 ROUNDING = 1e-9  # tolerance when a share of samples is converted to a count
 # probabilities (n, K), and targets: (n,) class numbers or (n, K) zeros and ones
-Judged = tuple[Array, NDArray[Any]]
+Predictions = tuple[Array, NDArray[Any]]
 
 
 def evaluate_outcomes(
-    tested: Judged,
-    held_out: Judged | None,
+    tested: Predictions,
+    validation: Predictions | None,
     generator: Callable[[], np.random.Generator],
     resamples: int = RESAMPLES,
     specificity: float | None = None,
@@ -149,27 +149,27 @@ def evaluate_outcomes(
 
     Args:
         tested: predictions and targets of the test samples.
-        held_out: those of the validation samples; None without any.
+        validation: those of the validation samples; None without any.
         generator: creates the bootstrap's generator, the same each time.
         resamples: number of bootstrap resamples.
         specificity: target specificity of the threshold on the validation samples; if None,
             Youden's index chooses it.
     """
-    rule = youden if specificity is None else partial(at_specificity, wanted=specificity)
+    rule = youden if specificity is None else partial(at_specificity, target=specificity)
     count = tested[0].shape[1]
-    if count > MOST:
+    if count > MAX_OUTCOMES:
         return []
-    found = []
+    results = []
     for k in outcome_numbers(tested):
         p, positive = outcome(tested, k)
-        chosen = rule(*outcome(held_out, k)) if held_out else None
-        threshold = HALF if chosen is None else chosen
+        chosen = rule(*outcome(validation, k)) if validation else None
+        threshold = DEFAULT_THRESHOLD if chosen is None else chosen
         figures = (
-            _at(threshold, p, positive)
-            | _over_all(p, positive, generator(), resamples)
+            _at_threshold(threshold, p, positive)
+            | _threshold_free(p, positive, generator(), resamples)
             | _calibrated(p, positive)
         )
-        found.append(
+        results.append(
             {
                 "outcome": int(k),
                 "samples": len(p),
@@ -181,7 +181,7 @@ def evaluate_outcomes(
                 "intervals": {name: interval for name, (_, interval) in figures.items()},
             }
         )
-    return found
+    return results
 
 
 def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
@@ -191,70 +191,73 @@ def youden(p: Array, positive: NDArray[np.bool_]) -> float | None:
     None if no threshold exceeds 0, or one outcome is missing. Youden, "Index for rating diagnostic
     tests", Cancer 1950. ``p`` and ``positive``: (n,).
     """
-    having = int(positive.sum())
-    lacking = len(positive) - having
-    if not (having and lacking):
+    n_positive = int(positive.sum())
+    n_negative = len(positive) - n_positive
+    if not (n_positive and n_negative):
         return None
     thresholds = np.unique(p)
     above = [
-        counts - np.searchsorted(np.sort(of), thresholds)
-        for of, counts in ((p[positive], having), (p[~positive], lacking))
+        counts - np.searchsorted(np.sort(scores), thresholds)
+        for scores, counts in ((p[positive], n_positive), (p[~positive], n_negative))
     ]
     # In integers, where equality is exact: sensitivity + specificity - 1, times both counts.
-    index = above[0] * lacking - above[1] * having
+    index = above[0] * n_negative - above[1] * n_positive
     best = len(index) - 1 - int(index[::-1].argmax())  # the highest in case of ties
     return float(thresholds[best]) if index[best] > 0 else None
 
 
-def at_specificity(p: Array, positive: NDArray[np.bool_], wanted: float) -> float | None:
-    """Return the lowest probability that, as a threshold, has at least the specificity ``wanted``.
+def at_specificity(p: Array, positive: NDArray[np.bool_], target: float) -> float | None:
+    """Return the lowest probability that, as a threshold, has at least the specificity ``target``.
 
     None if all samples have the outcome, or no probability reaches it. ``p`` and ``positive``:
     (n,).
     """
-    lacking = np.sort(p[~positive])
+    negatives = np.sort(p[~positive])
     thresholds = np.unique(p)
-    below = np.searchsorted(lacking, thresholds, side="left")  # true negatives at each threshold
+    below = np.searchsorted(negatives, thresholds, side="left")  # true negatives at each threshold
     enough = (
-        thresholds[below >= wanted * len(lacking) - ROUNDING] if len(lacking) else thresholds[:0]
+        thresholds[below >= target * len(negatives) - ROUNDING]
+        if len(negatives)
+        else thresholds[:0]
     )
     return float(enough[0]) if len(enough) else None
 
 
-def outcome_numbers(judged: Judged) -> Sequence[int]:
+def outcome_numbers(predictions: Predictions) -> Sequence[int]:
     """Return the classes or labels that are outcomes; for two classes, only the second."""
-    p, targets = judged
+    p, targets = predictions
     return [1] if targets.ndim == 1 and p.shape[1] == 2 else range(p.shape[1])
 
 
-def outcome(judged: Judged, k: int) -> tuple[Array, NDArray[np.bool_]]:
+def outcome(predictions: Predictions, k: int) -> tuple[Array, NDArray[np.bool_]]:
     """Return the probabilities (n,) of a class or label, and whether each sample has it (n,)."""
-    p, targets = judged
-    return p[:, k], targets == k if targets.ndim == 1 else targets[:, k] > HALF
+    p, targets = predictions
+    return p[:, k], targets == k if targets.ndim == 1 else targets[:, k] > DEFAULT_THRESHOLD
 
 
-Found = dict[str, tuple[float | None, Interval]]
+Estimates = dict[str, tuple[float | None, Interval]]
 
 
-def _at(threshold: float, p: Array, positive: NDArray[np.bool_]) -> Found:
-    said = p >= threshold
+def _at_threshold(threshold: float, p: Array, positive: NDArray[np.bool_]) -> Estimates:
+    predicted = p >= threshold
     shares = {
-        "sensitivity": (said & positive, positive),
-        "specificity": (~said & ~positive, ~positive),
-        "ppv": (said & positive, said),
-        "npv": (~said & ~positive, ~said),
+        "sensitivity": (predicted & positive, positive),
+        "specificity": (~predicted & ~positive, ~positive),
+        "ppv": (predicted & positive, predicted),
+        "npv": (~predicted & ~positive, ~predicted),
     }
-    counts = {name: (int(hits.sum()), int(all_.sum())) for name, (hits, all_) in shares.items()}
+    counts = {name: (int(hits.sum()), int(total.sum())) for name, (hits, total) in shares.items()}
     return {name: (hits / n if n else None, wilson(hits, n)) for name, (hits, n) in counts.items()}
 
 
-def _over_all(
+def _threshold_free(
     p: Array, positive: NDArray[np.bool_], generator: np.random.Generator, resamples: int
-) -> Found:
+) -> Estimates:
     statistics = partial(_weighted, p, positive)
-    drawn = intervals(statistics, positive.astype(np.int64), resamples, generator)
+    bootstrapped = intervals(statistics, positive.astype(np.int64), resamples, generator)
     return {
-        name: (defined(v[0]), drawn[name]) for name, v in statistics(np.ones((1, len(p)))).items()
+        name: (defined(v[0]), bootstrapped[name])
+        for name, v in statistics(np.ones((1, len(p)))).items()
     }
 
 
@@ -265,7 +268,7 @@ def _weighted(p: Array, positive: NDArray[np.bool_], weights: Array) -> dict[str
     }
 
 
-def _calibrated(p: Array, positive: NDArray[np.bool_]) -> Found:
+def _calibrated(p: Array, positive: NDArray[np.bool_]) -> Estimates:
     line = recalibration(p, positive)
     names = ("intercept", "slope")
     return {f"calibration_{name}": line[name] if line else (None, None) for name in names}

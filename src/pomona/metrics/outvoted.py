@@ -41,8 +41,8 @@ class Outvoted:
 
 
 def outvoted(
-    before: Mapping[int, float | None],
-    after: Mapping[int, float | None],
+    earlier: Mapping[int, float | None],
+    later: Mapping[int, float | None],
     min_gain: float,
     reported: bool,
 ) -> dict[int, Outvoted]:
@@ -50,27 +50,27 @@ def outvoted(
     stand.
 
     Args:
-        before: each client's score in the earlier round, more is better; None for none.
-        after: the same in the later one.
+        earlier: each client's score in the earlier round, more is better; None for none.
+        later: the same in the later one.
         min_gain: the later round is better if the mean gain exceeds this.
         reported: whether it is by the means over all clients.
     """
-    one, two = _defined(before), _defined(after)
-    gains = {client: score - one[client] for client, score in two.items() if client in one}
-    everybody = one.keys() | two.keys()
-    missing = sorted(everybody - gains.keys())
-    if len(everybody) < FEWEST or 2 * len(gains) <= len(everybody):
+    old, new = _defined(earlier), _defined(later)
+    gains = {client: score - old[client] for client, score in new.items() if client in old}
+    clients = old.keys() | new.keys()
+    missing = sorted(clients - gains.keys())
+    if len(clients) < FEWEST or 2 * len(gains) <= len(clients):
         return {}
-    low, *others = sorted(gains, key=lambda client: -gains[client] if reported else gains[client])
-    voters = [gains[client] for client in ([low, *others] if missing else others)]
+    low, *peers = sorted(gains, key=lambda client: -gains[client] if reported else gains[client])
+    voters = [gains[client] for client in ([low, *peers] if missing else peers)]
     if not (
         _turned(list(gains.values()), voters, min_gain, reported)
         or (not reported and not missing and _far(gains[low], voters, min_gain))
     ):
         return {}
     span = min(voters), max(voters)
-    left_out = {client: Outvoted(None, *span) for client in missing}
-    return left_out or {low: Outvoted(gains[low], *span)}
+    absent = {client: Outvoted(None, *span) for client in missing}
+    return absent or {low: Outvoted(gains[low], *span)}
 
 
 def _turned(gains: list[float], voters: list[float], min_gain: float, reported: bool) -> bool:

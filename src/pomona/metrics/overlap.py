@@ -44,13 +44,13 @@ def surface_distances(
             regions = claimed[k] == c, true[k] == c
             filled = [bool(region.any()) for region in regions]
             if all(filled):
-                hausdorff[k, c], dice[k, c] = _both(*regions, tolerance)
+                hausdorff[k, c], dice[k, c] = _surface_metrics(*regions, tolerance)
             elif any(filled):
                 dice[k, c] = 0.0
     return np.concatenate([hausdorff, dice], axis=1)
 
 
-def _both(
+def _surface_metrics(
     claimed: NDArray[np.bool_], true: NDArray[np.bool_], tolerance: float
 ) -> tuple[float, float]:
     import torch
@@ -60,22 +60,26 @@ def _both(
         from monai.metrics.hausdorff_distance import compute_hausdorff_distance
         from monai.metrics.surface_dice import compute_surface_dice
 
-        one, two = (torch.from_numpy(region)[None, None] for region in (claimed, true))
-        far = compute_hausdorff_distance(one, two, include_background=True, percentile=95)
-        near = compute_surface_dice(one, two, class_thresholds=[tolerance], include_background=True)
-    return float(far), float(near)
+        prediction, target = (torch.from_numpy(region)[None, None] for region in (claimed, true))
+        hausdorff = compute_hausdorff_distance(
+            prediction, target, include_background=True, percentile=95
+        )
+        surface_dice = compute_surface_dice(
+            prediction, target, class_thresholds=[tolerance], include_background=True
+        )
+    return float(hausdorff), float(surface_dice)
 
 
 def dice(counts: Array) -> Array:
     """Return 2 TP / (2 TP + FP + FN), (n, C) (Dice, Ecology 1945)."""
-    hits, wrong, missed = _parts(counts)
-    return divide(2 * hits, 2 * hits + wrong + missed)
+    hits, false_positives, false_negatives = _split_counts(counts)
+    return divide(2 * hits, 2 * hits + false_positives + false_negatives)
 
 
 def iou(counts: Array) -> Array:
     """Return TP / (TP + FP + FN), (n, C) (Jaccard 1912)."""
-    hits, wrong, missed = _parts(counts)
-    return divide(hits, hits + wrong + missed)
+    hits, false_positives, false_negatives = _split_counts(counts)
+    return divide(hits, hits + false_positives + false_negatives)
 
 
 def mean_dice(counts: Array, pixels: NDArray[Any], weights: Array) -> Array:
@@ -104,17 +108,17 @@ def evaluate_regions(
     """
     n, classes = pixels.shape
     counts, hd95, surface = np.split(figures, [3 * classes, 4 * classes], axis=1)
-    each = dice(counts)
+    scores = dice(counts)
 
     def statistics(weights: Array) -> dict[str, Array]:
-        return {str(c): _mean(each[:, c], weights) for c in range(classes)}
+        return {str(c): _mean(scores[:, c], weights) for c in range(classes)}
 
-    drawn = resample(statistics)
+    bootstrapped = resample(statistics)
     return {
-        "seen": (~np.isnan(each)).sum(axis=0).tolist(),
+        "seen": (~np.isnan(scores)).sum(axis=0).tolist(),
         "pixels": np.asarray(pixels, dtype=np.int64).sum(axis=0).tolist(),
         "dice": [defined(value[0]) for value in statistics(np.ones((1, n))).values()],
-        "dice_interval": [drawn.get(str(c)) for c in range(classes)],
+        "dice_interval": [bootstrapped.get(str(c)) for c in range(classes)],
         "iou": [defined(value) for value in row_means(iou(counts).T)],
         **(_distances(hd95, surface) if hd95.size else {}),
     }
@@ -128,7 +132,7 @@ def _distances(hd95: Array, surface: Array) -> dict[str, list[Any]]:
     }
 
 
-def _parts(counts: Array) -> list[Array]:
+def _split_counts(counts: Array) -> list[Array]:
     return np.split(np.asarray(counts, dtype=float), 3, axis=1)
 
 

@@ -1,7 +1,7 @@
 """Metrics of predicted survival with censored times, for many sample weightings at once.
 
 Targets (n, 2) are times above 0 and events (1 observed, 0 censored: no event until then).
-Predictions (n, K) are probabilities of surviving beyond K times ``at``. Events precede censorings
+Predictions (n, K) are probabilities of surviving beyond K times. Events precede censorings
 at the same time.
 
 Metrics with inverse probability of censoring weights (``uno_c``, ``dynamic_auroc``,
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pomona.metrics.measures import auroc
 from pomona.metrics.nan_safe import Array, divide, row_means, spans
 
-_NONE = 1e-9  # smaller probabilities are 0 up to rounding: otherwise G is at least 1 / n
+_ZERO = 1e-9  # smaller probabilities are 0 up to rounding: otherwise G is at least 1 / n
 _TINY = np.finfo(float).tiny
 
 
@@ -38,23 +38,25 @@ def risk(survival: Array) -> Array:
 
 
 def kaplan_meier(
-    targets: Array, weights: Array, at: Array, censoring: bool = False, before: bool = False
+    targets: Array, weights: Array, times: Array, censoring: bool = False, left_limit: bool = False
 ) -> Array:
-    """Return the product-limit estimate of the share without an event beyond each time ``at`` (K,):
-    (R, K).
+    """Return the product-limit estimate of the share without an event beyond each of the ``times``
+    (K,): (R, K).
 
     Kaplan and Meier, "Nonparametric estimation from incomplete observations", JASA 1958. With
-    ``censoring``, of the share not censored; with ``before``, just before each time.
+    ``censoring``, of the share not censored; with ``left_limit``, just before each time.
     """
     order = np.argsort(targets[:, 0], kind="stable")
-    (time, event), drawn = targets[order].T, weights[:, order]
+    (time, event), ordered = targets[order].T, weights[:, order]
     moments, first = np.unique(time, return_index=True)
-    left, seen = (np.add.reduceat(part, first, axis=1) for part in (drawn, drawn * event))
-    exposed = np.cumsum(left[:, ::-1], axis=1)[:, ::-1]
-    hits, exposed = (left - seen, exposed - seen) if censoring else (seen, exposed)
+    exits, events = (
+        np.add.reduceat(values, first, axis=1) for values in (ordered, ordered * event)
+    )
+    exposed = np.cumsum(exits[:, ::-1], axis=1)[:, ::-1]
+    hits, exposed = (exits - events, exposed - events) if censoring else (events, exposed)
     curve = np.cumprod(1 - np.nan_to_num(divide(hits, exposed)), axis=1)
     beyond: Array = np.pad(curve, ((0, 0), (1, 0)), constant_values=1.0)[
-        :, np.searchsorted(moments, at, side="left" if before else "right")
+        :, np.searchsorted(moments, times, side="left" if left_limit else "right")
     ]
     return beyond
 
@@ -86,86 +88,88 @@ def uno_c(survival: Array, targets: Array, weights: Array, tau: float = np.inf) 
         risk(survival),
         targets,
         weights,
-        weights * _seen(targets, weights) ** 2 * (targets[:, 0] < tau),
+        weights * _event_weights(targets, weights) ** 2 * (targets[:, 0] < tau),
     )
 
 
-def dynamic_auroc(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
+def dynamic_auroc(survival: Array, targets: Array, weights: Array, times: Array) -> Array:
     """Return the mean over times t of the AUROC of 1 - S(t), for events by t against samples known
     to survive t.
 
     Cases by t are weighted by 1 / G(T-) (Uno et al., JASA 2007); times by the number of events
     since the previous time (Lambert and Chevret, "Summary measure of discrimination in survival
     models based on cumulative/dynamic time-dependent ROC curves", Statistical Methods in Medical
-    Research 2014). Of ``at``, only those within the samples' times are used.
+    Research 2014). Of ``times``, only those within the samples' times are used.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
-    within = _within(time, at)
+    within = _within(time, times)
     if not within.any():
         return np.full(len(weights), np.nan)
-    cases = weights * _seen(targets, weights)
+    cases = weights * _event_weights(targets, weights)
     areas = []
     for k in np.flatnonzero(within):
-        case = event & (time <= at[k])
-        known = case | (time > at[k])
-        counted = np.where(case, cases, weights)[:, known]
-        areas.append(auroc(1 - survival[known, k], case[known], counted))
-    fallen = -np.diff(kaplan_meier(targets, weights, at[within]), axis=1, prepend=1.0)
+        case = event & (time <= times[k])
+        usable = case | (time > times[k])
+        counted = np.where(case, cases, weights)[:, usable]
+        areas.append(auroc(1 - survival[usable, k], case[usable], counted))
+    fallen = -np.diff(kaplan_meier(targets, weights, times[within]), axis=1, prepend=1.0)
     return row_means(np.stack(areas, axis=1), fallen)
 
 
-def integrated_brier(survival: Array, targets: Array, weights: Array, at: Array) -> Array:
+def integrated_brier(survival: Array, targets: Array, weights: Array, times: Array) -> Array:
     """Return the squared distance of S(t) from the event-free status at t, averaged over samples
     and time.
 
-    Time is from the first to the last of ``at`` within the samples' times (trapezoids); undefined
-    for fewer than two, or without events. Samples with an event by t are weighted by 1 / G(T-),
-    those that survive t by 1 / G(t); the weights sum to the number of samples. Graf et al.,
+    Time is from the first to the last of ``times`` within the samples' times (trapezoids);
+    undefined for fewer than two, or without events. Samples with an event by t are weighted by 1 /
+    G(T-), those that survive t by 1 / G(t); the weights sum to the number of samples. Graf et al.,
     "Assessment and comparison of prognostic classification schemes for survival data", Statistics
     in Medicine 1999.
     """
     time, event = targets[:, 0], targets[:, 1] > 0
-    at, survival = (part[..., _within(time, at)] for part in (at, survival))
-    had = event[:, np.newaxis] & (time[:, np.newaxis] <= at)
-    going = time[:, np.newaxis] > at
-    cases = weights * _seen(targets, weights)
-    others = _inverse(kaplan_meier(targets, weights, at, censoring=True))
-    losses = cases @ (survival**2 * had) + others * (weights @ ((1 - survival) ** 2 * going))
+    times, survival = (values[..., _within(time, times)] for values in (times, survival))
+    had_event = event[:, np.newaxis] & (time[:, np.newaxis] <= times)
+    surviving = time[:, np.newaxis] > times
+    cases = weights * _event_weights(targets, weights)
+    survivor_weights = _inverse(kaplan_meier(targets, weights, times, censoring=True))
+    losses = cases @ (survival**2 * had_event) + survivor_weights * (
+        weights @ ((1 - survival) ** 2 * surviving)
+    )
     scores = np.where(
-        weights @ going > 0, divide(losses, weights.sum(axis=1, keepdims=True)), np.nan
+        weights @ surviving > 0, divide(losses, weights.sum(axis=1, keepdims=True)), np.nan
     )
     pieces = (scores[:, 1:] + scores[:, :-1]) / 2
-    mean = row_means(pieces, np.diff(at))
+    mean = row_means(pieces, np.diff(times))
     return np.where(weights @ event > 0, mean, np.nan)
 
 
-def surprise(survival: Array, targets: Array, at: Array) -> Array:
+def surprise(survival: Array, targets: Array, times: Array) -> Array:
     """Return -log of the probability of each observation: (n,).
 
     An observation is an event in an interval between two times, or survival of the times that were
     passed without one.
     """
     padded = np.pad(survival, ((0, 0), (1, 0)), constant_values=1.0)
-    passed, ended = passages(targets, at)
+    passed, in_interval = passages(targets, times)
     rows = np.arange(len(targets))
     chance = padded[rows, passed] - np.where(
-        ended, padded[rows, np.minimum(passed + 1, len(at))], 0.0
+        in_interval, padded[rows, np.minimum(passed + 1, len(times))], 0.0
     )
     lost: Array = -np.log(np.maximum(chance, _TINY))
     return lost
 
 
-def passages(targets: NDArray[Any], at: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return how many times ``at`` (K,) each sample survived, and whether its event fell before the
-    next: (n,) each.
+def passages(targets: NDArray[Any], times: Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return how many of the ``times`` (K,) each sample survived, and whether its event fell before
+    the next: (n,) each.
 
     A time is the end of its interval: an event at that time falls within it.
     """
     time, event = np.asarray(targets[:, 0], dtype=float), targets[:, 1] > 0
     passed = np.where(
-        event, np.searchsorted(at, time, side="left"), np.searchsorted(at, time, side="right")
+        event, np.searchsorted(times, time, side="left"), np.searchsorted(times, time, side="right")
     )
-    return passed, event & (passed < len(at))
+    return passed, event & (passed < len(times))
 
 
 def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) -> Array:
@@ -177,24 +181,24 @@ def _concordance(risks: Array, targets: Array, weights: Array, firsts: Array) ->
     early = np.flatnonzero(event)
     for span in spans(len(early), len(time)):
         rows = early[span.start : span.stop]
-        since, one = time[rows, np.newaxis], risks[rows, np.newaxis]
-        comparable = (since < time) | ((since == time) & ~event)
-        ordered = comparable * ((one > risks) + (one == risks) / 2)
+        early_time, early_risk = time[rows, np.newaxis], risks[rows, np.newaxis]
+        comparable = (early_time < time) | ((early_time == time) & ~event)
+        ordered = comparable * ((early_risk > risks) + (early_risk == risks) / 2)
         right += ((weights @ ordered.T) * firsts[:, rows]).sum(axis=1)
         pairs += ((weights @ comparable.T) * firsts[:, rows]).sum(axis=1)
     return divide(right, pairs)
 
 
-def _seen(targets: Array, weights: Array) -> Array:
+def _event_weights(targets: Array, weights: Array) -> Array:
     """Return 1 / G just before each sample's time (R, n)."""
-    return _inverse(kaplan_meier(targets, weights, targets[:, 0], censoring=True, before=True))
+    return _inverse(kaplan_meier(targets, weights, targets[:, 0], censoring=True, left_limit=True))
 
 
 def _inverse(share: Array) -> Array:
     """Return 1 / share, 0 where that is 0."""
-    return np.nan_to_num(divide(1.0, np.where(share > _NONE, share, 0.0)))
+    return np.nan_to_num(divide(1.0, np.where(share > _ZERO, share, 0.0)))
 
 
-def _within(time: Array, at: Array) -> NDArray[np.bool_]:
-    within: NDArray[np.bool_] = (at >= time.min()) & (at < time.max())
+def _within(time: Array, times: Array) -> NDArray[np.bool_]:
+    within: NDArray[np.bool_] = (times >= time.min()) & (times < time.max())
     return within

@@ -151,7 +151,7 @@ def _best_round_note(scenario: Scenario, result: Result, client: int) -> str:
         Point(e.round, _client_value(e, e.value, client), _client_value(e, e.loss, client))
         for e in validation
     ]
-    if not (chosen := best(curve, result.metric, own=True)):
+    if not (chosen := best(curve, result.metric, single_client=True)):
         return ""
     return _describe_best([*validation, *result.curve(*headline, "test")], chosen, client)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError, listed, titled
 from pomona.metrics.client_statistics import holm
-from pomona.metrics.influence import SAME, Evidence, of_function, of_mean, over_seeds
+from pomona.metrics.influence import EQUAL, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.intervals import LEVEL, mean_difference
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.nan_safe import Array, exact
@@ -204,8 +204,8 @@ def _gain(
     """Return the mean gain of some clients, by their numbers, and the excluded clients."""
     found = mean_difference(known)
     low, high = found.interval or (None, None)
-    counted = set(found.kept)
-    kept = [known[i] for i in found.kept]
+    counted = set(found.clients)
+    kept = [known[i] for i in found.clients]
     few = [
         LeftOut(places[i], one.rows, one.events) for i, one in enumerate(known) if i not in counted
     ]
@@ -323,7 +323,7 @@ def evidence(
 
     def difference(weights: Array) -> Array:
         gap = measure(a, truth, weights) - measure(b, truth, weights)
-        return sign * np.where(np.abs(gap) <= SAME, 0.0, gap)
+        return sign * np.where(np.abs(gap) <= EQUAL, 0.0, gap)
 
     return of_function(
         difference, task.strata(targets), events, groups, bounded=metric.low > -np.inf

@@ -6,7 +6,7 @@ from typing import Any
 from pomona.core.attack import Attack
 from pomona.core.training_settings import Stop
 from pomona.metrics.best_round import best, reason
-from pomona.metrics.client_statistics import At, BestRounds, best_rounds, summarize
+from pomona.metrics.client_statistics import BestRounds, RoundScore, best_rounds, summarize
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
@@ -60,7 +60,10 @@ def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | 
     liars = attack_of(result)
     honest = liars.honest(n) if liars else ()
     return {
-        **{name: at._asdict() if isinstance(at, At) else at for name, at in vars(found).items()},
+        **{
+            name: at._asdict() if isinstance(at, RoundScore) else at
+            for name, at in vars(found).items()
+        },
         "clients": spread,
         **({"honest": best_and_spread(result, model, when, honest)[1]} if honest else {}),
         "loss": mean_of_known(test[-1].loss),

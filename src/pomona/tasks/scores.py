@@ -28,7 +28,7 @@ from pomona.metrics.metric import (
     metric_named,
 )
 from pomona.metrics.nan_safe import Array, defined, divide, exact
-from pomona.metrics.outcomes import Judged, evaluate_outcomes
+from pomona.metrics.outcomes import Predictions, evaluate_outcomes
 from pomona.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -270,6 +270,6 @@ def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
-def _predictions(answers: Answers, task: Task) -> Judged:
+def _predictions(answers: Answers, task: Task) -> Predictions:
     outputs, targets = answers
     return task.natural(array(outputs)), array(targets)

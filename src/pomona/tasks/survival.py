@@ -132,9 +132,9 @@ def within(edges: tuple[float, ...]) -> Task:
         measures={
             "c_index": m.c_index,
             "uno_c": m.uno_c,
-            "dynamic_auroc": partial(m.dynamic_auroc, at=times),
-            "integrated_brier": partial(m.integrated_brier, at=times),
-            "loss": partial(m.surprise, at=times),
+            "dynamic_auroc": partial(m.dynamic_auroc, times=times),
+            "integrated_brier": partial(m.integrated_brier, times=times),
+            "loss": partial(m.surprise, times=times),
         },
         usual="c_index",
         constant=lambda targets, _width: hazards(targets, edges),

@@ -15,7 +15,7 @@ from pomona.federation.exchange import received_bytes
 from pomona.methods.base import MODELS, MethodSettings, is_model
 from pomona.objective.training import TRAINING
 from pomona.simulation import run as simulated
-from pomona.testing.problems import Federation, passes, quadratics, same, states, suited
+from pomona.testing.problems import Federation, equal, passes, quadratics, states, suited
 from pomona.testing.round_checks import ROUND_CHECKS
 from pomona.testing.task_checks import TASK_CHECKS
 
@@ -52,11 +52,11 @@ def conformance(settings: MethodSettings) -> list[Check]:
     They need no files and take seconds. Call this for each combination of settings that changes the
     method's behaviour.
     """
-    return [Check(holds.__name__, settings, holds) for holds in CHECKS]
+    return [Check(check.__name__, settings, check) for check in CHECKS]
 
 
-def small(method: Mapping[str, Any], **over: object) -> Config:
-    """Return a run of a few rounds of a method on scikit-learn's digits; ``over``: other
+def small(method: Mapping[str, Any], **overrides: object) -> Config:
+    """Return a run of a few rounds of a method on scikit-learn's digits; ``overrides``: other
     settings.
     """
     base = {
@@ -71,16 +71,16 @@ def small(method: Mapping[str, Any], **over: object) -> Config:
         "workers": 1,
         "engine": "torch",
     }
-    return resolve(base, over)
+    return resolve(base, overrides)
 
 
 def clients_of_one_class_and_partial_participation_work(settings: MethodSettings) -> None:
     """Check ten clients of one class each, half of them per round."""
     one_class = {"name": "classes", "classes_per_client": 1}
-    over = {"partition": one_class, "clients": 10, "participation": 0.5, "rounds": 2}
-    result = simulated(small(settings.model_dump(mode="json"), **over))
-    judged = result.curve(*settings.method().card.headline)
-    assert judged[-1].mean is not None
+    overrides = {"partition": one_class, "clients": 10, "participation": 0.5, "rounds": 2}
+    result = simulated(small(settings.model_dump(mode="json"), **overrides))
+    curve = result.curve(*settings.method().card.headline)
+    assert curve[-1].mean is not None
     assert all(loss is not None and np.isfinite(loss) for r in result.rounds for loss in r.loss)
 
 
@@ -89,10 +89,10 @@ def who_joins_later_and_who_never_trained_take_part(settings: MethodSettings) ->
     trained with gets a model afterwards. A method that shares samples of all clients takes neither.
     """
     membership = {"joins": {"3": 2}, "unseen": [1], "adapt_rounds": 1}
-    over = {"partition": "iid", "rounds": 2, "membership": membership}
+    overrides = {"partition": "iid", "rounds": 2, "membership": membership}
     if settings.method().share:
         return
-    result = simulated(small(settings.model_dump(mode="json"), **over))
+    result = simulated(small(settings.model_dump(mode="json"), **overrides))
     assert [r.cohort for r in result.rounds] == [(0, 2), (0, 2, 3)]
     assert all(loss is not None and np.isfinite(loss) for loss in result.rounds[1].loss)
     assert all(e.clients == (1,) for e in result.unseen)
@@ -112,36 +112,39 @@ def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> 
 
 def _require_gradients(settings: MethodSettings, length: Passes) -> None:
     method, batches = settings.method(), 2
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     problem = suited(settings, quadratics(1, samples=10))
     plain = problem.gradient
 
-    def counted(W: Tensor, indices: list[Tensor], *args: Any, **more: Any) -> tuple[Tensor, Tensor]:
-        views = more["views"] if "views" in more else args[2]
-        made[views[0].purpose] += 1
-        return plain(W, indices, *args, **more)
+    def counting(
+        W: Tensor, indices: list[Tensor], *args: Any, **options: Any
+    ) -> tuple[Tensor, Tensor]:
+        views = options["views"] if "views" in options else args[2]
+        counts[views[0].purpose] += 1
+        return plain(W, indices, *args, **options)
 
-    problem.gradient = counted  # type: ignore[method-assign]
+    problem.gradient = counting  # type: ignore[method-assign]
     run = Federation(method, problem)
     for number in (1, 2):  # some begin in the second
-        made.clear()
+        counts.clear()
         run.round(passes(settings, number, batch_size=5, epochs=length.epochs, steps=length.steps))
-    said: Counter[str] = Counter()
+    declared: Counter[str] = Counter()
     loose = set()
-    for kind in method.card.privacy.gradients:
-        stream = kind.purpose.partition(" ")[0]
-        said[stream] += kind.per_batch * kind.batches(length, batches)
-        if kind.once or kind.evaluates:
+    for entry in method.card.privacy.gradients:
+        stream = entry.purpose.partition(" ")[0]
+        declared[stream] += entry.per_batch * entry.batches(length, batches)
+        if entry.once or entry.evaluates:
             loose.add(stream)
-    for stream in said | made:
-        where = "" if stream == TRAINING else f", purpose={stream!r}"
-        what = (
-            f"{length}, {stream}: {made[stream]} gradients, the card says {said[stream]}; declare "
-            f"what a batch takes in privacy.gradients, such as base.Gradients(per_batch=2{where})"
+    for stream in declared | counts:
+        purpose = "" if stream == TRAINING else f", purpose={stream!r}"
+        message = (
+            f"{length}, {stream}: {counts[stream]} gradients, the card has {declared[stream]}; "
+            f"declare what a batch takes in privacy.gradients, such as "
+            f"base.Gradients(per_batch=2{purpose})"
         )
-        assert made[stream] <= said[stream], what
-        assert stream in loose or made[stream] == said[stream], what
+        assert counts[stream] <= declared[stream], message
+        assert stream in loose or counts[stream] == declared[stream], message
 
 
 def the_card_says_whether_a_round_depends_on_how_many_there_will_be(
@@ -150,16 +153,16 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(
     """Check that a method whose rounds do not depend on their total gives the same result with
     rounds added later.
     """
-    held = []
+    results = []
     for total in (10, 50):
         run = Federation(settings.method(), suited(settings, quadratics(3, samples=4)))
         for number in (1, 2, 3):
             run.round(passes(settings, number, total=total))
-        held.append(states(run))
-    said = settings.method().card.needs.total_rounds
-    assert same(*held) is not said, (
-        f"three rounds of 10 and of 50 in all end {'alike' if said else 'differently'}, the card's "
-        f"needs have total_rounds={said}"
+        results.append(states(run))
+    declared = settings.method().card.needs.total_rounds
+    assert equal(*results) is not declared, (
+        f"three rounds of 10 and of 50 in all end {'alike' if declared else 'differently'}, the "
+        f"card's needs have total_rounds={declared}"
     )
 
 
@@ -169,11 +172,11 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
     """
     method = settings.method()
     run = Federation(method, suited(settings, quadratics(3, samples=4)))
-    said, sent = set(method.card.exchange.reveals), set(method.server.uplink_form(run.server))
+    declared, names = set(method.card.exchange.reveals), set(method.server.uplink_form(run.server))
     run.round(passes(settings))
-    beside = sent.union(*(reply.uplink for reply in run.replies)) - MODELS
-    assert said == beside, (
-        f"an uplink has {sorted(beside)} beside models, the card tells of {sorted(said)}"
+    extra = names.union(*(reply.uplink for reply in run.replies)) - MODELS
+    assert declared == extra, (
+        f"an uplink has {sorted(extra)} besides models, the card declares {sorted(declared)}"
     )
 
 
@@ -184,26 +187,30 @@ def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) ->
     A card may have none if a part of a model is sent.
     """
     # no other entry is as long as a row of 9; PGFed sends 3, and not N - 1
-    card, most = settings.method().card, 0
+    card, largest = settings.method().card, 0
     run = Federation(settings.method(), suited(settings, quadratics(5, samples=4, d=9)))
     for number in (1, 2, 3):
-        down = run.method.server.downlink(run.server, run.ids, run.roster, passes(settings, number))
+        downlink = run.method.server.downlink(
+            run.server, run.ids, run.roster, passes(settings, number)
+        )
         models = {
             name: rows
-            for name, rows in down.items()
+            for name, rows in downlink.items()
             if rows.bank.shape[1] == run.problem.size or is_model(name)
         }
-        most = max(
-            most, *(-(-size // run.initial().nbytes) for size in received_bytes(models, run.ids))
+        largest = max(
+            largest, *(-(-size // run.initial().nbytes) for size in received_bytes(models, run.ids))
         )
         run.round(passes(settings, number))
     if card.exchange.down_models or card.exchange.down.isdigit():
-        said = (
+        declared = (
             card.exchange.down_models(len(run.ids))
             if card.exchange.down_models
             else int(card.exchange.down)
         )
-        assert most == said, f"{most} models were received in a round, the card says {said}"
+        assert largest == declared, (
+            f"{largest} models were received in a round, the card has {declared}"
+        )
 
 
 CHECKS: tuple[Callable[[MethodSettings], None], ...] = (

@@ -44,19 +44,19 @@ class Problem(Objective):
     @property
     def splits(self) -> dict[str, list[Tensor]]:
         """The rows of each split."""
-        own = [torch.tensor(r) for r in self.rows]
-        return {"train": own, "validation": own, "test": own}
+        rows = [torch.tensor(r) for r in self.rows]
+        return {"train": rows, "validation": rows, "test": rows}
 
     def batchwise(
         self,
         row: Tensor,
         client: int,
         split: str,
-        of: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
     ) -> tuple[Tensor, ...]:
         """Apply a function to outputs and targets; () for no samples."""
         outputs, truth = self.outputs(row, client, split)
-        return of(outputs, truth) if len(truth) else ()
+        return function(outputs, truth) if len(truth) else ()
 
     def tensors(self, row: Tensor, client: int) -> dict[str, Tensor]:  # noqa: ARG002
         """Return the row as the tensor "w"."""
@@ -69,7 +69,7 @@ class Quadratics(Problem):
     of i's samples.
 
     ``targets`` (N, d) float64 has the a_k; ``rows`` lists each client's samples. The lower layer's
-    numbers are called a change of rank 2 beside a bias, for methods that look for LoRA by name.
+    numbers are named as a change of rank 2 next to a bias, for methods that look for LoRA by name.
     """
 
     targets: Tensor
@@ -82,7 +82,7 @@ class Quadratics(Problem):
         self.size = d = self.targets.shape[1]
         # the last number is "the head"
         self.layers = (slice(0, d - 1), slice(d - 1, d)) if d > 1 else (slice(0, d),)
-        self.parameters = named(self.layers)
+        self.parameters = lora_slices(self.layers)
         self.data = DeviceDataset(self.targets, self.targets, None, None, self.splits, "regression")
 
     def gradient(
@@ -92,7 +92,7 @@ class Quadratics(Problem):
         criterion: object = None,  # noqa: ARG002
         above: int = 0,  # noqa: ARG002
         views: object = None,  # noqa: ARG002
-        kept: object = None,  # noqa: ARG002
+        cache: object = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return losses (n,) and gradients (n, d) at rows W; criteria of the method are not
         supported.
@@ -125,9 +125,9 @@ class Quadratics(Problem):
         return ((outputs - targets) ** 2).sum(1) / 2
 
 
-def named(layers: tuple[slice, ...]) -> tuple[ParameterSlice, ...]:
-    """Return the places of A (2, k), B (k, 2) and a bias in the lower layer, and of the upper one;
-    k is 0 in a layer of less than four numbers.
+def lora_slices(layers: tuple[slice, ...]) -> tuple[ParameterSlice, ...]:
+    """Return the positions of A (2, k), B (k, 2) and a bias in the lower layer, and of the upper
+    one; k is 0 in a layer of less than four numbers.
     """
     lower = layers[-1].start
     k = lower // 4
@@ -137,9 +137,11 @@ def named(layers: tuple[slice, ...]) -> tuple[ParameterSlice, ...]:
         "lower.bias": (lower - 4 * k,),
         "upper.weight": (layers[-1].stop - lower,),
     }
-    ends = [*accumulate(map(prod, shapes.values()), initial=0)]
-    places = zip(shapes.items(), pairwise(ends), strict=True)
-    return tuple(ParameterSlice(*own, *ends) for own, ends in places if ends[0] < ends[1])
+    offsets = [*accumulate(map(prod, shapes.values()), initial=0)]
+    tensors = zip(shapes.items(), pairwise(offsets), strict=True)
+    return tuple(
+        ParameterSlice(*tensor, *offsets) for tensor, offsets in tensors if offsets[0] < offsets[1]
+    )
 
 
 def quadratics(clients: int, samples: int = 2, d: int = 5, seed: int = 0) -> Quadratics:
@@ -173,8 +175,8 @@ class Points(Problem):
         body, weight = FEATURES * INPUTS + FEATURES, CLASSES * FEATURES
         self.size = body + weight + CLASSES
         self.layers = (slice(0, body), slice(body, self.size))
-        parts = slice(body, body + weight), slice(body + weight, self.size)
-        self.head = Head(*parts, outputs=CLASSES, features=FEATURES)
+        head = slice(body, body + weight), slice(body + weight, self.size)
+        self.head = Head(*head, outputs=CLASSES, features=FEATURES)
         self.data = DeviceDataset(self.inputs, self.y, None, None, self.splits, "classes")
 
     def gradient(
@@ -184,16 +186,16 @@ class Points(Problem):
         criterion: Any = None,
         above: int = 0,  # noqa: ARG002
         views: object = None,  # noqa: ARG002
-        kept: object = None,  # noqa: ARG002
+        cache: object = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return mean losses (n,) and gradients (n, d) at rows W, under the method's criterion if
         given.
         """
-        found = [
+        results = [
             self._differentiated(row, index, criterion[k] if isinstance(criterion, list) else None)
             for k, (row, index) in enumerate(zip(W, indices, strict=True))
         ]
-        losses, G = zip(*found, strict=True)
+        losses, G = zip(*results, strict=True)
         return torch.stack(losses), torch.stack(G)
 
     def hessian(
@@ -249,8 +251,8 @@ def class_points(*sizes: int, seed: int = 0) -> Points:
     """Return clients with these numbers of points around a corner for each class, of which all have
     the same.
     """
-    starts = np.cumsum((0, *sizes)).tolist()
-    rows = [list(range(start, stop)) for start, stop in pairwise(starts)]
+    offsets = np.cumsum((0, *sizes)).tolist()
+    rows = [list(range(start, stop)) for start, stop in pairwise(offsets)]
     y = torch.tensor([k % CLASSES for size in sizes for k in range(size)])
     noise = torch.cat([_noise(size, 100 * seed + i) for i, size in enumerate(sizes)])
     return Points(2 * torch.eye(CLASSES, INPUTS, dtype=torch.float64)[y] + noise / 4, y, rows)
@@ -270,9 +272,9 @@ def suited(settings: MethodSettings, problem: Quadratics) -> Problem:
     return problem
 
 
-def a_round(number: int = 1, **over: Any) -> Round:
-    """Return a round of one full-batch gradient step; ``over``: other fields of Round, ``lr`` as
-    decayed.
+def a_round(number: int = 1, **overrides: Any) -> Round:
+    """Return a round of one full-batch gradient step; ``overrides``: other fields of Round, ``lr``
+    as decayed.
     """
     settings: dict[str, Any] = {
         "total": 10,
@@ -281,7 +283,13 @@ def a_round(number: int = 1, **over: Any) -> Round:
         "epochs": 1,
         "batch_size": 10**6,
     }
-    settings |= {"momentum": 0.0, "weight_decay": 0.0, "seed": 0, "optimizer": Optimizer(), **over}
+    settings |= {
+        "momentum": 0.0,
+        "weight_decay": 0.0,
+        "seed": 0,
+        "optimizer": Optimizer(),
+        **overrides,
+    }
     return Round(number=number, **{"base_lr": settings["lr"] / settings["decay"], **settings})
 
 
@@ -300,7 +308,7 @@ class Federation:
         self.method, self.problem = method, problem
         d, n = problem.size, len(problem.rows)
         self.initial = Initial(
-            lambda client: _drawn(d, 99 if client is None else 100 + client),
+            lambda client: _random_row(d, 99 if client is None else 100 + client),
             problem.layers,
             problem.norms,
             head=problem.head,
@@ -318,26 +326,26 @@ class Federation:
 
     def only(self, *ids: int) -> None:
         """Set the members; new ones are welcomed first."""
-        now = self.everybody.only(ids)
-        new = tuple(i for i in now.members if i not in self.roster.members)
+        roster = self.everybody.only(ids)
+        new = tuple(i for i in roster.members if i not in self.roster.members)
         if new:
             self.server, row = self.method.server.add_clients(self.server, new, self.roster)
-            self.clients.add_clients(new, now, row)
-        self.roster, self.ids = now, now.members
+            self.clients.add_clients(new, roster, row)
+        self.roster, self.ids = roster, roster.members
 
     def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
         """Train and aggregate one round of the clients ``ids``, of all members if None."""
         ids = self.ids if ids is None else ids
-        down = self.method.server.downlink(self.server, ids, self.roster, round_)
+        downlink = self.method.server.downlink(self.server, ids, self.roster, round_)
         visit = ClientRequest(round_, self.roster, ids, True, OBSERVED, True)
-        self.replies = self.clients.visit(visit, down)
+        self.replies = self.clients.visit(visit, downlink)
         uplink = stack(self.replies, lambda r: r.uplink)
         self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
         self.clients.commit(ids)
 
-    def model(self, client: int, model: str, when: str) -> Tensor:
+    def model(self, client: int, model: str, stage: str) -> Tensor:
         """Return the parameters (d,) of a model that was observed in the last round."""
-        return self.clients.models(client)[model, when]["w"]
+        return self.clients.models(client)[model, stage]["w"]
 
     def state(self, client: int) -> object:
         """Return the client half's state."""
@@ -348,50 +356,50 @@ class Federation:
         self.clients._states[client] = state
 
 
-def _drawn(d: int, seed: int) -> Tensor:
+def _random_row(d: int, seed: int) -> Tensor:
     return torch.randn(d, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def passes(settings: MethodSettings, number: int = 1, **over: Any) -> Round:
+def passes(settings: MethodSettings, number: int = 1, **overrides: Any) -> Round:
     """Return a round of three shuffled passes in batches of one, with momentum if the method allows
     it.
     """
     momentum = 0.0 if settings.method().card.needs.steps == "plain" else 0.9
     return a_round(
-        number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **over}
+        number, **{"epochs": 3, "batch_size": 1, "momentum": momentum, "lr": 0.02, **overrides}
     )
 
 
-def after(settings: MethodSettings, problem: Problem, rounds: int, **over: Any) -> Federation:
-    """Return a federation that has trained for some rounds; ``over``: other fields of Round."""
+def trained(
+    settings: MethodSettings, problem: Problem, rounds: int, **overrides: Any
+) -> Federation:
+    """Return a federation after some rounds of training; ``overrides``: other fields of Round."""
     run = Federation(settings.method(), problem)
     for number in range(1, rounds + 1):
-        run.round(passes(settings, number, **over))
+        run.round(passes(settings, number, **overrides))
     return run
 
 
 def states(run: Federation) -> dict[str, Tensor]:
     """Return every tensor of the clients and the server, by name."""
-    held = flatten(run.server, "server")
+    tensors = flatten(run.server, "server")
     for i in run.ids:
-        held |= flatten(run.state(i), str(i))
-        held |= {
+        tensors |= flatten(run.state(i), str(i))
+        tensors |= {
             f"{i}.copies.{name}": rows for name, rows in run.clients.copies.models_of(i).items()
         }
-    return {k: v.clone() for k, v in held.items()}
+    return {k: v.clone() for k, v in tensors.items()}
 
 
-def same(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> bool:
+def equal(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
     """Return whether two sets of named tensors are equal to the bit."""
-    return not differing(one, two)
+    return not differing(a, b)
 
 
-def differing(one: Mapping[str, Tensor], two: Mapping[str, Tensor]) -> list[str]:
+def differing(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> list[str]:
     """Return the names under which two sets of tensors differ, or of which one set has none."""
     return sorted(
-        k
-        for k in one.keys() | two.keys()
-        if k not in one or k not in two or not torch.equal(one[k], two[k])
+        k for k in a.keys() | b.keys() if k not in a or k not in b or not torch.equal(a[k], b[k])
     )
 
 
@@ -400,5 +408,5 @@ def uneven(*sizes: int, d: int = 5) -> Quadratics:
     targets = torch.randn(
         sum(sizes), d, generator=torch.Generator().manual_seed(4), dtype=torch.float64
     )
-    ends = np.cumsum(sizes)
-    return Quadratics(targets, [list(range(e - s, e)) for e, s in zip(ends, sizes, strict=True)])
+    stops = np.cumsum(sizes)
+    return Quadratics(targets, [list(range(e - s, e)) for e, s in zip(stops, sizes, strict=True)])

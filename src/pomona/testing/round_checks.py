@@ -19,19 +19,19 @@ from pomona.objective.training import LocalTraining
 from pomona.testing.problems import (
     OBSERVED,
     Federation,
-    after,
     differing,
+    equal,
     passes,
     quadratics,
-    same,
     states,
     suited,
+    trained,
     uneven,
 )
 
 COMMON = ("personal", "global", "local")
 """Models that clients of any method may observe."""
-NEAR = 1e-3
+CONVERGED = 1e-3
 """A loss that counts as the optimum, 0, of points of classes; a computed head may start there."""
 DRAWS = "draw from the seed that start and the round give, never from a global generator"
 PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
@@ -39,45 +39,47 @@ PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
 
 def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
     """Check that states keep the shapes and dtypes of their start, and no history of gradients."""
-    run = after(settings, suited(settings, quadratics(3, samples=4)), 0)
-    before = _forms(states(run))
+    run = trained(settings, suited(settings, quadratics(3, samples=4)), 0)
+    initial = _layouts(states(run))
     for number in (1, 2):
         run.round(passes(settings, number))
-        held = states(run)
-        tracked = [k for k, v in held.items() if v.requires_grad]
+        tensors = states(run)
+        tracked = [k for k, v in tensors.items() if v.requires_grad]
         assert not tracked, f"{', '.join(tracked)} require gradients; keep them detached"
-        now = _forms(held)
-        other = [k for k in sorted(now | before) if now.get(k) != before.get(k)]
-        assert not other, f"round {number} changed the form of a state: " + "; ".join(
-            f"{k} from {before.get(k)} to {now.get(k)}" for k in other
+        current = _layouts(tensors)
+        changed = [k for k in sorted(current | initial) if current.get(k) != initial.get(k)]
+        assert not changed, f"round {number} changed the form of a state: " + "; ".join(
+            f"{k} from {initial.get(k)} to {current.get(k)}" for k in changed
         )
 
 
-def _forms(held: dict[str, Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    return {k: (tuple(v.shape), v.dtype) for k, v in held.items()}
+def _layouts(tensors: dict[str, Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    return {k: (tuple(v.shape), v.dtype) for k, v in tensors.items()}
 
 
 def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
     """Check that downlinks are rows and keep the first round's form, as silos require, for one
     receiver at a time.
     """
-    run = after(settings, suited(settings, quadratics(3, samples=4)), 0)
-    seen = set()
+    run = trained(settings, suited(settings, quadratics(3, samples=4)), 0)
+    layouts = set()
     for number in (1, 2, 3):
-        downs = [
+        downlinks = [
             run.method.server.downlink(run.server, (i,), run.roster, passes(settings, number))
             for i in run.ids
         ]
-        seen |= {tuple(sorted(_form(*entry) for entry in down.items())) for down in downs}
+        layouts |= {
+            tuple(sorted(_layout(*entry) for entry in downlink.items())) for downlink in downlinks
+        }
         run.round(passes(settings, number))
-    assert len(seen) == 1, f"downlinks differ in (name, index, dtype, width): {sorted(seen)}"
+    assert len(layouts) == 1, f"downlinks differ in (name, index, dtype, width): {sorted(layouts)}"
 
 
-def _form(name: str, rows: object) -> tuple[str, int, str, int]:
+def _layout(name: str, rows: object) -> tuple[str, int, str, int]:
     if isinstance(rows, Rows) and len(rows.bank.shape) == 2:
         return name, rows.index.dim(), str(rows.bank.dtype), rows.bank.shape[1]
     raise AssertionError(
-        f"{name!r} of a downlink is not Rows with a bank (V, d), such as Rows.broadcast(row, n)"
+        f"{name!r} of a downlink is not Rows with a bank (V, d), such as Rows.equal(row, n)"
     )
 
 
@@ -85,39 +87,41 @@ def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSe
     """Check that training depends only on the states: until it is committed it can be repeated with
     the same result.
     """
-    run = after(settings, suited(settings, quadratics(3, samples=4)), 1)
+    run = trained(settings, suited(settings, quadratics(3, samples=4)), 1)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, True, OBSERVED)
-    down = run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
-    before = states(run)
-    first, second = run.clients.visit(visit, down), run.clients.visit(visit, down)
-    changed = differing(states(run), before)
+    downlink = run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
+    initial = states(run)
+    first, second = run.clients.visit(visit, downlink), run.clients.visit(visit, downlink)
+    changed = differing(states(run), initial)
     assert not changed, f"training that is not committed changed {', '.join(changed)}"
-    for one, two in zip(first, second, strict=True):
-        other = differing(one.uplink, two.uplink) + differing(one.info, two.info)
-        assert not other, f"{', '.join(other)} differ when a round is repeated: {DRAWS}"
-        assert one.scores == two.scores
+    for reply, repeated in zip(first, second, strict=True):
+        differences = differing(reply.uplink, repeated.uplink) + differing(
+            reply.info, repeated.info
+        )
+        assert not differences, f"{', '.join(differences)} differ when a round is repeated: {DRAWS}"
+        assert reply.scores == repeated.scores
 
 
 def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
     """Check that a visit that only evaluates leaves all states unchanged."""
-    run = after(settings, suited(settings, quadratics(2, samples=4)), 1)
-    before = states(run)
+    run = trained(settings, suited(settings, quadratics(2, samples=4)), 1)
+    initial = states(run)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, False, frozenset({"received"}))
     replies = run.clients.visit(
         visit, run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
     )
     run.clients.commit(run.ids)
-    changed = differing(states(run), before)
+    changed = differing(states(run), initial)
     assert not changed, f"an evaluation changed {', '.join(changed)}"
     assert all(reply.loss is None for reply in replies), "an evaluation reports a training loss"
 
 
 def absent_clients_are_unchanged(settings: MethodSettings) -> None:
     """Check that a round changes only the states of its cohort."""
-    run = after(settings, suited(settings, quadratics(4, samples=3)), 1)
-    before = {k: v for k, v in states(run).items() if k.startswith(("1", "3"))}
+    run = trained(settings, suited(settings, quadratics(4, samples=3)), 1)
+    initial = {k: v for k, v in states(run).items() if k.startswith(("1", "3"))}
     run.round(passes(settings, 2), ids=(0, 2))
-    changed = differing({k: v for k, v in states(run).items() if k in before}, before)
+    changed = differing({k: v for k, v in states(run).items() if k in initial}, initial)
     assert not changed, f"a round of clients 0 and 2 changed {', '.join(changed)}"
     run.round(passes(settings, 3))
 
@@ -131,29 +135,31 @@ def a_client_reads_only_rows_that_it_was_sent(settings: MethodSettings) -> None:
         if number in (3, 4):
             run.only(*((0, 1, 2, 3) if number == 3 else (1, 2, 3)))
         round_ = passes(settings, number)
-        down = run.method.server.downlink(run.server, run.ids, run.roster, round_)
+        downlink = run.method.server.downlink(run.server, run.ids, run.roster, round_)
         for k, i in enumerate(run.ids):
             visit = ClientRequest(round_, run.roster, (i,), True, OBSERVED)
-            whole = {name: rows.select([k]) for name, rows in down.items()}
-            (one,) = run.clients.visit(visit, whole)
-            (two,) = run.clients.visit(
-                visit, {name: _sent(rows, i) for name, rows in whole.items()}
+            complete = {name: rows.select([k]) for name, rows in downlink.items()}
+            (reply,) = run.clients.visit(visit, complete)
+            (repeated,) = run.clients.visit(
+                visit, {name: _as_received(rows, i) for name, rows in complete.items()}
             )
-            other = differing(one.uplink, two.uplink) + differing(one.info, two.info)
-            other += [] if one.scores == two.scores else ["scores"]
-            assert not other, (
-                f"round {number}: {', '.join(other)} of client {i} depend on rows that its "
+            differences = differing(reply.uplink, repeated.uplink) + differing(
+                reply.info, repeated.info
+            )
+            differences += [] if reply.scores == repeated.scores else ["scores"]
+            assert not differences, (
+                f"round {number}: {', '.join(differences)} of client {i} depend on rows that its "
                 "downlink does not name, and that a silo does not receive"
             )
         run.round(round_)
 
 
-def _sent(rows: Rows, client: int) -> Rows:
+def _as_received(rows: Rows, client: int) -> Rows:
     """Return one client's part of a downlink as a silo builds it: rows that were not sent are 0."""
     if rows.index.dim() == 1:
         return rows
-    sent = rows.index[rows.index != client].unique()
-    return Rows(torch.zeros_like(rows.bank).index_copy(0, sent, rows.bank[sent]), rows.index)
+    indices = rows.index[rows.index != client].unique()
+    return Rows(torch.zeros_like(rows.bank).index_copy(0, indices, rows.bank[indices]), rows.index)
 
 
 def private_tensors_never_go_up(settings: MethodSettings) -> None:
@@ -165,22 +171,22 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
     """
     problem = suited(settings, quadratics(3, samples=4))
     problem.norms = (slice(1, 3),)  # for methods that keep these
-    run, named = after(settings, problem, 2), False
+    run, has_private = trained(settings, problem, 2), False
     for reply in run.replies:
         for name, tensor in run.clients.private(reply.client).items():
             secret = tensor.flatten()
-            named |= secret.is_floating_point()
+            has_private |= secret.is_floating_point()
             if not secret.is_floating_point() or not secret.any():  # zeros identify no client
                 continue
-            for told, sent in reply.uplink.items():
-                if sent.is_floating_point() and sent.numel() >= len(secret):
-                    parts = sent.flatten().unfold(0, len(secret), 1)
-                    assert not (parts == secret).all(1).any(), (
-                        f"{told!r} of client {reply.client} holds its {name!r}, which is private"
+            for entry_name, entry in reply.uplink.items():
+                if entry.is_floating_point() and entry.numel() >= len(secret):
+                    windows = entry.flatten().unfold(0, len(secret), 1)
+                    assert not (windows == secret).all(1).any(), (
+                        f"{entry_name!r} of client {reply.client} holds its private {name!r}"
                     )
-    kept = settings.method().card.exchange.private
-    assert named or not PART_OF_A_NETWORK.search(kept), (
-        f"the card keeps {kept}, Client.private names no tensor of it"
+    private = settings.method().card.exchange.private
+    assert has_private or not PART_OF_A_NETWORK.search(private), (
+        f"the card keeps {private} private, Client.private names no tensor of it"
     )
 
 
@@ -191,48 +197,50 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
     Run after three rounds: in the first one a personal model may be the model just trained.
     """
     card = settings.method().card
-    kept = card.exchange.private
-    if "model" not in kept:
+    private = card.exchange.private
+    if "model" not in private:
         return
-    run = after(settings, suited(settings, quadratics(3, samples=4)), 3)
-    sent = [
+    run = trained(settings, suited(settings, quadratics(3, samples=4)), 3)
+    uplinks = [
         (reply.client, name, row.flatten())
         for reply in run.replies
         for name, row in reply.uplink.items()
     ]
     for i in run.ids:
-        judged = {
-            when: w["w"]
-            for (model, when), w in run.clients.models(i).items()
+        headline = {
+            stage: w["w"]
+            for (model, stage), w in run.clients.models(i).items()
             if model == card.headline[0]
         }
-        for when, w in judged.items():
-            for whose, name, row in sent:
+        for stage, w in headline.items():
+            for client, name, row in uplinks:
                 assert not torch.equal(row, w), (
-                    f"{name!r} of client {whose} is the model of client {i}, {when}; the card "
-                    f"keeps {kept}"
+                    f"{name!r} of client {client} is the model of client {i}, {stage}; the card "
+                    f"keeps {private}"
                 )
-        held = [
+        stored_rows = [
             rows.flatten()
             for rows in flatten(run.state(i), "state").values()
             if rows.numel() == run.problem.size
         ]
-        known = [row for row in held if any(torch.equal(row, w) for w in judged.values())]
-        assert known or run.method.client.private or not held, (
-            f"the card keeps {kept}, Client.private names no tensor of the state as it"
+        stored_models = [
+            row for row in stored_rows if any(torch.equal(row, w) for w in headline.values())
+        ]
+        assert stored_models or run.method.client.private or not stored_rows, (
+            f"the card keeps {private} private, Client.private names no tensor of the state"
         )
 
 
-def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: Any) -> None:
+def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **overrides: Any) -> None:
     """Check that stacked rows with 4, 2 and 1 samples give the same as single rows, up to
     rounding.
     """
     problem, ids = suited(settings, uneven(1, 4, 2)), (1, 2, 0)
-    run = after(settings, problem, 1, **over)
-    round_ = passes(settings, 2, **over)
-    down = run.method.server.downlink(run.server, ids, run.roster, round_)
+    run = trained(settings, problem, 1, **overrides)
+    round_ = passes(settings, 2, **overrides)
+    downlink = run.method.server.downlink(run.server, ids, run.roster, round_)
     received = downlink_part(
-        run.clients.copies.received(ClientRequest(round_, run.roster, ids), down), [0, 1, 2]
+        run.clients.copies.received(ClientRequest(round_, run.roster, ids), downlink), [0, 1, 2]
     )
     stacked = joined([run.state(i) for i in ids])
     training = LocalTraining(problem, ids, run.roster, round_)
@@ -247,7 +255,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **over: An
 
 def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
     """Check that permuting clients permutes downlinks and training; only ids are an address."""
-    run = after(settings, suited(settings, quadratics(3, samples=4)), 1)
+    run = trained(settings, suited(settings, quadratics(3, samples=4)), 1)
     visits = []
     for ids in ((0, 1, 2), (2, 0, 1)):
         visit = ClientRequest(passes(settings, 2), run.roster, ids)
@@ -255,8 +263,8 @@ def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
             visit, run.method.server.downlink(run.server, ids, run.roster, visit.round)
         )
         visits.append({r.client: r for r in replies})
-    one, two = visits
-    assert all(same(one[i].uplink, two[i].uplink) and one[i].loss == two[i].loss for i in run.ids)
+    a, b = visits
+    assert all(equal(a[i].uplink, b[i].uplink) and a[i].loss == b[i].loss for i in run.ids)
 
 
 def the_server_treats_clients_alike(settings: MethodSettings) -> None:
@@ -264,7 +272,7 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
     rounding.
     """
     order, d = [2, 0, 3, 1], 5
-    run = after(settings, suited(settings, quadratics(4, samples=4, d=d)), 0)
+    run = trained(settings, suited(settings, quadratics(4, samples=4, d=d)), 0)
     server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
     run.round(first)
     if not run.replies[0].uplink:
@@ -274,25 +282,25 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
         for name in run.replies[0].uplink
     }
     received = []
-    for given in (uplink, {name: rows[order] for name, rows in uplink.items()}):
+    for uplinks in (uplink, {name: rows[order] for name, rows in uplink.items()}):
         state = server.aggregate(
-            server.start(run.initial, run.roster, 0), given, run.ids, run.roster, first
+            server.start(run.initial, run.roster, 0), uplinks, run.ids, run.roster, first
         )
         received.append(server.downlink(state, run.ids, run.roster, second))
-    before, exchanged = received
-    for name, rows in before.items():
+    original, exchanged = received
+    for name, rows in original.items():
         if (
             rows.index.dim() == 1 and rows.bank.shape[1] == run.problem.size
         ):  # a model for each client
-            other = exchanged[name]
-            assert_close(other.bank[other.index], rows.bank[rows.index][order])
+            permuted = exchanged[name]
+            assert_close(permuted.bank[permuted.index], rows.bank[rows.index][order])
 
 
 def a_server_that_needs_sums_only_gets_by_with_the_mean(settings: MethodSettings) -> None:
     """Check that a server with ``sums`` makes the same of the uplinks and of their mean for all,
     and sends everyone the same.
     """
-    run = after(settings, suited(settings, uneven(4, 6, 8)), 1)
+    run = trained(settings, suited(settings, uneven(4, 6, 8)), 1)
     server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
     if not server.sums:
         return
@@ -301,53 +309,58 @@ def a_server_that_needs_sums_only_gets_by_with_the_mean(settings: MethodSettings
     uplink = stack(run.replies, lambda reply: reply.uplink)
     means = {name: (weights.to(rows) @ rows).expand_as(rows) for name, rows in uplink.items()}
     start = server.start(run.initial, run.roster, 0)
-    downs = [
+    downlinks = [
         server.downlink(
-            server.aggregate(start, given, run.ids, run.roster, first), run.ids, run.roster, second
+            server.aggregate(start, uplinks, run.ids, run.roster, first),
+            run.ids,
+            run.roster,
+            second,
         )
-        for given in (uplink, means)
+        for uplinks in (uplink, means)
     ]
-    for name, rows in downs[0].items():
+    for name, rows in downlinks[0].items():
         assert rows.index.dim() == 1
         assert len(rows.index.unique()) == 1
-        assert_close(downs[1][name].bank, rows.bank)
+        assert_close(downlinks[1][name].bank, rows.bank)
 
 
 def a_client_that_sends_its_step_sends_nothing_else(settings: MethodSettings) -> None:
     """Check that a client with ``sends_step`` keeps nothing, and sends the received model after one
     step of plain SGD, where a decay shrinks it besides.
     """
-    run = after(settings, suited(settings, uneven(4, 6, 8)), 1)
+    run = trained(settings, suited(settings, uneven(4, 6, 8)), 1)
     if not run.method.client.sends_step:
         return
     assert not [name for name in states(run) if not name.startswith("server")]
     once = passes(settings, 2, batch_size=10**6, epochs=1, steps=1, weight_decay=0.1)
-    down = run.method.server.downlink(run.server, run.ids, run.roster, once)
-    replies = run.clients.visit(ClientRequest(once, run.roster, run.ids, True), down)
+    downlink = run.method.server.downlink(run.server, run.ids, run.roster, once)
+    replies = run.clients.visit(ClientRequest(once, run.roster, run.ids, True), downlink)
     for k, reply in enumerate(replies):
-        (rows,), (sent,) = down.values(), reply.uplink.values()
+        (rows,), (model,) = downlink.values(), reply.uplink.values()
         w = rows.bank[rows.index[k]]
-        whole = torch.tensor(run.problem.rows[k])
-        _, G = run.problem.gradient(w.unsqueeze(0), [whole])
-        assert_close(sent, w - once.lr * (G[0] + once.weight_decay * w))
+        samples = torch.tensor(run.problem.rows[k])
+        _, G = run.problem.gradient(w.unsqueeze(0), [samples])
+        assert_close(model, w - once.lr * (G[0] + once.weight_decay * w))
 
 
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
     """Check that batches, and all else that is drawn, come from the run's seed."""
-    one, again, two = (
-        states(after(settings, suited(settings, quadratics(3, samples=4)), 1, seed=seed))
+    a, repeated, other_seed = (
+        states(trained(settings, suited(settings, quadratics(3, samples=4)), 1, seed=seed))
         for seed in (0, 0, 1)
     )
-    other = differing(one, again)
-    assert not other, f"{', '.join(other)} differ between runs of one seed: {DRAWS}"
-    assert not same(one, two), "two seeds give the same states: take batches from training.steps"
+    differences = differing(a, repeated)
+    assert not differences, f"{', '.join(differences)} differ between runs of one seed: {DRAWS}"
+    assert not equal(a, other_seed), (
+        "two seeds give the same states: take batches from training.steps"
+    )
 
 
 def one_client_alone_works(settings: MethodSettings) -> None:
     """Check that a federation of one client trains, with a finite headline model, and observes no
     model that the card does not name.
     """
-    run = after(settings, suited(settings, quadratics(1, samples=4)), 3)
+    run = trained(settings, suited(settings, quadratics(1, samples=4)), 3)
     card, observed = run.method.card, run.clients.models(0)
     assert card.headline in observed, (
         f"the card's headline is {card.headline}, clients observe {sorted(observed)}"
@@ -364,11 +377,13 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
     The head is one number of twenty, and need not be trained.
     """
     centre = torch.full((1, 20), 3.0, dtype=torch.float64)
-    near = quadratics(3, samples=4, d=20)
-    near.targets.mul_(0.2).add_(centre)
-    near.data = DeviceDataset(near.targets, near.targets, None, None, near.data.rows, "regression")
-    problem = suited(settings, near)
-    run = after(settings, problem, 0)
+    similar = quadratics(3, samples=4, d=20)
+    similar.targets.mul_(0.2).add_(centre)
+    similar.data = DeviceDataset(
+        similar.targets, similar.targets, None, None, similar.data.rows, "regression"
+    )
+    problem = suited(settings, similar)
+    run = trained(settings, problem, 0)
     losses = []
     for number in range(1, 31):
         run.round(passes(settings, number, total=30))
@@ -376,7 +391,7 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
         losses.append(
             float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
         )
-    enough = max(0.2 * losses[0], NEAR)
+    enough = max(0.2 * losses[0], CONVERGED)
     assert min(losses[-5:]) < enough, (
         f"the headline models' loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in 30 rounds, "
         f"not below {enough:.3g}; if another term of the objective outweighs it, check with a "
@@ -390,13 +405,13 @@ def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) 
     """
     if settings.method().card.needs.steps == "any":
         adamw = {"optimizer": Adam(name="adamw"), "momentum": 0.0}
-        taken = [
-            after(
+        runs = [
+            trained(
                 settings, suited(settings, quadratics(3, samples=4)), 1, **{**adamw, "optimizer": o}
             )
             for o in (Optimizer(), adamw["optimizer"])
         ]
-        assert not same(*map(states, taken)), (
+        assert not equal(*map(states, runs)), (
             "AdamW's steps are those of SGD: the card says that any steps are taken"
         )
         rows_of_one_call_train_as_they_do_alone(settings, **adamw)

@@ -17,7 +17,7 @@ from pomona.methods.base import MethodSettings
 from pomona.record.result import Result
 from pomona.scenario import Scenario
 from pomona.simulation import run, simulate
-from pomona.testing.problems import same
+from pomona.testing.problems import equal
 from pomona.testing.round_checks import DRAWS
 
 BASE: Tree = {
@@ -50,9 +50,9 @@ class SmallFederation:
     figures: frozenset[str]
     frozen: frozenset[str] = frozenset()
 
-    def config(self, method: MethodSettings, **over: object) -> Config:
-        """Return a run of a method; ``over``: other settings."""
-        return resolve(BASE, self.settings, {"method": method.model_dump(mode="json")}, over)
+    def config(self, method: MethodSettings, **overrides: object) -> Config:
+        """Return a run of a method; ``overrides``: other settings."""
+        return resolve(BASE, self.settings, {"method": method.model_dump(mode="json")}, overrides)
 
 
 def discs(
@@ -91,11 +91,11 @@ def patients(_: DataSettings | None = None) -> Arrays:
     """
     draw = np.random.Generator(np.random.Philox(7))
     x = draw.normal(size=(240, 3)).astype(np.float32)
-    seen_at, left_at = (
+    event_times, censoring = (
         draw.exponential(100 * np.exp(-1.5 * x[:, 0])),
         draw.exponential(150, size=len(x)),
     )
-    return x, np.column_stack([np.minimum(seen_at, left_at) + 0.01, seen_at <= left_at])
+    return x, np.column_stack([np.minimum(event_times, censoring) + 0.01, event_times <= censoring])
 
 
 PARTLY_FROZEN = SmallFederation(
@@ -152,14 +152,14 @@ def trains(federation: SmallFederation, settings: MethodSettings) -> None:
         return
     config = federation.config(settings)
     scenario = Scenario.prepare(config)
-    before = {name: tensor.clone() for name, tensor in scenario.frozen.items()}
+    initial = {name: tensor.clone() for name, tensor in scenario.frozen.items()}
     result = simulate(scenario)
     _trained_alone(federation, scenario, result)
-    assert same(scenario.frozen, before)
+    assert equal(scenario.frozen, initial)
     _learnt(federation, settings, result)
-    other = simulate(Scenario.prepare(config.model_copy(update={"workers": 2})))
-    alike = outcome(other) == outcome(result) and all(
-        same(other.models[i], model) for i, model in result.models.items()
+    repeated = simulate(Scenario.prepare(config.model_copy(update={"workers": 2})))
+    alike = outcome(repeated) == outcome(result) and all(
+        equal(repeated.models[i], model) for i, model in result.models.items()
     )
     assert alike, f"two runs of one seed, on one worker and on two, differ: {DRAWS}"
 
@@ -193,15 +193,15 @@ def _learnt(federation: SmallFederation, settings: MethodSettings, result: Resul
     model.
     """
     _everybody_trained(result)
-    judged = result.curve(*settings.method().card.headline)
-    losses = [float(np.mean(np.array(seen.loss, dtype=float))) for seen in judged]
+    curve = result.curve(*settings.method().card.headline)
+    losses = [float(np.mean(np.array(evaluation.loss, dtype=float))) for evaluation in curve]
     assert losses[-1] < losses[0], (
         f"the loss of the headline models does not fall in {len(losses)} rounds of "
         f"{federation.settings}: {', '.join(f'{loss:.4g}' for loss in losses)}; if another term "
         "of the objective outweighs it, check with a smaller weight of that term"
     )
-    assert all(seen.metric == federation.metric for seen in judged)
-    values = [value for seen in judged for value in seen.value if value is not None]
+    assert all(evaluation.metric == federation.metric for evaluation in curve)
+    values = [value for evaluation in curve for value in evaluation.value if value is not None]
     assert values
     assert all(0 <= value <= 1 for value in values)
     for figures in result.final:
@@ -210,8 +210,8 @@ def _learnt(federation: SmallFederation, settings: MethodSettings, result: Resul
 
 def _everybody_trained(result: Result) -> None:
     """Assert that all clients answered in all rounds, with finite losses."""
-    everybody = tuple(range(len(result.about["clients"])))
-    assert all(r.cohort == everybody and not r.refused for r in result.rounds)
+    clients = tuple(range(len(result.about["clients"])))
+    assert all(r.cohort == clients and not r.refused for r in result.rounds)
     assert all(loss is not None and isfinite(loss) for r in result.rounds for loss in r.loss)
 
 
@@ -247,11 +247,11 @@ def _refused(federation: SmallFederation, settings: MethodSettings, key: str) ->
     try:
         run(federation.config(settings))
     except ConfigError as refusal:
-        said = str(refusal)
+        message = str(refusal)
     else:
         raise AssertionError(f"{key}: the card excludes this run, but it ran")
-    assert said.startswith(key), said
-    assert "\n" not in said
+    assert message.startswith(key), message
+    assert "\n" not in message
 
 
 TASK_CHECKS: tuple[Callable[[MethodSettings], None], ...] = (

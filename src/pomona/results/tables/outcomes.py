@@ -9,7 +9,13 @@ import numpy as np
 from pomona.core.table import NOTHING, Table
 from pomona.metrics.intervals import Interval, wilson
 from pomona.metrics.metric import METRICS
-from pomona.metrics.outcomes import MOST, Judged, outcome, outcome_numbers, reliability_curve
+from pomona.metrics.outcomes import (
+    MAX_OUTCOMES,
+    Predictions,
+    outcome,
+    outcome_numbers,
+    reliability_curve,
+)
 from pomona.results.run_numbers import Run, leader, records
 from pomona.tasks import TASKS
 
@@ -148,7 +154,7 @@ def pooled_outcomes(run: Run) -> list[PooledOutcome]:
     return [_pooled_outcome(names[k], k, answers, clustered) for k in outcome_numbers(first)]
 
 
-def _probabilities(run: Run) -> dict[int, Judged]:
+def _probabilities(run: Run) -> dict[int, Predictions]:
     """Return the clients' probabilities; empty for a task without outcomes, or with too many."""
     task = TASKS[run.result.about.get("targets", "classes")]
     if run.reported is None or not task.outcomes:
@@ -161,11 +167,11 @@ def _probabilities(run: Run) -> dict[int, Judged]:
     }
     minimum = 2 if task.output == "class" else 1  # a single class always occurs
     width = next((probabilities.shape[1] for probabilities, _ in answers.values()), 0)
-    return answers if minimum <= width <= MOST else {}
+    return answers if minimum <= width <= MAX_OUTCOMES else {}
 
 
 def _pooled_outcome(
-    name: str, k: int, answers: Mapping[int, Judged], clustered: bool
+    name: str, k: int, answers: Mapping[int, Predictions], clustered: bool
 ) -> PooledOutcome:
     by_client = {i: outcome(answer, k) for i, answer in answers.items()}
     p, positive = (np.concatenate(arrays) for arrays in zip(*by_client.values(), strict=True))
