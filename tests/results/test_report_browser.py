@@ -241,8 +241,8 @@ def test_a_live_page_that_nobody_writes_any_more_gives_up_and_says_so(
     opened(browser, written([young], tmp_path, LiveProgress(1, now, 4)))
     browser.execute_script("window.old = true")
     line = "return document.querySelector('.live').innerText"
-    assert "Going on: round 8 of 8" in browser.execute_script(line)
-    # It reads itself again while the page is young, and stops once it finds it older than four
+    assert "Running: round 8 of 8" in browser.execute_script(line)
+    # It reloads while the page is young, and stops once it finds it older than four
     # seconds.
     WebDriverWait(browser, 20).until(lambda d: "No news since" in d.execute_script(line))
     assert not browser.execute_script("return window.old || false")
@@ -256,7 +256,7 @@ def test_a_live_page_that_nobody_writes_any_more_gives_up_and_says_so(
     # The run was resumed: asked to, the page looks again and goes on.
     written([young], tmp_path, LiveProgress(1, datetime.now(UTC), 60))
     browser.execute_script("document.getElementById('pause').click()")
-    WebDriverWait(browser, 20).until(lambda d: "Going on" in d.execute_script(line))
+    WebDriverWait(browser, 20).until(lambda d: "Running" in d.execute_script(line))
     assert browser.get_log("browser") == []
 
 

@@ -201,11 +201,11 @@ def test_a_live_page_reads_itself_again_until_the_run_ends(tmp_path: Path) -> No
     noon = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
     going = refresh(run, tmp_path, packing.LiveProgress(3, noon, 60)).read_text(encoding="utf-8")
     assert f'"live":[3,{noon.timestamp()},60]' in going
-    assert "<strong>Going on</strong>: round 3 of 3 is done, written at 12:00:30 UTC" in going
+    assert "<strong>Running</strong>: round 3 of 3 is done, written at 12:00:30 UTC" in going
     assert "cut short" not in going
     ended = refresh(run, tmp_path, None).read_text(encoding="utf-8")
     assert '"live":null' in ended
-    assert "Going on" not in ended
+    assert "Running" not in ended
     assert "was cut short" in ended
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 

@@ -187,7 +187,7 @@ def _lied(run: Run) -> Iterator[Caution]:
     if attack := attack_of(run.result):
         text = (
             f" had clients that lied ({client_names(run, list(attack.clients))}): means and gains "
-            "count them too; the honest clients' mean stands with the table of those that lied."
+            "count them too; the honest clients' mean is in the table of those that lied."
         )
         yield Caution(run.label, text)
 
@@ -278,7 +278,7 @@ def _unmoved(run: Run) -> Iterator[Caution]:
 def _climbing(run: Run) -> Iterator[Caution]:
     """Warn of a curve that was still rising."""
     if curve := still_rising(run):
-        text = f"({curve}): more rounds may change what this page says."
+        text = f"({curve}): more rounds may change the results."
         yield Caution(
             run.label,
             f" was still getting better when it ended {text}",

@@ -214,7 +214,7 @@ showTheme();
 update();
 if (choice.section) unfold(choice.section);
 
-/* While the run goes on the page reads itself again; not under the reader's hands. */
+/* While the run lasts the page reloads, but not while the reader uses it. */
 const news = document.getElementById("news"), pause = document.getElementById("pause");
 function follow(seconds) {
   let held_ = remembered("pomona-pause") === "yes", touched = 0;

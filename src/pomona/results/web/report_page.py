@@ -61,7 +61,7 @@ def write(results: list[Result], folder: Path, formats: Sequence[str] = ()) -> P
 
     Args:
         results: the runs.
-        folder: the folder.
+        folder: where the page is written.
         formats: formats of each figure, of ``FORMATS``; the files replace those of an earlier call.
 
     Raises:
@@ -186,7 +186,7 @@ def embedded(data: Json) -> Markup:
     text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)  # noqa: S704 - holds none of HTML's signs any more
+    return Markup(text)  # noqa: S704 - has no HTML characters left
 
 
 def sections(data: Json) -> list[Link]:
