@@ -413,7 +413,7 @@ def test_an_account_of_another_place_is_not_passed_over(private):
     """As a kit has it whose server said six places before that was refused."""
     home = private.kit() / "state" / "private" / "dp"
     (home / "client-04").mkdir(parents=True)
-    with pytest.raises(PrivacyError, match="holds client-04 beside client-01"):
+    with pytest.raises(PrivacyError, match="holds client-04 next to client-01"):
         private.ask(*private.task(1))
     assert [p.name for p in home.iterdir()] == ["client-04"]
 

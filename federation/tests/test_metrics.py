@@ -256,7 +256,7 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
     for place, name in enumerate(federation.names):
         silo = federation.kits / name
         own, _ = parsed(asked(of_silo(silo)).text)
-        spent = KeyStore.open(silo / "state" / "private" / "dp", place, settings).spent()
+        spent = KeyStore.open(silo / "state" / "private" / "dp", place, settings).epsilon()
         assert of(own, "pomona_silo_epsilon_spent") == pytest.approx(spent)
         # two rounds, no more
         assert of(samples, "pomona_server_silo_epsilon_bound", silo=name) == pytest.approx(spent)

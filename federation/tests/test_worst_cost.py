@@ -102,8 +102,10 @@ def test_a_check_says_in_words_what_the_study_has_acknowledged(world, capsys):
     command("silo", "check", "--folder", kit(federation))
     said = " ".join(capsys.readouterr().out.split())
     assert "past the noise" in said
-    assert RELEASES["metrics"].what in said
-    assert f"training-loss: {RELEASES['training-loss'].what}, so that epsilon has no bound" in said
+    assert RELEASES["metrics"].content in said
+    assert (
+        f"training-loss: {RELEASES['training-loss'].content}, so that epsilon has no bound" in said
+    )
     assert "privacy loss epsilon without bound" in said
 
 

@@ -115,7 +115,7 @@ def test_a_public_tokenizer_releases_no_words(tmp_path):
     prepared(reviews(tmp_path))
     with pytest.raises(ConfigError, match="not covered by privacy: vocabulary") as fault:
         prepared(reviews(tmp_path, tokenizer=""))
-    assert RELEASES["vocabulary"].what in str(fault.value)
+    assert RELEASES["vocabulary"].content in str(fault.value)
 
 
 def test_a_network_with_another_padding_token_is_refused(tmp_path):

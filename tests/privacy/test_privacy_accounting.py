@@ -113,7 +113,7 @@ def test_training_stops_before_the_budget_is_exceeded(tmp_path):
     with pytest.raises(PrivacyError, match="client 0, round") as told:
         rounds(METHODS["fedavg"]().method(), p, 50)
     assert told.value.code == 9
-    spent = p.objective.spent(0)
+    spent = p.objective.epsilon(0)
     one_more = Counter(p.objective.key_store(0).ledger.history()) + Counter({Event(1.0, 1 / 3): 1})
     assert spent <= 6.0 < epsilon(settings, one_more)
 

@@ -56,8 +56,8 @@ def names(card):
 
 
 def test_what_follows_from_the_data_and_the_budget():
-    assert RELEASES["feature-moments"] in uncovered(privacy(**BUDGET), kind="table")
-    assert RELEASES["vocabulary"] in uncovered(privacy(**BUDGET), kind="text")
+    assert RELEASES["feature-moments"] in uncovered(privacy(**BUDGET), content="table")
+    assert RELEASES["vocabulary"] in uncovered(privacy(**BUDGET), content="text")
     assert RELEASES["unlimited-epsilon"] in uncovered(privacy())
     assert not own("fedphp", transfer_weight=0.0)
 
@@ -112,4 +112,4 @@ def test_the_guide_names_what_a_private_study_has_to_acknowledge():
     sentence = guide.partition("a private study needs at least")[2].partition("own code")[0]
     general, tables = (re.findall('"(.+?)"', words) for words in sentence.split("of tables also"))
     for kind, names in (("image", general), ("table", general + tables)):
-        assert {r.name for r in uncovered(privacy(**BUDGET), kind=kind)} == set(names)
+        assert {r.name for r in uncovered(privacy(**BUDGET), content=kind)} == set(names)

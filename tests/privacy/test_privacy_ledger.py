@@ -237,12 +237,12 @@ def test_a_kill_between_ledger_and_noise_costs_the_release_once(tmp_path):
     assert done.returncode == -signal.SIGKILL
     store = KeyStore.open(tmp_path, 0, privacy(seed=None))
     assert store.position().entries == 2  # it was written down before it could be used
-    spent = store.spent()
+    spent = store.epsilon()
     made = [
         store.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double())
         for s in (0, 1)
     ]
-    assert (store.position().entries, store.spent()) == (2, spent)
+    assert (store.position().entries, store.epsilon()) == (2, spent)
     assert not torch.equal(*made)
 
 
@@ -259,7 +259,7 @@ def test_a_run_that_is_stopped_and_repeated_releases_the_same_and_pays_once(tmp_
     for one, two in zip(replies, again, strict=True):
         assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
     for client in (0, 1):
-        assert parts.objective.spent(client) == whole.objective.spent(client)
+        assert parts.objective.epsilon(client) == whole.objective.epsilon(client)
         assert parts.objective.position(client) == whole.objective.position(client)
 
 
@@ -290,5 +290,5 @@ def test_one_account_of_one_data_set(tmp_path):
     require_sole(tmp_path, 3)
     KeyStore.open(tmp_path, 3, privacy())
     require_sole(tmp_path, 3)
-    with pytest.raises(PrivacyError, match="holds client-03 beside client-00"):
+    with pytest.raises(PrivacyError, match="holds client-03 next to client-00"):
         require_sole(tmp_path, 0)

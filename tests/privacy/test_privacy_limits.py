@@ -159,9 +159,9 @@ def test_a_line_has_what_is_not_usual_and_is_read_as_it_was_written():
     ):
         made = entry(**fields)
         assert [*made.line()] == sorted(usual | more)
-        assert LedgerEntry.of(made.line()) == made
+        assert LedgerEntry.from_line(made.line()) == made
     with pytest.raises(ValueError, match="unit is 'ward'"):
-        LedgerEntry.of({**entry().line(), "unit": "ward"})
+        LedgerEntry.from_line({**entry().line(), "unit": "ward"})
 
 
 def test_a_ledger_is_a_file_of_its_own_that_others_cannot_read(tmp_path):
@@ -193,7 +193,7 @@ def test_planned_releases_add_to_their_batches_and_others_noise_is_no_own(tmp_pa
     other = Draw(1, "training", 1, 20, 5)
     opened = ledger(tmp_path, entry("a", 2.0, honest=3), entry("b", 2.0, honest=3))
     shared = 2.0 * math.sqrt(1 + 2 / 16)
-    assert same(opened.alone(), (math.sqrt(2), 0.25, 1))
+    assert same(opened.own_events(), (math.sqrt(2), 0.25, 1))
     assert same(opened.history(), (shared / math.sqrt(2), 0.25, 1))
     again = [entry("a", 2.0, honest=3), entry("c", 2.0, honest=3), entry("d", 3.0, other)]
     planned = opened.planned([*again, entry("e", 3.0, other)])
@@ -271,16 +271,16 @@ def test_a_key_store_is_private_and_continues_from_a_checkpoint(tmp_path):
     modes = [path.stat().st_mode & 0o777 for path in (home, home / "key", home / "ledger.jsonl")]
     assert modes == [0o700, 0o600, 0o600]
     assert len(fingerprint(key_of(folder))) == 32
-    assert KeyStore.open(folder, 0, privacy(), since=position).position() == position
+    assert KeyStore.open(folder, 0, privacy(), checkpoint=position).position() == position
     with pytest.raises(PrivacyError, match="rolled back"):
-        KeyStore.open(folder, 0, privacy(), since=Position(1, position.chain))
+        KeyStore.open(folder, 0, privacy(), checkpoint=Position(1, position.chain))
     (home / "key").chmod(0o640)
     with pytest.raises(PrivacyError, match="chmod 600"):
         KeyStore.open(folder, 0, privacy())
     for path in home.iterdir():
         path.unlink()
     with pytest.raises(PrivacyError, match="restore both"):
-        KeyStore.open(folder, 0, privacy(), since=position)
+        KeyStore.open(folder, 0, privacy(), checkpoint=position)
     assert [*home.iterdir()] == []
 
 
@@ -296,11 +296,11 @@ def test_a_release_beyond_the_projected_cost_or_the_budget_is_not_made(tmp_path)
         with pytest.raises(BudgetError, match=words):
             store.release(Draw(1, "training", 1, 10, 5), QUESTION, TOTAL)
         assert store.position().entries == 1
-        assert store.spent() == store.spent_alone() == pytest.approx(one)
-        assert store.spent(2) > store.spent()
+        assert store.epsilon() == store.epsilon_alone() == pytest.approx(one)
+        assert store.epsilon(2) > store.epsilon()
     store = KeyStore.open(tmp_path / "exact", 0, privacy())
     store.unprotected(Draw(1, "training", 0, 10, 5), QUESTION)
-    assert store.spent() == math.inf
+    assert store.epsilon() == math.inf
 
 
 # Settings.
@@ -336,12 +336,12 @@ UNCOVERED = [
     ({}, {}, []),
     ({"epsilon_budget": None}, {}, ["unlimited-epsilon"]),
     ({"honest": 2}, {}, ["noise-of-others"]),
-    ({}, {"kind": "table"}, ["feature-moments"]),
+    ({}, {"content": "table"}, ["feature-moments"]),
     ({}, {"moments_found": True}, ["feature-moments"]),
-    ({}, {"kind": "text"}, ["vocabulary"]),
+    ({}, {"content": "text"}, ["vocabulary"]),
     (
         {},
-        {"classes_found": True, "own": [RELEASES["training-loss"]]},
+        {"classes_found": True, "method_releases": [RELEASES["training-loss"]]},
         ["training-loss", "class-names"],
     ),
 ]
@@ -353,7 +353,7 @@ def test_each_release_is_named_in_order(over, arguments, names):
     everything = ["sample-counts", "metrics", *names]
     assert [r.name for r in uncovered(terms, **arguments)] == everything
     (refused,) = release_problems(terms, [9], **arguments)
-    assert all(RELEASES[name].what in refused for name in everything)
+    assert all(RELEASES[name].content in refused for name in everything)
     accepted = terms.model_copy(update={"acknowledge": tuple(everything)})
     assert [*release_problems(accepted, [9], **arguments)] == []
 

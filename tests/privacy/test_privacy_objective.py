@@ -37,7 +37,7 @@ def test_without_noise_and_clipping_it_is_the_ordinary_gradient_over_the_public_
         if len(index):
             _, mean = p.inner.gradient(p.row.unsqueeze(0), [index])
             assert_close(G, mean * len(index) / 4, atol=1e-6, rtol=1e-4)
-    assert p.objective.spent(0) == float("inf")
+    assert p.objective.epsilon(0) == float("inf")
 
 
 def test_a_batch_size_above_n_takes_all_samples_and_divides_by_n(tmp_path):
@@ -157,7 +157,7 @@ def test_a_criterion_on_outputs_is_refused_or_costs_everything(tmp_path):
         rounds(METHODS["fedphp"]().method(), p, 1)
     p = problem(tmp_path / "b", privacy(acknowledge=("metrics", "output-criterion")))
     rounds(METHODS["fedphp"]().method(), p, 1)
-    assert p.objective.spent(0) == float("inf")
+    assert p.objective.epsilon(0) == float("inf")
 
 
 @pytest.mark.parametrize(

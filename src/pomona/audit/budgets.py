@@ -26,7 +26,7 @@ def at_epsilon(scenario: Scenario, epsilon: float) -> Privacy:
         raise ConfigError(card.privacy.not_private)
     if exact := [r for r in card.privacy.releases if r.exact]:
         raise ConfigError(
-            f"no epsilon bounds {config.method.name}: {exact[0].what}; leave --epsilon out"
+            f"no epsilon bounds {config.method.name}: {exact[0].content}; leave --epsilon out"
         )
     largest = max(len(c.train) + len(c.test) for c in scenario.partition.clients)
     base = config.privacy or Privacy(

@@ -201,15 +201,15 @@ class ClientRuntime:
 
     def epsilon(self, client: int) -> float:
         """Return a client's epsilon so far."""
-        return self.objective.spent(client)
+        return self.objective.epsilon(client)
 
     def epsilon_alone(self, client: int) -> float:
         """Return a client's epsilon so far by its own noise alone."""
-        return self.objective.spent_alone(client)
+        return self.objective.epsilon_alone(client)
 
     def epsilon_by_groups(self, client: int) -> float:
         """Return a client's epsilon so far for all training samples of any one of its groups."""
-        return self.objective.spent_by_groups(client)
+        return self.objective.epsilon_by_groups(client)
 
     def position(self, client: int) -> list[Any]:
         """Return the position of a client's privacy ledger: [entries, chain]; empty without one."""

@@ -289,16 +289,16 @@ class Objective(GradientSource, Protocol):
         """
         return
 
-    def spent(self, client: int) -> float:  # noqa: ARG002
+    def epsilon(self, client: int) -> float:  # noqa: ARG002
         """Return a client's epsilon so far; infinite without privacy."""
         return inf
 
-    def spent_alone(self, client: int) -> float:
+    def epsilon_alone(self, client: int) -> float:
         """Return a client's epsilon so far by its own noise alone; infinite without privacy."""
-        return self.spent(client)
+        return self.epsilon(client)
 
-    def spent_by_groups(self, client: int) -> float:
+    def epsilon_by_groups(self, client: int) -> float:
         """Return a client's epsilon so far for all training samples of any one of its groups;
         infinite without privacy.
         """
-        return self.spent(client)
+        return self.epsilon(client)

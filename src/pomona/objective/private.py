@@ -108,21 +108,21 @@ class PrivateObjective(Objective):
         else:
             self._key_stores[client] = self._open(client, stored)
 
-    def spent(self, client: int) -> float:
+    def epsilon(self, client: int) -> float:
         """Return a client's epsilon so far."""
-        return self.key_store(client).spent()
+        return self.key_store(client).epsilon()
 
-    def spent_alone(self, client: int) -> float:
+    def epsilon_alone(self, client: int) -> float:
         """Return a client's epsilon so far by its own noise alone."""
-        return self.key_store(client).spent_alone()
+        return self.key_store(client).epsilon_alone()
 
-    def spent_by_groups(self, client: int) -> float:
+    def epsilon_by_groups(self, client: int) -> float:
         """Return a client's epsilon so far for all training samples of any one of its groups."""
         if self._settings.unit == "group" or self.data.groups is None:
-            return self.spent(client)
+            return self.epsilon(client)
         groups = self.data.groups[self.data.rows["train"][client]]
         largest = int(groups.unique(return_counts=True)[1].max()) if len(groups) else 1
-        return self.key_store(client).spent(largest)
+        return self.key_store(client).epsilon(largest)
 
     def _open(self, client: int, position: Position | None = None) -> KeyStore:
         return KeyStore.open(self._folder, client, self._settings, position, self._run)

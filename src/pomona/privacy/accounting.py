@@ -110,19 +110,19 @@ def _opacus(
         ) from None
 
 
-def with_room(settings: Privacy, most: float) -> float:
-    """Return a limit for parts of a history with epsilon ``most``, allowing for rounding and the
+def with_room(settings: Privacy, limit: float) -> float:
+    """Return a limit for parts of a history with epsilon ``limit``, allowing for rounding and the
     grid of prv.
     """
-    return most * (1 + ROUNDING) + (PRV_ERROR if settings.accountant == "prv" else 0.0)
+    return limit * (1 + ROUNDING) + (PRV_ERROR if settings.accountant == "prv" else 0.0)
 
 
 def combined(sigmas: Iterable[float]) -> float:
     """Return the noise multiplier of one Gaussian release equivalent to several on one batch; 0 if
     any has none.
     """
-    each = list(sigmas)
-    return float(sum(s**-2 for s in each) ** -0.5) if all(each) else 0.0
+    values = list(sigmas)
+    return float(sum(s**-2 for s in values) ** -0.5) if all(values) else 0.0
 
 
 def effective(sigma: float, q: float, honest: int) -> float:
@@ -136,17 +136,17 @@ def effective(sigma: float, q: float, honest: int) -> float:
     return sigma * math.sqrt(1 + (honest - 1) * q * q)
 
 
-def of_groups(history: History, most: int) -> Counter[Event]:
-    """Return a history that bounds what the same releases reveal about ``most`` rows together.
+def of_groups(history: History, rows: int) -> Counter[Event]:
+    """Return a history that bounds what the same releases reveal about this many rows together.
 
-    The rows drawn into a batch are Binomial(most, q), and their gradients sum to at most that many
+    The rows drawn into a batch are Binomial(rows, q), and their gradients sum to at most that many
     clipping norms. A mechanism of random sensitivity is dominated by one of stochastically larger
     sensitivity (Choquette-Choo et al., ICLR 2024, on mixtures of Gaussians): here by all rows, with
     the probability that any of them is drawn.
     """
     bounds: Counter[Event] = Counter()
     for event, count in history.items():
-        bounds[Event(event.sigma / most, 1 - (1 - event.q) ** most)] += count
+        bounds[Event(event.sigma / rows, 1 - (1 - event.q) ** rows)] += count
     return bounds
 
 
@@ -221,7 +221,12 @@ class Gradients:
 
 
 def projected(
-    settings: Privacy, n: int, size: int, asked: Iterable[Gradients], passes: Passes, rounds: int
+    settings: Privacy,
+    n: int,
+    size: int,
+    gradients: Iterable[Gradients],
+    passes: Passes,
+    rounds: int,
 ) -> Counter[Event]:
     """Return the history of a method's gradients at a client with n samples and batches of
     ``size``.
@@ -229,26 +234,31 @@ def projected(
     Evaluation that trains is included, as if every round and the last models were evaluated.
     """
     history: Counter[Event] = Counter()
-    kinds = defaultdict(list)
-    for g in asked if n else ():
+    by_purpose = defaultdict(list)
+    for g in gradients if n else ():
         batches = g.batches_in_all(passes, steps(n, size), rounds)
         sigma = settings.noise_multiplier if g.noised else 0.0
         sigma = effective(sigma, rate(n, size), settings.counted(g.purpose))
-        kinds[g.purpose].append((batches, [sigma] * g.per_batch))
-    for same in kinds.values():
-        before = 0
-        for batches in sorted({batches for batches, _ in same}):
-            sigmas = [sigma for count, each in same for sigma in each if count >= batches]
+        by_purpose[g.purpose].append((batches, [sigma] * g.per_batch))
+    for group in by_purpose.values():
+        previous = 0
+        for batches in sorted({batches for batches, _ in group}):
+            sigmas = [sigma for count, values in group for sigma in values if count >= batches]
             if sigmas:
-                history[Event(combined(sigmas), rate(n, size))] += batches - before
-            before = batches
+                history[Event(combined(sigmas), rate(n, size))] += batches - previous
+            previous = batches
     return +history
 
 
 def projected_epsilon(
-    settings: Privacy, asked: Iterable[Gradients], n: int, size: int, passes: Passes, rounds: int
+    settings: Privacy,
+    gradients: Iterable[Gradients],
+    n: int,
+    size: int,
+    passes: Passes,
+    rounds: int,
 ) -> float:
     """Return the largest epsilon of a run for a client with n samples that takes part in every
     round.
     """
-    return epsilon(settings, projected(settings, n, size, asked, passes, rounds))
+    return epsilon(settings, projected(settings, n, size, gradients, passes, rounds))

@@ -71,7 +71,7 @@ class LedgerEntry:
         return dict(sorted(fields.items()))
 
     @classmethod
-    def of(cls, line: dict[str, Any]) -> "LedgerEntry":
+    def from_line(cls, line: dict[str, Any]) -> "LedgerEntry":
         """Create an entry from the fields of a line, the inverse of ``line``."""
         draw = Draw(**{k: line[k] for k in Draw.__dataclass_fields__})
         unit = str(line.get("unit", "row"))
@@ -159,7 +159,7 @@ class Ledger:
             raise StorageError(
                 f"cannot write {self.path} ({fault.strerror}); the release was not made"
             ) from fault
-        self._take(entry, chain)
+        self._add(entry, chain)
 
     def history(self, also: LedgerEntry | None = None) -> Counter[Event]:
         """Return all releases so far as events, plus one more entry if given."""
@@ -167,7 +167,7 @@ class Ledger:
             self._events if also is None or also.release in self._releases else self.planned([also])
         )
 
-    def alone(self) -> Counter[Event]:
+    def own_events(self) -> Counter[Event]:
         """Return all releases so far as events with the client's own noise alone."""
         return Counter(
             Event(combined(entry.sigma for entry in entries), rate(draw.n, draw.size))
@@ -182,8 +182,8 @@ class Ledger:
         for entry in entries:
             if entry.release in self._releases:
                 continue
-            known = self._batches.get(entry.draw, ())
-            sigmas = batches.setdefault(entry.draw, [e.effective for e in known])
+            recorded = self._batches.get(entry.draw, ())
+            sigmas = batches.setdefault(entry.draw, [e.effective for e in recorded])
             q = rate(entry.draw.n, entry.draw.size)
             if sigmas:
                 events[Event(combined(sigmas), q)] -= 1
@@ -209,7 +209,7 @@ class Ledger:
                 "replaced; restore the ledger"
             )
 
-    def _take(self, entry: LedgerEntry, chain: str) -> None:
+    def _add(self, entry: LedgerEntry, chain: str) -> None:
         self._events = self.history(entry)
         self._chains.append(chain)
         self._releases.add(entry.release)
@@ -217,10 +217,10 @@ class Ledger:
 
     def _read(self) -> None:
         text = content(self.path, LONG)
-        whole = text.rfind(b"\n") + 1
-        os.ftruncate(self._handle, whole)  # incomplete after a kill
+        complete = text.rfind(b"\n") + 1
+        os.ftruncate(self._handle, complete)  # incomplete after a kill
         chain = START
-        for number, line in enumerate(text[:whole].splitlines()):
+        for number, line in enumerate(text[:complete].splitlines()):
             try:
                 fields = parsed(line)
                 claimed = fields.pop("chain") if fields else ""
@@ -228,7 +228,7 @@ class Ledger:
                     raise ValueError("its checksum does not fit")
                 chain = claimed
                 if number:
-                    self._take(LedgerEntry.of(fields), chain)
+                    self._add(LedgerEntry.from_line(fields), chain)
                 else:
                     self.head = Head(**fields)
                     self._chains.append(chain)

@@ -72,7 +72,7 @@ class KeyStore:
     _key: bytes
     run: str = ""
     _budget: Budget = field(init=False)
-    _whole: Budget | None = None  # upper bound of the run's cost
+    _run_budget: Budget | None = None  # upper bound of the run's cost
 
     def __post_init__(self) -> None:
         self._budget = Budget(self.settings)
@@ -83,7 +83,7 @@ class KeyStore:
         folder: Path,
         client: int,
         settings: Privacy,
-        since: Position | None = None,
+        checkpoint: Position | None = None,
         run: str = "",
     ) -> "KeyStore":
         """Open a client's key store; create it if missing.
@@ -92,8 +92,8 @@ class KeyStore:
             folder: of all clients' key stores.
             client: the client's id.
             settings: the run's privacy.
-            since: the ledger's position in a checkpoint; the ledger must then exist and continue
-                from it.
+            checkpoint: the ledger's position in a checkpoint; the ledger must then exist and
+                continue from it.
             run: id of the run, if several share the store.
 
         Raises:
@@ -102,14 +102,14 @@ class KeyStore:
             ConfigError: the key store was created with another test seed, or without one.
             LockedError: another process has it open.
         """
-        home = _home(folder, client)
-        if since and not (home / "key").exists() and not (home / "ledger.jsonl").exists():
+        store = _client_folder(folder, client)
+        if checkpoint and not (store / "key").exists() and not (store / "ledger.jsonl").exists():
             raise PrivacyError(
-                f"{home}: key and ledger of client {client} are missing, but a checkpoint knows "
-                f"{since.entries} entries; restore both"
+                f"{store}: key and ledger of client {client} are missing, but a checkpoint knows "
+                f"{checkpoint.entries} entries; restore both"
             )
-        home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        key, ledger = home / "key", home / "ledger.jsonl"
+        store.mkdir(parents=True, exist_ok=True, mode=0o700)
+        key, ledger = store / "key", store / "ledger.jsonl"
         if not key.exists():
             # The ledger is created first: without entries and without a key, it is an interrupted
             # creation.
@@ -127,20 +127,20 @@ class KeyStore:
             raise PrivacyError(
                 f"{ledger} belongs to another client or key; restore key and ledger together"
             )
-        if since:
-            account.require(since)
-        if other := account.units() - {settings.unit}:
+        if checkpoint:
+            account.require(checkpoint)
+        if other_units := account.units() - {settings.unit}:
             raise PrivacyError(
-                f"{ledger} counts releases of a {other.pop()}, and privacy.unit is "
+                f"{ledger} counts releases of a {other_units.pop()}, and privacy.unit is "
                 f"{settings.unit!r}; keep the unit, or give a new folder"
             )
         return cls(client, settings, account, secret, run)
 
-    def within(self, most: float) -> None:
+    def within(self, limit: float) -> None:
         """Limit epsilon to the projected cost of the whole run; further releases are refused."""
-        if isfinite(most):
-            self._whole = Budget(
-                self.settings.model_copy(update={"epsilon_budget": with_room(self.settings, most)})
+        if isfinite(limit):
+            self._run_budget = Budget(
+                self.settings.model_copy(update={"epsilon_budget": with_room(self.settings, limit)})
             )
 
     def batch(self, draw: Draw, groups: Tensor | None = None) -> Tensor:
@@ -197,32 +197,32 @@ class KeyStore:
         """
         return int(self._name(draw)[:15], 16)
 
-    def spent(self, rows: int = 1) -> float:
+    def epsilon(self, rows: int = 1) -> float:
         """Return epsilon so far, for so many rows of one group together."""
         return epsilon(self.settings, of_groups(self.ledger.history(), rows))
 
-    def spent_alone(self) -> float:
+    def epsilon_alone(self) -> float:
         """Return epsilon so far by the client's own noise alone."""
-        return epsilon(self.settings, self.ledger.alone())
+        return epsilon(self.settings, self.ledger.own_events())
 
     def position(self) -> Position:
         """Current position of the ledger."""
         return self.ledger.position()
 
     def _spend(self, entry: LedgerEntry) -> None:
-        where = f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}"
+        context = f"client {self.client}, round {entry.draw.round}, step {entry.draw.step}"
         history = self.ledger.history(entry)
-        if self._whole and not self._whole.allows(history):
+        if self._run_budget and not self._run_budget.allows(history):
             raise BudgetError(
-                f"{where}: another release would exceed the projected highest cost "
-                f"({self.spent():.4g} spent); the server asks for more than the method's rounds "
+                f"{context}: another release would exceed the projected highest cost "
+                f"({self.epsilon():.4g} spent); the server asks for more than the method's rounds "
                 "take: ask its operator, or begin a new study"
             )
         if not self._budget.allows(history):
             raise BudgetError(
-                f"{where}: another release would exceed privacy.epsilon_budget = "
-                f"{self.settings.epsilon_budget} ({self.spent():.4g} spent); raise it and continue "
-                "with --resume (in a silo: raise accept_epsilon too), or stop here"
+                f"{context}: another release would exceed privacy.epsilon_budget = "
+                f"{self.settings.epsilon_budget} ({self.epsilon():.4g} spent); raise it and "
+                "continue with --resume (in a silo: raise accept_epsilon too), or stop here"
             )
         self.ledger.append(entry)
 
@@ -250,27 +250,29 @@ def require_sole(folder: Path, client: int) -> None:
     """Raise PrivacyError unless a folder has only this client's key store: one data set has one
     account.
     """
-    others = sorted(home.name for home in folder.glob("client-*") if home != _home(folder, client))
-    if others:
+    foreign = sorted(
+        store.name for store in folder.glob("client-*") if store != _client_folder(folder, client)
+    )
+    if foreign:
         raise PrivacyError(
-            f"{folder} holds {', '.join(others)} beside {_home(folder, client).name}: what was "
-            "spent there would not "
-            "count; find out who gave this silo another place, then move that account away"
+            f"{folder} holds {', '.join(foreign)} next to {_client_folder(folder, client).name}: "
+            "the epsilon spent there would not count; find out who gave this silo another place, "
+            "then move that account away"
         )
 
 
-def _home(folder: Path, client: int) -> Path:
+def _client_folder(folder: Path, client: int) -> Path:
     return folder / f"client-{client:02d}"
 
 
 def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
-    made = (
+    secret = (
         os.urandom(32)
         if seed is None
         else hashlib.blake2b(f"{seed}/{client}".encode(), digest_size=32).digest()
     )
-    Ledger.create(ledger, Head(client, fingerprint(made), seed))
-    publish(key, [made.hex().encode()], "key.unfinished", 0o600)
+    Ledger.create(ledger, Head(client, fingerprint(secret), seed))
+    publish(key, [secret.hex().encode()], "key.unfinished", 0o600)
 
 
 def _secret(path: Path) -> bytes:

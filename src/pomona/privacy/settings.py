@@ -98,11 +98,11 @@ class Privacy(Settings):
         return None
 
 
-def in_sums(honest: int, least: int) -> str:
+def in_sums(honest: int, minimum: int) -> str:
     """Return, as an apposition, whom epsilon is a bound against where others' noise counts."""
     return (
-        f"against those who see sums of {least} clients or more alone, of which up to "
-        f"{least - honest} may be with them"
+        f"against those who see sums of {minimum} clients or more alone, of which up to "
+        f"{minimum - honest} may be with them"
     )
 
 
@@ -113,7 +113,7 @@ WITHOUT_GROUPS = (
 
 
 def groups_note(rows: Sequence[int], epsilons: Sequence[float | None]) -> str:
-    """Say how little epsilon of a row protects a group.
+    """Return a note on how little epsilon of a row protects a group.
 
     Args:
         rows: the most training rows of one group, by client.
@@ -136,12 +136,12 @@ class Release:
     """
 
     name: str
-    what: str
+    content: str
     remedy: str = ""
     exact: bool = True
 
 
-_WORDS = {
+_CONTENTS = {
     "sample-counts": (
         "the number of samples of each client, which weighs its model and sets its sampling rate"
     ),
@@ -181,16 +181,16 @@ _REMEDIES = {
 # by an agreement.
 _EXACT = {"training-loss", "output-criterion", "class-means", "shared-samples"}
 RELEASES: Mapping[str, Release] = {
-    name: Release(name, what, _REMEDIES.get(name, ""), name in _EXACT)
-    for name, what in _WORDS.items()
+    name: Release(name, content, _REMEDIES.get(name, ""), name in _EXACT)
+    for name, content in _CONTENTS.items()
 }
 SECOND_ORDER = "products with a Hessian are not clipped, so privacy does not cover them"
 
 
 def uncovered(
     settings: Privacy,
-    own: Sequence[Release] = (),
-    kind: str = "image",
+    method_releases: Sequence[Release] = (),
+    content: str = "image",
     classes_found: bool = False,
     moments_found: bool = False,
 ) -> tuple[Release, ...]:
@@ -198,9 +198,9 @@ def uncovered(
 
     Args:
         settings: the run's privacy.
-        own: those of the method.
-        kind: of the data: "image", "table", "text" with words of its own, or "tokens" of a public
-            tokenizer.
+        method_releases: those of the method.
+        content: of the data: "image", "table", "text" with words of its own, or "tokens" of a
+            public tokenizer.
         classes_found: whether the class names come from the data, and neither from the settings nor
             an agreement.
         moments_found: whether images are normalised with numbers from the data.
@@ -208,39 +208,39 @@ def uncovered(
     general = {
         "sample-counts": True,
         "metrics": True,
-        "feature-moments": kind == "table" or moments_found,
-        "vocabulary": kind == "text",
+        "feature-moments": content == "table" or moments_found,
+        "vocabulary": content == "text",
         "class-names": classes_found,
         "unlimited-epsilon": settings.epsilon_budget is None,
         "noise-of-others": settings.honest > 1,
     }
-    found = [RELEASES[name] for name, made in general.items() if made]
-    return (*found[:2], *own, *found[2:])
+    releases = [RELEASES[name] for name, applies in general.items() if applies]
+    return (*releases[:2], *method_releases, *releases[2:])
 
 
 def release_problems(
     settings: Privacy,
     sizes: Sequence[int],
-    own: Sequence[Release] = (),
-    kind: str = "image",
+    method_releases: Sequence[Release] = (),
+    content: str = "image",
     classes_found: bool = False,
     moments_found: bool = False,
 ) -> Iterator[str]:
-    """Yield what keeps a run from training privately: unknown names, a delta that is too large for
-    a client, and the releases that are neither covered nor acknowledged, with remedies.
+    """Yield the reasons why a run cannot train privately: unknown names, a delta that is too large
+    for a client, and the releases that are neither covered nor acknowledged, with remedies.
 
     Args:
         settings: the run's privacy.
         sizes: training samples per client.
-        own: the method's releases.
-        kind: of the data, as in ``uncovered``.
+        method_releases: the method's releases.
+        content: of the data, as in ``uncovered``.
         classes_found: as in ``uncovered``.
         moments_found: as in ``uncovered``.
     """
-    known = {*RELEASES, *(release.name for release in own)}
+    names = {*RELEASES, *(release.name for release in method_releases)}
     for name in settings.acknowledge:
-        if name not in known:
-            yield f"privacy.acknowledge: unknown name {name!r}; {near(name, known)}"
+        if name not in names:
+            yield f"privacy.acknowledge: unknown name {name!r}; {near(name, names)}"
     largest = max((1, *sizes))
     if settings.delta >= 1 / largest:
         yield (
@@ -249,34 +249,34 @@ def release_problems(
         )
     missing = [
         r
-        for r in uncovered(settings, own, kind, classes_found, moments_found)
+        for r in uncovered(settings, method_releases, content, classes_found, moments_found)
         if r.name not in settings.acknowledge
     ]
     if missing:
-        accepted = [name for name in settings.acknowledge if name in known]
+        accepted = [name for name in settings.acknowledge if name in names]
         accepted += [release.name for release in missing]
         yield (
             "not covered by privacy: "
-            + "; ".join(told(release) for release in missing)
+            + "; ".join(described(release) for release in missing)
             + f". To accept all of these, set privacy.acknowledge = {accepted}"
         )
 
 
-def acknowledged(settings: Privacy, own: Sequence[Release]) -> tuple[Release, ...]:
-    """Return the releases that a run acknowledges; ``own``: those of the method."""
-    known = {**RELEASES, **{release.name: release for release in own}}
-    return tuple(known[name] for name in settings.acknowledge if name in known)
+def acknowledged(settings: Privacy, method_releases: Sequence[Release]) -> tuple[Release, ...]:
+    """Return the releases that a run acknowledges; ``method_releases``: those of the method."""
+    releases = {**RELEASES, **{release.name: release for release in method_releases}}
+    return tuple(releases[name] for name in settings.acknowledge if name in releases)
 
 
-def told(release: Release) -> str:
+def described(release: Release) -> str:
     """Describe a release and its remedy in a phrase."""
-    return f"{release.name} ({release.what}{f'; or {release.remedy}' if release.remedy else ''})"
+    return f"{release.name} ({release.content}{f'; or {release.remedy}' if release.remedy else ''})"
 
 
 def require_acknowledged(settings: Privacy, name: str) -> None:
     """Raise ConfigError unless a release is acknowledged."""
     if name not in settings.acknowledge:
         raise ConfigError(
-            f"not covered by privacy: {told(RELEASES[name])}. To accept it, add it to "
+            f"not covered by privacy: {described(RELEASES[name])}. To accept it, add it to "
             "privacy.acknowledge"
         )

@@ -193,7 +193,7 @@ def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
     """Releases not covered by noise that the study has acknowledged for this silo."""
     made = acknowledged(settings, own) if settings else ()
     words = "; ".join(
-        f"{r.name}: {r.what}{', so that epsilon has no bound' if r.exact else ''}" for r in made
+        f"{r.name}: {r.content}{', so that epsilon has no bound' if r.exact else ''}" for r in made
     )
     return words or None
 
