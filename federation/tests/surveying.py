@@ -52,7 +52,7 @@ def surveyed(silos, survey=None):
     """The result of a survey among silos, given their section data by name."""
     survey = survey or SurveySettings()
     columns = {name: silo.columns(survey, data, 0) for name, data in silos.items()}
-    question, notes = agreeing.agreed(survey, columns)
+    question, notes = agreeing.common_question(survey, columns)
     told = {
         name: SiloDisclosure(
             columns=columns[name], figures=silo.figures(survey, question, data, 0)[0]

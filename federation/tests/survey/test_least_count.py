@@ -198,7 +198,7 @@ def test_an_answer_that_holds_other_rows_is_refused():
 @pytest.mark.parametrize("sign", [1, -1])
 def test_cells_beyond_the_limit_of_a_table_count_as_missing(sign):
     beyond = [np.nextafter(LARGEST, np.inf), 1e25, np.inf]
-    safe = safe_numbers(sign * np.array([1.0, 2.0, LARGEST, *beyond]), least=3, cells=2)
+    safe = safe_numbers(sign * np.array([1.0, 2.0, LARGEST, *beyond]), min_count=3, cells=2)
     assert (safe.counts, safe.rest) == ((3,), len(beyond))
     with pytest.raises(ValidationError):
         Numbers(values=(sign * 1.001 * LARGEST,), counts=(3,))

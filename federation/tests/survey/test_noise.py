@@ -24,7 +24,7 @@ from pomona_federation.survey.protection import (
     safe_numbers,
 )
 from pomona_federation.survey.raw_data import read_raw
-from pomona_federation.survey.replies import ColumnForm, FiguresQuestion, FiguresReply
+from pomona_federation.survey.replies import ColumnSpec, FiguresQuestion, FiguresReply
 from pomona_federation.survey.settings import Noise, SurveySettings
 from surveying import surveyed
 
@@ -149,10 +149,10 @@ def test_columns_without_agreed_cells_are_not_offered(tmp_path):
     reply, _ = asked(data, survey)
     assert not reply.names
     assert reply.classes.counts == ()
-    as_category = FiguresQuestion(columns=(ColumnForm(name="age", kind="category"),))
+    as_category = FiguresQuestion(columns=(ColumnSpec(name="age", kind="category"),))
     with pytest.raises(ProtocolError, match="another kind than their agreed cells"):
         silo.figures(survey, as_category, data, 0)
-    ward = FiguresQuestion(columns=(ColumnForm(name="ward", kind="category"),))
+    ward = FiguresQuestion(columns=(ColumnSpec(name="ward", kind="category"),))
     with pytest.raises(ProtocolError, match="does not have or was not to be asked about"):
         silo.figures(survey, ward, data, 0)
 
@@ -163,7 +163,10 @@ def test_the_page_says_so_and_the_task_is_made_from_noisy_counts(tmp_path):
     page.write(result, tmp_path / "out")
     text = (tmp_path / "out" / "survey.md").read_text()
     assert "differentially private with epsilon 5, in 3 columns" in text
-    assert agreeing.agreed(result.survey, {n: s.columns for n, s in result.silos.items()})[1] == ()
+    assert (
+        agreeing.common_question(result.survey, {n: s.columns for n, s in result.silos.items()})[1]
+        == ()
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pomona_federation.survey import agreeing, page, silo
 from pomona_federation.survey.page import task_of
 from pomona_federation.survey.raw_data import read_raw
 from pomona_federation.survey.replies import (
-    ColumnForm,
+    ColumnSpec,
     FiguresQuestion,
     FiguresReply,
     Names,
@@ -44,14 +44,14 @@ def asked(data, survey=SURVEY, disclosed=None, **kinds):
     """One silo's answer to a question derived from its own columns, with some declared as other
     kinds.
     """
-    forms = silo.columns(survey, data, 0).columns
-    changed = [form.model_copy(update={"kind": kinds.get(form.name, form.kind)}) for form in forms]
+    specs = silo.columns(survey, data, 0).columns
+    changed = [spec.model_copy(update={"kind": kinds.get(spec.name, spec.kind)}) for spec in specs]
     return silo.figures(survey, FiguresQuestion(columns=tuple(changed)), data, 0, disclosed)
 
 
 def test_nothing_of_a_value_is_told_with_the_columns(tmp_path):
     found = silo.columns(SURVEY, table(tmp_path), 0)
-    assert [(form.name, form.kind) for form in found.columns] == [
+    assert [(spec.name, spec.kind) for spec in found.columns] == [
         ("age", "number"), ("ward", "category"), ("visit", "date")
     ]  # fmt: skip
     assert (found.targets, found.classes, found.labels) == ("classes", (), ())
@@ -74,7 +74,7 @@ def test_a_silo_with_fewer_rows_than_the_least_count_tells_nothing(tmp_path):
 )
 def test_a_question_for_more_than_was_offered_is_refused(tmp_path, survey, columns):
     question = FiguresQuestion(
-        columns=tuple(ColumnForm(name=name, kind="number") for name in columns)
+        columns=tuple(ColumnSpec(name=name, kind="number") for name in columns)
     )
     with pytest.raises(
         ProtocolError, match="the server asks about columns that this silo does not have"
@@ -90,11 +90,11 @@ def test_no_column_is_read_so_that_its_failure_would_tell_of_a_row(tmp_path, nam
     def one(lines):
         return [lines[0], lines[1].replace(",A,", f",{rare},"), *lines[2:]]
 
-    form = ColumnForm(name=name, kind=kind, missing=("A", "B"))
+    spec = ColumnSpec(name=name, kind=kind, missing=("A", "B"))
     with pytest.raises(
         ProtocolError, match=f"asks about column {name} as {kind}, it was offered as"
     ):
-        silo.figures(SURVEY, FiguresQuestion(columns=(form,)), table(tmp_path, change=one), 0)
+        silo.figures(SURVEY, FiguresQuestion(columns=(spec,)), table(tmp_path, change=one), 0)
 
 
 def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
@@ -103,7 +103,7 @@ def test_a_server_cannot_take_a_silo_s_own_markers_of_gaps_away(tmp_path):
     answers = [
         silo.figures(
             SURVEY,
-            FiguresQuestion(columns=(ColumnForm(name="age", kind="number", missing=m),)),
+            FiguresQuestion(columns=(ColumnSpec(name="age", kind="number", missing=m),)),
             data,
             0,
         )
@@ -132,7 +132,7 @@ def test_new_rows_are_not_told_by_a_difference(tmp_path):
 
 
 def _of_age(folder):
-    question = FiguresQuestion(columns=(ColumnForm(name="age", kind="number"),))
+    question = FiguresQuestion(columns=(ColumnSpec(name="age", kind="number"),))
     return silo.figures(SURVEY, question, table(folder), 0)
 
 
@@ -158,7 +158,7 @@ def test_another_least_count_coarsens_what_was_told(tmp_path):
 def test_numbers_at_one_silo_and_names_at_another_are_categories_for_both(tmp_path):
     plain = table(tmp_path, seed=1, ward="1112")
     result = surveyed({"north": table(tmp_path), "south": plain})
-    assert {form.name: form.kind for form in result.forms} == {
+    assert {spec.name: spec.kind for spec in result.columns} == {
         "age": "number",
         "ward": "category",
         "visit": "date",
@@ -175,20 +175,20 @@ def test_columns_of_some_silos_only_are_named(tmp_path):
         change=lambda lines: [f"{line},{k or 'more'}" for k, line in enumerate(lines)],
     )
     result = surveyed({"north": table(tmp_path), "south": wider})
-    assert [form.name for form in result.forms] == ["age", "ward", "visit"]
+    assert [spec.name for spec in result.columns] == ["age", "ward", "visit"]
     assert result.notes == (
-        "south has columns that others have not: more; it leaves them out by data.drop_columns",
+        "south has columns that the others do not have: more; it leaves them out by data.drop_columns",
     )
 
 
 def test_who_leaves_the_others_no_common_column_is_named(tmp_path):
     honest = silo.columns(SURVEY, table(tmp_path), 0)
-    alone = honest.model_copy(update={"columns": (ColumnForm(name="x", kind="number"),)})
+    alone = honest.model_copy(update={"columns": (ColumnSpec(name="x", kind="number"),)})
     silos = {"north": honest, "south": alone, "west": honest}
     with pytest.raises(DataError, match="south lacks columns that most have: age, ward, visit"):
-        agreeing.agreed(SURVEY, silos)
+        agreeing.common_question(SURVEY, silos)
     fewer = honest.model_copy(update={"columns": honest.columns[1:]})
-    _, notes = agreeing.agreed(SURVEY, silos | {"south": fewer})
+    _, notes = agreeing.common_question(SURVEY, silos | {"south": fewer})
     assert [note.partition(" columns")[0] for note in notes] == ["south lacks"]
 
 
@@ -204,7 +204,7 @@ def test_what_one_silo_decides_for_all_is_noted_with_its_name(tmp_path):
     false = honest.model_copy(update={"rows": 100 * honest.rows, "columns": lie})
     marked = (age, ward, visit.model_copy(update={"missing": ("-9",)}))
     other = honest.model_copy(update={"columns": marked})
-    _, notes = agreeing.agreed(SURVEY, {"south": false, "north": honest, "west": other})
+    _, notes = agreeing.common_question(SURVEY, {"south": false, "north": honest, "west": other})
     assert [note for note in notes if note.startswith("north")] == []
     south = [note for note in notes if note.startswith("south")]
     assert [
@@ -214,14 +214,14 @@ def test_what_one_silo_decides_for_all_is_noted_with_its_name(tmp_path):
     ] == []
     assert any(note.startswith("west marks gaps") and "visit: -9" in note for note in notes)
     assert any("more than 50 markers of gaps in visit" in note for note in notes)
-    assert agreeing.agreed(SURVEY, {"south": honest, "north": honest})[1] == ()
+    assert agreeing.common_question(SURVEY, {"south": honest, "north": honest})[1] == ()
 
 
 def test_silos_of_different_kinds_are_told_apart(tmp_path):
     one = silo.columns(SURVEY, table(tmp_path), 0)
     other = one.model_copy(update={"kind": "image", "shape": (4, 4, 1)})
     with pytest.raises(DataError, match="silo south has kind image, north table"):
-        agreeing.agreed(SURVEY, {"north": one, "south": other})
+        agreeing.common_question(SURVEY, {"north": one, "south": other})
 
 
 def images(folder, seed):
@@ -380,7 +380,7 @@ def test_hostile_names_and_numbers_are_refused():
 def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
     data, survey = table(tmp_path), SurveySettings(cells=4)
     own = silo.columns(survey, data, 0)
-    question, _ = agreeing.agreed(survey, {"north": own})
+    question, _ = agreeing.common_question(survey, {"north": own})
     reply, _ = silo.figures(survey, question, data, 0)
     n = reply.rows
     agreeing.require_answered(survey, question, own, reply, n)
@@ -408,6 +408,6 @@ def test_a_page_shows_names_as_text(tmp_path):
     html = page.write(result, tmp_path / "page").read_text()
     assert "<b>" not in html
     assert "ward = &lt;" in html
-    notes = ("south has columns that others have not: <img src=x>, [y](z)",)
+    notes = ("south has columns that the others do not have: <img src=x>, [y](z)",)
     text = page.write(result.model_copy(update={"notes": notes}), tmp_path / "page")
     assert r"not: \<img src=x>, \[y](z)" in text.with_name("survey.md").read_text()

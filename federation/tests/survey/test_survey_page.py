@@ -7,7 +7,7 @@ import pytest
 from chromium import screen
 from pomona_federation.survey import page
 from pomona_federation.survey.replies import (
-    ColumnForm,
+    ColumnSpec,
     ColumnsReply,
     FiguresQuestion,
     FiguresReply,
@@ -21,21 +21,21 @@ from pomona_federation.survey.settings import SurveySettings
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """A survey of six silos with long names and many columns."""
-    forms = [ColumnForm(name=f"measured quantity {k}", kind="number") for k in range(8)]
-    forms.append(ColumnForm(name="ward", kind="category"))
+    specs = [ColumnSpec(name=f"measured quantity {k}", kind="number") for k in range(8)]
+    specs.append(ColumnSpec(name="ward", kind="category"))
     columns = ColumnsReply(
-        rows=60, kind="table", dtype="float32", targets="classes", columns=tuple(forms)
+        rows=60, kind="table", dtype="float32", targets="classes", columns=tuple(specs)
     )
     silos = {}
     for k in range(6):
         numbers = {
-            f.name: Numbers(values=(1.0 + k, 20.0, 300.0), counts=(20, 20, 20)) for f in forms[:-1]
+            f.name: Numbers(values=(1.0 + k, 20.0, 300.0), counts=(20, 20, 20)) for f in specs[:-1]
         }
         names = {"ward": Names(names=("a rather long name of a ward", "b"), counts=(30, 30))}
         classes = Names(names=("ill", "well")[k % 2 :], counts=(30, 30)[k % 2 :], rest=30 * (k % 2))
         told = FiguresReply(rows=60, numbers=numbers, names=names, classes=classes)
         silos[f"hospital-number-{k}"] = SiloDisclosure(columns=columns, figures=told)
-    question = FiguresQuestion(columns=tuple(forms))
+    question = FiguresQuestion(columns=tuple(specs))
     absent = {"clinic": "it is not connected"}
     result = SurveyResult(survey=SurveySettings(), question=question, silos=silos, absent=absent)
     return page.write(result, tmp_path_factory.mktemp("survey"))

@@ -185,7 +185,7 @@ def _first(agreed: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -
 
     answers = _enough(agreed, inquiry, inquiry.ask("columns", asked, silos, judge))
     columns = {name: answer.columns for name, answer in answers.items() if answer.columns}
-    question, notes = agreeing.agreed(agreed.survey, columns)
+    question, notes = agreeing.common_question(agreed.survey, columns)
     return FirstStep(silos=columns, question=question, notes=notes, absent=inquiry.absent)
 
 

@@ -248,7 +248,7 @@ def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     survey = work.agreed.survey
     assert survey
     raw = raw_data(survey, work.file.data, work.member)
-    line = summary(offered(raw.described(), survey))
+    line = summary(offered(raw.description(), survey))
     work.require_affordable()
     leaves |= departing_in_survey(work.federation, survey, raw.largest_group)
     return None, line

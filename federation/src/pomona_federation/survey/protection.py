@@ -43,7 +43,7 @@ from pomona.core.bounds import LARGEST
 from pomona.data.dataset import Dataset
 from pomona_federation.survey.raw_data import RawData
 from pomona_federation.survey.replies import (
-    MOST_CELLS,
+    MAX_CELLS,
     ColumnsReply,
     Names,
     Numbers,
@@ -53,94 +53,102 @@ from pomona_federation.survey.replies import (
 from pomona_federation.survey.settings import Noise
 
 
-def group_size(rows: int, least: int, cells: int) -> int:
+def group_size(rows: int, min_count: int, cells: int) -> int:
     """Smallest group of numbers, in rows: at least the least count, and large enough for at most
     ``cells`` groups.
     """
-    return max(least, ceil(rows / cells))
+    return max(min_count, ceil(rows / cells))
 
 
-def safe_numbers(x: NDArray[np.floating], least: int, cells: int) -> Numbers:
+def safe_numbers(x: NDArray[np.floating], min_count: int, cells: int) -> Numbers:
     """A column of numbers (n,), NaN for missing values, in its safe form.
 
     A few missing values count as rows in the middle; a few known ones, and values too large to
     compute with, as missing.
 
     Args:
-        x: the column; n is at least ``least``.
-        least: the least count.
+        x: the column; n is at least ``min_count``.
+        min_count: the least count.
         cells: most groups.
     """
-    size, known = group_size(len(x), least, cells), x[np.abs(x) <= LARGEST]
-    values, counts = _rounded(known)
-    missing = len(x) - len(known)
-    if len(known) < size:
+    size, finite = group_size(len(x), min_count, cells), x[np.abs(x) <= LARGEST]
+    values, counts = _rounded(finite)
+    missing = len(x) - len(finite)
+    if len(finite) < size:
         return Numbers(rest=len(x))
-    past = np.cumsum(counts)
-    ends: list[int] = []  # number of rows up to the end of each group
-    for end in past.tolist():
-        if end - (ends[-1] if ends else 0) >= size:
-            ends.append(end)
-    ends[-1] = len(known)
-    starts = [0, *ends[:-1]]
+    cumulative = np.cumsum(counts)
+    group_ends: list[int] = []  # number of rows up to the end of each group
+    for end in cumulative.tolist():
+        if end - (group_ends[-1] if group_ends else 0) >= size:
+            group_ends.append(end)
+    group_ends[-1] = len(finite)
+    group_starts = [0, *group_ends[:-1]]
     middles = np.searchsorted(
-        past, [(a + b - 1) // 2 for a, b in zip(starts, ends, strict=True)], side="right"
+        cumulative,
+        [(a + b - 1) // 2 for a, b in zip(group_starts, group_ends, strict=True)],
+        side="right",
     )
-    told = [b - a for a, b in zip(starts, ends, strict=True)]
-    if 0 < missing < least:
-        told[int(np.searchsorted(ends, (len(known) - 1) // 2, side="right"))] += missing
+    sizes = [b - a for a, b in zip(group_starts, group_ends, strict=True)]
+    if 0 < missing < min_count:
+        sizes[int(np.searchsorted(group_ends, (len(finite) - 1) // 2, side="right"))] += missing
         missing = 0
-    return Numbers(values=tuple(values[middles].tolist()), counts=tuple(told), rest=missing)
+    return Numbers(values=tuple(values[middles].tolist()), counts=tuple(sizes), rest=missing)
 
 
-def _rounded(known: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _rounded(x: NDArray[np.floating]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """The distinct values to four digits, ascending, and their counts."""
-    raw, often = np.unique(known.astype(np.float64), return_counts=True)
-    short = np.array([rounded(value) for value in raw.tolist()], np.float64)
-    values, where = np.unique(short, return_inverse=True)
-    return values, np.bincount(where, often, len(values)).astype(np.int64)
+    raw, raw_counts = np.unique(x.astype(np.float64), return_counts=True)
+    rounded_values = np.array([rounded(value) for value in raw.tolist()], np.float64)
+    values, inverse = np.unique(rounded_values, return_inverse=True)
+    return values, np.bincount(inverse, raw_counts, len(values)).astype(np.int64)
 
 
-def safe_names(counts: Mapping[str, int], missing: int, least: int) -> Names:
+def safe_names(counts: Mapping[str, int], missing: int, min_count: int) -> Names:
     """A column of categories in its safe form.
 
     Args:
         counts: rows of each category.
-        missing: rows without one; with those of ``counts`` at least ``least``.
-        least: the least count.
+        missing: rows without one; with those of ``counts`` at least ``min_count``.
+        min_count: the least count.
     """
-    told = _frequent(counts, least)
-    rest = missing + sum(counts.values()) - sum(told.values())
-    return _names(_joined(told, rest), 0) if told and 0 < rest < least else _names(told, rest)
+    frequent = _frequent(counts, min_count)
+    remainder = missing + sum(counts.values()) - sum(frequent.values())
+    return (
+        _names(_with_remainder(frequent, remainder), 0)
+        if frequent and 0 < remainder < min_count
+        else _names(frequent, remainder)
+    )
 
 
-def safe_classes(counts: Mapping[str, int], least: int) -> Names:
+def safe_classes(counts: Mapping[str, int], min_count: int) -> Names:
     """Labels in their safe form; every row has one, so rows of rare classes join the most frequent
     class.
     """
-    told = (
-        _frequent(counts, least) or {_largest(counts): 0} if any(map(disclosable, counts)) else {}
+    frequent = (
+        _frequent(counts, min_count) or {_largest(counts): 0}
+        if any(map(disclosable, counts))
+        else {}
     )
-    if not told:
+    if not frequent:
         return Names(rest=sum(counts.values()))
-    return _names(_joined(told, sum(counts.values()) - sum(told.values())), 0)
+    return _names(_with_remainder(frequent, sum(counts.values()) - sum(frequent.values())), 0)
 
 
-def safe_share(holding: int, rows: int, least: int) -> int:
+def safe_share(holding: int, rows: int, min_count: int) -> int:
     """The number of rows that contain something, in its safe form: neither these nor the others are
     few.
     """
-    if holding < least:
+    if holding < min_count:
         return 0
-    return rows if rows - holding < least else holding
+    return rows if rows - holding < min_count else holding
 
 
-def _frequent(counts: Mapping[str, int], least: int) -> dict[str, int]:
-    """The categories in at least ``least`` rows, at most as many as an answer holds, the most
+def _frequent(counts: Mapping[str, int], min_count: int) -> dict[str, int]:
+    """The categories in at least ``min_count`` rows, at most as many as an answer holds, the most
     frequent first.
     """
-    enough = [(name, n) for name, n in counts.items() if n >= least and disclosable(name)]
-    return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:MOST_CELLS])
+    frequent = [(name, n) for name, n in counts.items() if n >= min_count and disclosable(name)]
+    return dict(sorted(frequent, key=lambda item: (-item[1], item[0]))[:MAX_CELLS])
 
 
 def _largest(counts: Mapping[str, int]) -> str:
@@ -149,13 +157,15 @@ def _largest(counts: Mapping[str, int]) -> str:
     )
 
 
-def _joined(told: dict[str, int], few: int) -> dict[str, int]:
-    return {**told, (most := _largest(told)): told[most] + few}
+def _with_remainder(counts: dict[str, int], remainder: int) -> dict[str, int]:
+    return {**counts, (largest := _largest(counts)): counts[largest] + remainder}
 
 
-def _names(told: Mapping[str, int], rest: int) -> Names:
-    ordered = sorted(told)
-    return Names(names=tuple(ordered), counts=tuple(told[name] for name in ordered), rest=rest)
+def _names(counts: Mapping[str, int], remainder: int) -> Names:
+    ordered = sorted(counts)
+    return Names(
+        names=tuple(ordered), counts=tuple(counts[name] for name in ordered), rest=remainder
+    )
 
 
 UNNAMED = ""  # the class of labels that are not agreed; no disclosable class has this name
@@ -176,14 +186,14 @@ def apportioned(noisy: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
 
     The last cell gets all rows if no count is above 0.
     """
-    above = np.maximum(noisy, 0)
-    if not (total := int(above.sum())):
-        above, total = np.eye(1, len(noisy), len(noisy) - 1, dtype=np.int64)[0], 1
-    shares = above * rows
-    whole = shares // total
-    most_left = np.argsort(-(shares - whole * total), kind="stable")
-    whole[most_left[: rows - int(whole.sum())]] += 1
-    return whole
+    clipped = np.maximum(noisy, 0)
+    if not (total := int(clipped.sum())):
+        clipped, total = np.eye(1, len(noisy), len(noisy) - 1, dtype=np.int64)[0], 1
+    shares = clipped * rows
+    quotas = shares // total
+    by_remainder = np.argsort(-(shares - quotas * total), kind="stable")
+    quotas[by_remainder[: rows - int(quotas.sum())]] += 1
+    return quotas
 
 
 @dataclass(frozen=True)
@@ -217,7 +227,7 @@ class NoisyData:
 
     def categories(self, name: str) -> tuple[dict[str, int], int]:
         """Rows of each agreed category of a column, and rows of none of them."""
-        return self._named(*self.raw.categories(name), self.noise.categories[name])
+        return self._noisy_categories(*self.raw.categories(name), self.noise.categories[name])
 
     def classes(self) -> dict[str, int]:
         """Rows of each agreed class, and of others; all count as others if no classes were
@@ -225,8 +235,8 @@ class NoisyData:
         """
         if not self.noise.classes:
             return {UNNAMED: len(self.rows)}
-        told, others = self._named(self.raw.classes(), 0, self.noise.classes)
-        return {**told, UNNAMED: others}
+        counts, unnamed = self._noisy_categories(self.raw.classes(), 0, self.noise.classes)
+        return {**counts, UNNAMED: unnamed}
 
     def targets(self) -> dict[str, NDArray[np.float64]]:
         """Other targets (n,) by name; all NaN for a target without agreed bins."""
@@ -235,19 +245,19 @@ class NoisyData:
             for name, x in self.raw.targets().items()
         }
 
-    def words(self) -> dict[str, int]:
+    def word_counts(self) -> dict[str, int]:
         """Empty: a list of words cannot be agreed without disclosing some."""
         return {}
 
     def _binned(self, x: NDArray[np.float64], name: str) -> NDArray[np.float64]:
         edges, middles = self.noise.edges[name], self.noise.middles(name)
-        known = x[np.abs(x) <= LARGEST]
+        finite = x[np.abs(x) <= LARGEST]
         # Bins include their lower edge; values outside all bins count in the first or the last.
-        cells = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, len(middles) - 1)
-        counts = np.append(np.bincount(cells, minlength=len(middles)), len(x) - len(known))
+        cells = np.clip(np.searchsorted(edges, finite, side="right") - 1, 0, len(middles) - 1)
+        counts = np.append(np.bincount(cells, minlength=len(middles)), len(x) - len(finite))
         return np.repeat([*middles, np.nan], self._noisy(counts))
 
-    def _named(
+    def _noisy_categories(
         self, counts: dict[str, int], missing: int, names: Sequence[str]
     ) -> tuple[dict[str, int], int]:
         exact = [counts.get(name, 0) for name in names]
@@ -259,16 +269,20 @@ class NoisyData:
         return apportioned(counts + geometric(len(counts), a, self.generator), int(counts.sum()))
 
 
-def agreed_columns(found: ColumnsReply, noise: Noise) -> ColumnsReply:
+def agreed_columns(description: ColumnsReply, noise: Noise) -> ColumnsReply:
     """The silo's columns, reduced to those with agreed cells; bins are useless for its categories.
 
     Bins under a target's name are the target's: a column with the same name would be disclosed by
     the same part of epsilon.
     """
-    forms = [
-        form.model_copy(update={"kind": "category"}) if form.name in noise.categories else form
-        for form in found.columns
-        if form.name in noise.categories
-        or (form.name in noise.edges and form.kind != "category" and form.name not in found.labels)
+    specs = [
+        spec.model_copy(update={"kind": "category"}) if spec.name in noise.categories else spec
+        for spec in description.columns
+        if spec.name in noise.categories
+        or (
+            spec.name in noise.edges
+            and spec.kind != "category"
+            and spec.name not in description.labels
+        )
     ]
-    return found.model_copy(update={"columns": tuple(forms)})
+    return description.model_copy(update={"columns": tuple(specs)})

@@ -18,10 +18,10 @@ from pomona.data.text import FIRST_WORD, PADDING
 from pomona.data.validation import blocks
 from pomona.objective.dataset import groups_of
 from pomona.partition import divide
-from pomona_federation.survey.replies import ColumnForm, ColumnsReply, Word, disclosable
+from pomona_federation.survey.replies import ColumnSpec, ColumnsReply, Word, disclosable
 
 LENGTH = "tokens"  # the column of texts
-AT_ONCE = 256  # images
+BATCH = 256  # images
 
 
 @dataclass(frozen=True)
@@ -41,42 +41,42 @@ class RawData:
     @cached_property
     def _table(self) -> RawTable:
         """Everything that can be surveyed, as columns of a table of the training rows."""
-        found = self.dataset
-        if found.raw:
-            return found.raw.rows(self.rows)
-        if found.kind == "table":
-            columns = found.columns or tuple(map(str, range(found.x.shape[1])))
-            return _numbers(columns, np.asarray(found.x[self.rows], np.float64))
-        if found.kind == "text":
+        dataset = self.dataset
+        if dataset.raw:
+            return dataset.raw.rows(self.rows)
+        if dataset.kind == "table":
+            columns = dataset.columns or tuple(map(str, range(dataset.x.shape[1])))
+            return _numbers(columns, np.asarray(dataset.x[self.rows], np.float64))
+        if dataset.kind == "text":
             return _numbers(
                 (LENGTH,),
-                (found.x[self.rows] != PADDING).sum(axis=1, keepdims=True, dtype=np.float64),
+                (dataset.x[self.rows] != PADDING).sum(axis=1, keepdims=True, dtype=np.float64),
             )
-        return _numbers(*_intensities(found.x, self.rows))
+        return _numbers(*_intensities(dataset.x, self.rows))
 
-    def described(self) -> ColumnsReply:
+    def description(self) -> ColumnsReply:
         """Description of the data, without any of its values."""
-        found, table = self.dataset, self._table
-        forms = [
-            ColumnForm(
+        dataset, table = self.dataset, self._table
+        specs = [
+            ColumnSpec(
                 name=c.name, kind=c.kind, missing=tuple(m for m in c.missing if disclosable(m))
             )
             for c in table.columns
             if disclosable(c.name)
         ]
-        given = any(
+        named_in_settings = any(
             getattr(self.settings, key, None) not in (None, ())
             for key in ("classes", "label_above")
         )
         return ColumnsReply(
             rows=len(self.rows),
-            kind=found.kind,
-            shape=() if found.kind == "table" else found.x.shape[1:],
-            dtype=found.x.dtype.name,
-            targets=found.targets,
-            labels=found.labels,
-            classes=found.classes if given and found.targets == "classes" else (),
-            columns=tuple(forms),
+            kind=dataset.kind,
+            shape=() if dataset.kind == "table" else dataset.x.shape[1:],
+            dtype=dataset.x.dtype.name,
+            targets=dataset.targets,
+            labels=dataset.labels,
+            classes=dataset.classes if named_in_settings and dataset.targets == "classes" else (),
+            columns=tuple(specs),
             layout=table.layout,
         )
 
@@ -89,18 +89,20 @@ class RawData:
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """A column of numbers or days (n,), NaN for missing values."""
-        return self._table.x[:, self._place(name)].astype(np.float64)
+        return self._table.x[:, self._index(name)].astype(np.float64)
 
     def categories(self, name: str) -> tuple[dict[str, int], int]:
         """Rows of each category of a column, and rows without one."""
-        k = self._place(name)
+        k = self._index(name)
         cells = self._table.x[:, k]
-        known = cells[~np.isnan(cells)].astype(np.int64)
-        counts = np.bincount(known, minlength=len(self._table.values[k]))
-        told = {value: int(n) for value, n in zip(self._table.values[k], counts, strict=True) if n}
-        return told, len(cells) - len(known)
+        codes = cells[~np.isnan(cells)].astype(np.int64)
+        counts = np.bincount(codes, minlength=len(self._table.values[k]))
+        by_category = {
+            value: int(n) for value, n in zip(self._table.values[k], counts, strict=True) if n
+        }
+        return by_category, len(cells) - len(codes)
 
-    def _place(self, name: str) -> int:
+    def _index(self, name: str) -> int:
         return [column.name for column in self._table.columns].index(name)
 
     def classes(self) -> dict[str, int]:
@@ -112,55 +114,60 @@ class RawData:
         """Other targets (n,) by name; for survival only the times of events, NaN if none was
         observed.
         """
-        y, found = self._y.astype(np.float64), self.dataset
-        if found.targets == "survival":
+        y, dataset = self._y.astype(np.float64), self.dataset
+        if dataset.targets == "survival":
             return {
-                found.labels[0] if found.labels else "time": np.where(y[:, 1] > 0, y[:, 0], np.nan)
+                dataset.labels[0] if dataset.labels else "time": np.where(
+                    y[:, 1] > 0, y[:, 0], np.nan
+                )
             }
-        if found.targets == "segmentation":
+        if dataset.targets == "segmentation":
             flat = y.reshape(len(y), -1)
             return {
-                name: (flat == k).any(axis=1).astype(float) for k, name in enumerate(found.classes)
+                name: (flat == k).any(axis=1).astype(float)
+                for k, name in enumerate(dataset.classes)
             }
-        names = found.labels or tuple(f"target {k}" for k in range(found.n_outputs))
+        names = dataset.labels or tuple(f"target {k}" for k in range(dataset.n_outputs))
         return {name: y[:, k] for k, name in enumerate(names)}
 
     @property
     def _y(self) -> NDArray[np.generic]:
         return self.dataset.y[self.rows]
 
-    def words(self) -> dict[Word, int]:
+    def word_counts(self) -> dict[Word, int]:
         """The words of texts, and the number of texts with each."""
-        found = self.dataset
-        counts = np.zeros(max(found.vocabulary, FIRST_WORD), np.int64)
-        for row in self.rows if found.words else ():
-            counts[np.unique(found.x[row])] += 1
-        return {word: int(n) for word, n in zip(found.words, counts[FIRST_WORD:], strict=True) if n}
+        dataset = self.dataset
+        counts = np.zeros(max(dataset.vocabulary, FIRST_WORD), np.int64)
+        for row in self.rows if dataset.words else ():
+            counts[np.unique(dataset.x[row])] += 1
+        return {
+            token: int(n) for token, n in zip(dataset.words, counts[FIRST_WORD:], strict=True) if n
+        }
 
 
 def read_raw(
-    settings: DataSettings, seed: int, member: int, forms: Sequence[ColumnForm] = ()
+    settings: DataSettings, seed: int, member: int, specs: Sequence[ColumnSpec] = ()
 ) -> RawData:
     """Read a silo's data for a survey, and find its training rows as a run of this seed does.
 
     Args:
         settings: the silo's own section data.
         seed: of the survey.
-        member: the silo's place among all.
-        forms: how the columns of a table are read; inferred from the data if empty.
+        member: the silo's position among all silos.
+        specs: how the columns of a table are read; inferred from the data if empty.
 
     Raises:
         ConfigError: settings that do not fit the data.
         DataError: data that cannot be read.
     """
-    own: DataSettings = settings
+    lenient: DataSettings = settings
     if isinstance(settings, Features):
-        own = settings.model_copy(update={**_lenient(settings), **_as_agreed(forms)})
-    dataset = read(own, keep_raw=True)
-    given = settings.model_dump(mode="json", exclude_unset=True)
-    run = resolve({"clients": 1, "workers": 1, "seed": seed, "data": given})
-    divided = divide(dataset, own, run.partition, 1, seed, member)
-    return RawData(dataset, divided.clients[0].train, settings)
+        lenient = settings.model_copy(update={**_lenient(settings), **_agreed_reading(specs)})
+    dataset = read(lenient, keep_raw=True)
+    explicit = settings.model_dump(mode="json", exclude_unset=True)
+    run = resolve({"clients": 1, "workers": 1, "seed": seed, "data": explicit})
+    partition = divide(dataset, lenient, run.partition, 1, seed, member)
+    return RawData(dataset, partition.clients[0].train, settings)
 
 
 def _lenient(settings: Features) -> Mapping[str, object]:
@@ -176,31 +183,35 @@ def _lenient(settings: Features) -> Mapping[str, object]:
     }
 
 
-def _as_agreed(forms: Sequence[ColumnForm]) -> Mapping[str, object]:
-    if not forms:
+def _agreed_reading(specs: Sequence[ColumnSpec]) -> Mapping[str, object]:
+    if not specs:
         return {}
-    listed = {kind: tuple(f.name for f in forms if f.kind == kind) for kind in ("category", "date")}
-    marked = {form.name: form.missing for form in forms if form.missing}
-    return {"categories": listed["category"], "dates": listed["date"], "missing_values": marked}
+    columns = {k: tuple(f.name for f in specs if f.kind == k) for k in ("category", "date")}
+    markers = {spec.name: spec.missing for spec in specs if spec.missing}
+    return {"categories": columns["category"], "dates": columns["date"], "missing_values": markers}
 
 
 def _numbers(names: Sequence[str], x: NDArray[np.float64]) -> RawTable:
     return RawTable(tuple(TableColumn(name=name) for name in names), x, ((),) * len(names))
 
 
-def channel(number: int, what: str) -> str:
+def channel(number: int, statistic: str) -> str:
     """Name of a column that summarises a channel of images: its ``mean``, or the mean of its
     ``square``.
     """
-    return f"channel {number} {what}"
+    return f"channel {number} {statistic}"
 
 
 def _intensities(
     x: NDArray[np.generic], rows: NDArray[np.int64]
 ) -> tuple[tuple[str, ...], NDArray[np.float64]]:
     """For each image (n, 2 C): mean and mean square of each channel."""
-    channels, made = x.shape[-1], np.empty((len(rows), 2 * x.shape[-1]))
-    for start, part in blocks(rows, AT_ONCE):
-        values = np.asarray(x[part], np.float64).reshape(len(part), -1, channels)
-        made[start : start + len(part)] = np.hstack([values.mean(axis=1), (values**2).mean(axis=1)])
-    return tuple(channel(k, what) for what in ("mean", "square") for k in range(channels)), made
+    channels, moments = x.shape[-1], np.empty((len(rows), 2 * x.shape[-1]))
+    for start, batch in blocks(rows, BATCH):
+        values = np.asarray(x[batch], np.float64).reshape(len(batch), -1, channels)
+        moments[start : start + len(batch)] = np.hstack(
+            [values.mean(axis=1), (values**2).mean(axis=1)]
+        )
+    return tuple(
+        channel(k, statistic) for statistic in ("mean", "square") for k in range(channels)
+    ), moments

@@ -14,9 +14,9 @@ from pomona.core.bounds import LARGEST, Count, Line, Targets, plain
 from pomona.core.settings import Settings
 from pomona.data.dataset import InputKind, SampleType
 
-MOST_COLUMNS = 2000  # most columns of a surveyed table
-MOST_CELLS = 1000  # of one column
-MOST_WORDS = 10**5
+MAX_COLUMNS = 2000  # most columns of a surveyed table
+MAX_CELLS = 1000  # of one column
+MAX_WORDS = 10**5
 LONGEST = 200  # characters of a name
 LONGEST_WORD = 50
 DIGITS = 4  # of a value
@@ -44,7 +44,7 @@ CellValue = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
 Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
 ColumnKind = Literal["number", "date", "category"]
 Markers = Annotated[tuple[SafeName, ...], Field(max_length=50)]
-Cells = Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Field(max_length=MOST_CELLS)]
+Cells = Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Field(max_length=MAX_CELLS)]
 
 
 class SafeColumn(Settings):
@@ -69,7 +69,7 @@ class Numbers(SafeColumn):
         rest: rows with a missing number.
     """
 
-    values: tuple[CellValue, ...] = Field((), max_length=MOST_CELLS)
+    values: tuple[CellValue, ...] = Field((), max_length=MAX_CELLS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -91,7 +91,7 @@ class Names(SafeColumn):
         rest: rows with a missing or rare category.
     """
 
-    names: tuple[SafeName, ...] = Field((), max_length=MOST_CELLS)
+    names: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -107,7 +107,7 @@ class Names(SafeColumn):
         return dict(zip(self.names, self.counts, strict=True))
 
 
-class ColumnForm(Settings):
+class ColumnSpec(Settings):
     """How a column is read: its name, its kind, and the cells that mark a gap in addition to the
     usual ones.
     """
@@ -117,7 +117,7 @@ class ColumnForm(Settings):
     missing: Markers = ()
 
 
-Forms = Annotated[tuple[ColumnForm, ...], Field(max_length=MOST_COLUMNS)]
+ColumnSpecs = Annotated[tuple[ColumnSpec, ...], Field(max_length=MAX_COLUMNS)]
 
 
 class ColumnsReply(Settings):
@@ -142,10 +142,10 @@ class ColumnsReply(Settings):
     shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field((), max_length=4)
     dtype: SampleType
     targets: Targets
-    labels: tuple[SafeName, ...] = Field((), max_length=MOST_COLUMNS)
-    classes: tuple[SafeName, ...] = Field((), max_length=MOST_CELLS)
-    columns: Forms
-    layout: tuple[SafeName, ...] = Field((), max_length=MOST_COLUMNS)
+    labels: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
+    classes: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
+    columns: ColumnSpecs
+    layout: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -158,7 +158,7 @@ class ColumnsReply(Settings):
 class FiguresQuestion(Settings):
     """The columns that all silos have, and how to read each of them."""
 
-    columns: Forms
+    columns: ColumnSpecs
 
 
 class FiguresReply(Settings):
@@ -175,23 +175,23 @@ class FiguresReply(Settings):
     """
 
     rows: Count
-    numbers: dict[SafeName, Numbers] = Field({}, max_length=MOST_COLUMNS)
-    names: dict[SafeName, Names] = Field({}, max_length=MOST_COLUMNS)
+    numbers: dict[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
+    names: dict[SafeName, Names] = Field({}, max_length=MAX_COLUMNS)
     classes: Names | None = None
-    targets: dict[SafeName, Numbers] = Field({}, max_length=MOST_COLUMNS)
-    words: dict[Word, Count] = Field({}, max_length=MOST_WORDS)
-    withheld: dict[SafeName, Line] = Field({}, max_length=MOST_COLUMNS)
+    targets: dict[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
+    words: dict[Word, Count] = Field({}, max_length=MAX_WORDS)
+    withheld: dict[SafeName, Line] = Field({}, max_length=MAX_COLUMNS)
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _covers_all_rows(self) -> Self:
         labels = [self.classes] if self.classes else []
-        told: list[SafeColumn] = [
+        columns: list[SafeColumn] = [
             *self.numbers.values(),
             *self.targets.values(),
             *self.names.values(),
             *labels,
         ]
-        if any(column.rows != self.rows for column in told):
+        if any(column.rows != self.rows for column in columns):
             raise ValueError(f"each column must hold {self.rows} rows, as many as the silo has")
         if any(count > self.rows for count in self.words.values()):
             raise ValueError("a word cannot be in more texts than there are")

@@ -16,7 +16,7 @@ from pomona.core.bounds import PLACES, Line
 from pomona.core.settings import Settings
 from pomona.data.targets import in_order
 from pomona_federation.survey.replies import (
-    ColumnForm,
+    ColumnSpec,
     ColumnsReply,
     FiguresQuestion,
     FiguresReply,
@@ -54,14 +54,14 @@ class Quantile:
 def pooled(columns: Iterable[Numbers]) -> Numbers:
     """All silos' rows as one column, which may have more groups than a single silo discloses."""
     counts: Counter[float] = Counter()
-    rest = 0
+    undisclosed = 0
     for column in columns:
-        rest += column.rest
+        undisclosed += column.rest
         for value, count in zip(column.values, column.counts, strict=True):
             counts[value] += count
     values = sorted(counts)
     return Numbers.model_construct(
-        values=tuple(values), counts=tuple(counts[v] for v in values), rest=rest
+        values=tuple(values), counts=tuple(counts[v] for v in values), rest=undisclosed
     )
 
 
@@ -80,35 +80,37 @@ def moments(column: Numbers) -> Moments | None:
     return Moments(int(n.sum()), mean, sqrt(float((n * (x - mean) ** 2).sum() / n.sum())))
 
 
-def quantile(columns: Sequence[Numbers], share: float, least: int) -> Quantile | None:
+def quantile(columns: Sequence[Numbers], share: float, min_count: int) -> Quantile | None:
     """A quantile of all silos' values together; None if nothing was disclosed.
 
     Its bounds hold for values of four digits: each group has a known number of rows, half of which
-    are at most its middle; and each silo may count fewer than ``least`` rows without a value among
-    the rows.
+    are at most its middle; and each silo may count fewer than ``min_count`` rows without a value
+    among the rows.
     """
-    told = [column for column in columns if column.counts]
-    if not told:
+    nonempty = [column for column in columns if column.counts]
+    if not nonempty:
         return None
-    every = np.unique(np.concatenate([column.values for column in told]))
-    rows = [sum(counts) for counts in zip(*(_below(column, every) for column in told), strict=True)]
-    all_, extra = sum(sum(column.counts) for column in told), (least - 1) * len(told)
-    value = every[np.searchsorted(rows[1], max(1, ceil(share * all_)))]
-    under = every[rows[2] < share * (all_ - extra)]
-    over = every[rows[0] - extra >= share * all_]
+    grid = np.unique(np.concatenate([column.values for column in nonempty]))
+    rows = [
+        sum(counts) for counts in zip(*(_below(column, grid) for column in nonempty), strict=True)
+    ]
+    total, slack = sum(sum(column.counts) for column in nonempty), (min_count - 1) * len(nonempty)
+    value = grid[np.searchsorted(rows[1], max(1, ceil(share * total)))]
+    lower = grid[rows[2] < share * (total - slack)]
+    upper = grid[rows[0] - slack >= share * total]
     return Quantile(
         float(value),
-        float(under[-1]) if len(under) else None,
-        float(over[0]) if len(over) else None,
+        float(lower[-1]) if len(lower) else None,
+        float(upper[0]) if len(upper) else None,
     )
 
 
-def _below(column: Numbers, at: NDArray[np.float64]) -> NDArray[np.int64]:
+def _below(column: Numbers, grid: NDArray[np.float64]) -> NDArray[np.int64]:
     """(3, n): number of rows up to each value: at least, estimated by the middles, and at most."""
     counts = np.array([0, *column.counts, 0])
-    k = np.searchsorted(column.values, at, side="right")
-    told = np.cumsum(counts)[k]
-    return np.stack([told - counts[k] // 2, told, told + counts[k + 1] // 2])
+    k = np.searchsorted(column.values, grid, side="right")
+    cumulative = np.cumsum(counts)[k]
+    return np.stack([cumulative - counts[k] // 2, cumulative, cumulative + counts[k + 1] // 2])
 
 
 def histogram(column: Numbers, edges: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -136,24 +138,30 @@ def nice_edges(columns: Sequence[Numbers], bins: int) -> NDArray[np.float64]:
     return np.array([width * k for k in range(floor(low / width), floor(high / width) + 2)])
 
 
-def distance(one: Numbers, all_: Numbers) -> float | None:
+def distance(silo: Numbers, overall: Numbers) -> float | None:
     """Distance of a silo's numbers from all silos': the largest difference of their distribution
     functions, 0 to 1.
     """
-    if not (one.counts and all_.counts):
+    if not (silo.counts and overall.counts):
         return None
-    at = np.array(all_.values)
-    mine, theirs = (_below(column, at)[1] / sum(column.counts) for column in (one, all_))
-    return float(np.abs(mine - theirs).max())
+    grid = np.array(overall.values)
+    silo_cdf, overall_cdf = (
+        _below(column, grid)[1] / sum(column.counts) for column in (silo, overall)
+    )
+    return float(np.abs(silo_cdf - overall_cdf).max())
 
 
-def name_distance(one: Names, all_: Counter[str]) -> float | None:
+def name_distance(silo: Names, overall: Counter[str]) -> float | None:
     """Distance for categories: half the sum of the differences of their shares, 0 to 1."""
-    if not one.counts:
+    if not silo.counts:
         return None
-    mine, theirs = one.by_name, all_.total()
+    silo_counts, total = silo.by_name, overall.total()
     return (
-        sum(abs(mine.get(name, 0) / sum(one.counts) - n / theirs) for name, n in all_.items()) / 2
+        sum(
+            abs(silo_counts.get(name, 0) / sum(silo.counts) - n / total)
+            for name, n in overall.items()
+        )
+        / 2
     )
 
 
@@ -182,53 +190,62 @@ class SurveyResult(Settings):
     notes: tuple[Line, ...] = Field((), max_length=10**4)
 
     @property
-    def one(self) -> ColumnsReply:
+    def data_schema(self) -> ColumnsReply:
         """The common form of samples and targets at all silos."""
         return next(iter(self.silos.values())).columns
 
     @property
     def rows(self) -> int:
         """Training rows of all silos."""
-        return sum(told.figures.rows for told in self.silos.values())
+        return sum(disclosure.figures.rows for disclosure in self.silos.values())
 
     @property
-    def forms(self) -> Sequence[ColumnForm]:
+    def columns(self) -> Sequence[ColumnSpec]:
         """The surveyed columns."""
         return self.question.columns
 
     def numbers(self, column: str) -> dict[str, Numbers]:
         """A column of numbers by silo, for the silos that disclosed it."""
-        found = {name: told.figures.numbers.get(column) for name, told in self.silos.items()}
-        return {name: own for name, own in found.items() if own}
+        columns = {
+            name: disclosure.figures.numbers.get(column) for name, disclosure in self.silos.items()
+        }
+        return {name: numbers for name, numbers in columns.items() if numbers}
 
     def names(self, column: str) -> dict[str, Names]:
         """A column of categories by silo, for the silos that disclosed it."""
-        found = {name: told.figures.names.get(column) for name, told in self.silos.items()}
-        return {name: own for name, own in found.items() if own}
+        columns = {
+            name: disclosure.figures.names.get(column) for name, disclosure in self.silos.items()
+        }
+        return {name: names for name, names in columns.items() if names}
 
     def targets(self) -> dict[str, dict[str, Numbers]]:
         """Targets other than classes, by target and silo."""
-        keys = dict.fromkeys(key for told in self.silos.values() for key in told.figures.targets)
-        by_silo = {name: told.figures.targets for name, told in self.silos.items()}
+        keys = dict.fromkeys(
+            key for disclosure in self.silos.values() for key in disclosure.figures.targets
+        )
+        by_silo = {name: disclosure.figures.targets for name, disclosure in self.silos.items()}
         return {
-            key: {name: own[key] for name, own in by_silo.items() if key in own} for key in keys
+            key: {name: targets[key] for name, targets in by_silo.items() if key in targets}
+            for key in keys
         }
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
         """Names of the classes: from the silos' settings, else those disclosed, in order."""
-        given = {told.columns.classes for told in self.silos.values()}
-        if len(given) == 1 and (known := next(iter(given))):
-            return known
-        if self.one.targets == "segmentation":
+        configured = {disclosure.columns.classes for disclosure in self.silos.values()}
+        if len(configured) == 1 and (names := next(iter(configured))):
+            return names
+        if self.data_schema.targets == "segmentation":
             return in_order(self.targets())
         return in_order(
-            name for told in self.silos.values() for name in (told.figures.classes or Names()).names
+            name
+            for disclosure in self.silos.values()
+            for name in (disclosure.figures.classes or Names()).names
         )
 
-    def words(self) -> Mapping[str, int]:
+    def word_counts(self) -> Mapping[str, int]:
         """Words, and the number of texts of all silos with each."""
         counts: Counter[str] = Counter()
-        for told in self.silos.values():
-            counts.update(told.figures.words)
+        for disclosure in self.silos.values():
+            counts.update(disclosure.figures.words)
         return counts

@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 
 from pomona.core.settings import Settings
 from pomona_federation.survey.replies import (
-    MOST_CELLS,
-    MOST_COLUMNS,
-    MOST_WORDS,
+    MAX_CELLS,
+    MAX_COLUMNS,
+    MAX_WORDS,
     CellValue,
     SafeName,
     rounded,
@@ -21,8 +21,8 @@ from pomona_federation.survey.replies import (
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-Edges = Annotated[tuple[CellValue, ...], Field(min_length=2, max_length=MOST_CELLS + 1)]
-CellNames = Annotated[tuple[SafeName, ...], Field(min_length=1, max_length=MOST_CELLS)]
+Edges = Annotated[tuple[CellValue, ...], Field(min_length=2, max_length=MAX_CELLS + 1)]
+CellNames = Annotated[tuple[SafeName, ...], Field(min_length=1, max_length=MAX_CELLS)]
 
 
 class Noise(Settings):
@@ -35,15 +35,15 @@ class Noise(Settings):
     )
     edges: dict[SafeName, Edges] = Field(
         {},
-        max_length=MOST_COLUMNS,
+        max_length=MAX_COLUMNS,
         description="by column or target of numbers: edges of bins, ascending",
     )
     categories: dict[SafeName, CellNames] = Field(
-        {}, max_length=MOST_COLUMNS, description="by column of categories: those that are counted"
+        {}, max_length=MAX_COLUMNS, description="by column of categories: those that are counted"
     )
     classes: tuple[SafeName, ...] = Field(
         (),
-        max_length=MOST_CELLS,
+        max_length=MAX_CELLS,
         description="classes that are counted; if empty, nothing about labels is reported",
     )
 
@@ -92,20 +92,20 @@ class SurveySettings(Settings):
     cells: int = Field(
         100,
         ge=2,
-        le=MOST_CELLS,
+        le=MAX_CELLS,
         description=(
             "largest number of groups in which a silo reports a column of numbers; more are finer"
         ),
     )
     columns: tuple[SafeName, ...] = Field(
         (),
-        max_length=MOST_COLUMNS,
+        max_length=MAX_COLUMNS,
         description="columns to ask about; if empty, all that every silo has",
     )
     words: int = Field(
         20_000,
         ge=0,
-        le=MOST_WORDS,
+        le=MAX_WORDS,
         description="texts: largest number of words that a silo reports",
     )
     seed: int = Field(

@@ -21,7 +21,7 @@ from pomona_federation.survey.protection import (
 from pomona_federation.survey.raw_data import RawData, read_raw
 from pomona_federation.survey.replies import (
     LONGEST_WORD,
-    ColumnForm,
+    ColumnSpec,
     ColumnsReply,
     FiguresQuestion,
     FiguresReply,
@@ -38,24 +38,24 @@ CHANGED = (
 
 
 def columns(survey: SurveySettings, data: DataSettings, member: int) -> ColumnsReply:
-    """The silo's columns, without any of their values; ``member``: its place among all silos.
+    """The silo's columns, without any of their values; ``member``: its position among all silos.
 
     Raises DataError for fewer rows than the least count, or ConfigError and DataError as a reader
     does.
     """
-    return offered(raw_data(survey, data, member).described(), survey)
+    return offered(raw_data(survey, data, member).description(), survey)
 
 
 def raw_data(
-    survey: SurveySettings, data: DataSettings, member: int, forms: Sequence[ColumnForm] = ()
+    survey: SurveySettings, data: DataSettings, member: int, specs: Sequence[ColumnSpec] = ()
 ) -> RawData:
     """The silo's data as a survey reads them. Raises as ``columns``."""
-    return _enough(read_raw(data, survey.seed, member, forms), survey)
+    return _require_rows(read_raw(data, survey.seed, member, specs), survey)
 
 
-def offered(described: ColumnsReply, survey: SurveySettings) -> ColumnsReply:
+def offered(description: ColumnsReply, survey: SurveySettings) -> ColumnsReply:
     """The columns that the survey's noise allows; all of them without noise."""
-    return agreed_columns(described, survey.noise) if survey.noise else described
+    return agreed_columns(description, survey.noise) if survey.noise else description
 
 
 def figures(
@@ -75,7 +75,7 @@ def figures(
         survey: the agreed settings.
         question: from the server; nothing in it is trusted.
         data: the silo's own section data.
-        member: its place among all silos, by which its training rows are drawn.
+        member: its position among all silos, by which its training rows are drawn.
         disclosed: everything that the silo disclosed in earlier surveys.
         generator: of the noise, if the survey has some: from a secret, and used once. A new one by
             default.
@@ -88,47 +88,47 @@ def figures(
         ProtocolError: the question names columns that were not offered, or in another form.
         DataError, ConfigError: as ``columns``.
     """
-    described = raw_data(survey, data, member).described()
-    names = {form.name for form in offered(described, survey).columns}
-    asked = _asked(survey, question, names)
-    forms = [_readable(form, asked.get(form.name, form)) for form in described.columns]
-    raw = raw_data(survey, data, member, forms)
-    shown = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
-    fresh = None if disclosed and disclosed.rows != len(raw.rows) else shown
-    before = disclosed or FiguresReply(rows=len(raw.rows))
+    description = raw_data(survey, data, member).description()
+    names = {spec.name for spec in offered(description, survey).columns}
+    requested = _requested(survey, question, names)
+    specs = [_as_offered(spec, requested.get(spec.name, spec)) for spec in description.columns]
+    raw = raw_data(survey, data, member, specs)
+    source = NoisyData(raw, survey.noise, generator or secret_generator()) if survey.noise else raw
+    fresh = None if disclosed and disclosed.rows != len(raw.rows) else source
+    previous = disclosed or FiguresReply(rows=len(raw.rows))
     reply = FiguresReply(
-        rows=before.rows,
-        **_columns(survey, question, before, fresh),
-        **_targets(survey, before, fresh),
+        rows=previous.rows,
+        **_columns(survey, question, previous, fresh),
+        **_targets(survey, previous, fresh),
     )
-    return reply, _together(before, reply)
+    return reply, _merged(previous, reply)
 
 
-def _asked(
+def _requested(
     survey: SurveySettings, question: FiguresQuestion, offered: Set[str]
-) -> Mapping[str, ColumnForm]:
+) -> Mapping[str, ColumnSpec]:
     """The columns that the server asks about.
 
     Raises ProtocolError for others than were offered, or in another form.
     """
-    asked = {form.name: form for form in question.columns}
+    requested = {spec.name: spec for spec in question.columns}
     if (
-        len(asked) < len(question.columns)
-        or {*asked} - offered
-        or (survey.columns and {*asked} - {*survey.columns})
+        len(requested) < len(question.columns)
+        or {*requested} - offered
+        or (survey.columns and {*requested} - {*survey.columns})
     ):
         raise ProtocolError(
             "the server asks about columns that this silo does not have or was not to be asked "
             "about"
         )
     if survey.noise and any(
-        (form.kind == "category") != (name in survey.noise.categories)
-        for name, form in asked.items()
+        (spec.kind == "category") != (name in survey.noise.categories)
+        for name, spec in requested.items()
     ):
         raise ProtocolError(
             "the server asks about columns as another kind than their agreed cells are of"
         )
-    return asked
+    return requested
 
 
 def secret_generator() -> np.random.Generator:
@@ -136,7 +136,7 @@ def secret_generator() -> np.random.Generator:
     return np.random.Generator(np.random.Philox(secrets.randbits(128)))
 
 
-def _enough(raw: RawData, survey: SurveySettings) -> RawData:
+def _require_rows(raw: RawData, survey: SurveySettings) -> RawData:
     if len(raw.rows) < survey.least:
         raise DataError(
             f"fewer training rows than the survey's least count of {survey.least}; nothing can be "
@@ -145,7 +145,7 @@ def _enough(raw: RawData, survey: SurveySettings) -> RawData:
     return raw
 
 
-def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
+def _as_offered(offered: ColumnSpec, requested: ColumnSpec) -> ColumnSpec:
     """How a requested column is read: as this silo reads it itself, or as categories, which any
     cell can be.
 
@@ -153,19 +153,20 @@ def _readable(own: ColumnForm, asked: ColumnForm) -> ColumnForm:
     with gap markers of its choice, each failure would reveal that some cell, perhaps of one row, is
     none of these. Raises ProtocolError.
     """
-    if asked.kind not in {own.kind, "category"}:
+    if requested.kind not in {offered.kind, "category"}:
         raise ProtocolError(
-            f"the server asks about column {own.name} as {asked.kind}, it was offered as {own.kind}"
+            f"the server asks about column {offered.name} as {requested.kind}, it was "
+            f"offered as {offered.kind}"
         )
-    return asked.model_copy(
-        update={"missing": tuple(dict.fromkeys((*own.missing, *asked.missing)))}
+    return requested.model_copy(
+        update={"missing": tuple(dict.fromkeys((*offered.missing, *requested.missing)))}
     )
 
 
 def _columns(
     survey: SurveySettings,
     question: FiguresQuestion,
-    before: FiguresReply,
+    previous: FiguresReply,
     fresh: RawData | NoisyData | None,
 ) -> Mapping[str, Any]:
     """The requested columns: as disclosed before, else from the data; and those that a difference
@@ -174,15 +175,15 @@ def _columns(
     numbers: dict[str, Numbers] = {}
     names: dict[str, Names] = {}
     withheld: dict[str, str] = {}
-    for form in question.columns:
-        name, categories = form.name, form.kind == "category"
-        if name in (before.numbers if categories else before.names):
+    for spec in question.columns:
+        name, categories = spec.name, spec.kind == "category"
+        if name in (previous.numbers if categories else previous.names):
             withheld[name] = AGAIN
-        elif name in (before.names if categories else before.numbers):
+        elif name in (previous.names if categories else previous.numbers):
             if categories:
-                names[name] = coarser_names(before.names[name], survey)
+                names[name] = coarser_names(previous.names[name], survey)
             else:
-                numbers[name] = coarser_numbers(before.numbers[name], survey)
+                numbers[name] = coarser_numbers(previous.numbers[name], survey)
         elif fresh is None:
             withheld[name] = CHANGED
         elif categories:
@@ -206,27 +207,29 @@ def coarser_numbers(column: Numbers, survey: SurveySettings) -> Numbers:
 
 
 def _targets(
-    survey: SurveySettings, before: FiguresReply, fresh: RawData | NoisyData | None
+    survey: SurveySettings, previous: FiguresReply, fresh: RawData | NoisyData | None
 ) -> Mapping[str, Any]:
     """Labels, other targets and words: as disclosed before, else from the data."""
-    if before.classes or before.targets:
-        words = {word: safe_share(n, before.rows, survey.least) for word, n in before.words.items()}
+    if previous.classes or previous.targets:
+        counts = {
+            token: safe_share(n, previous.rows, survey.least) for token, n in previous.words.items()
+        }
         return {
-            "classes": safe_classes(before.classes.by_name, survey.least)
-            if before.classes
+            "classes": safe_classes(previous.classes.by_name, survey.least)
+            if previous.classes
             else None,
             "targets": {
-                name: coarser_numbers(column, survey) for name, column in before.targets.items()
+                name: coarser_numbers(column, survey) for name, column in previous.targets.items()
             },
-            "words": _most(words, survey.words),
+            "words": _most_frequent(counts, survey.words),
         }
     assert fresh, "whoever reported anything has reported labels too"
-    words = {
-        w: safe_share(n, before.rows, survey.least)
-        for w, n in fresh.words().items()
-        if len(w) <= LONGEST_WORD
+    counts = {
+        token: safe_share(n, previous.rows, survey.least)
+        for token, n in fresh.word_counts().items()
+        if len(token) <= LONGEST_WORD
     }
-    replies = {"words": _most(words, survey.words)}
+    replies = {"words": _most_frequent(counts, survey.words)}
     if fresh.dataset.targets == "classes":
         return {**replies, "classes": safe_classes(fresh.classes(), survey.least)}
     targets = {
@@ -235,19 +238,19 @@ def _targets(
     return {**replies, "targets": targets}
 
 
-def _most(words: Mapping[str, int], most: int) -> dict[str, int]:
+def _most_frequent(counts: Mapping[str, int], limit: int) -> dict[str, int]:
     """The most frequent words that may be disclosed."""
-    enough = [(word, n) for word, n in words.items() if n]
-    return dict(sorted(enough, key=lambda item: (-item[1], item[0]))[:most])
+    nonzero = [(token, n) for token, n in counts.items() if n]
+    return dict(sorted(nonzero, key=lambda item: (-item[1], item[0]))[:limit])
 
 
-def _together(before: FiguresReply, reply: FiguresReply) -> FiguresReply:
+def _merged(previous: FiguresReply, reply: FiguresReply) -> FiguresReply:
     """Everything disclosed, each column as it was disclosed first."""
     return FiguresReply(
-        rows=before.rows,
-        numbers={**reply.numbers, **before.numbers},
-        names={**reply.names, **before.names},
-        classes=before.classes or reply.classes,
-        targets={**reply.targets, **before.targets},
-        words={**reply.words, **before.words},
+        rows=previous.rows,
+        numbers={**reply.numbers, **previous.numbers},
+        names={**reply.names, **previous.names},
+        classes=previous.classes or reply.classes,
+        targets={**reply.targets, **previous.targets},
+        words={**reply.words, **previous.words},
     )

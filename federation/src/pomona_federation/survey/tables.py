@@ -21,53 +21,75 @@ from pomona_federation.survey.result import (
     quantile,
 )
 
-WORDS = 50  # most rows that a page shows
-MOST = 200  # most lines of a table of categories
-ALL = "all"
+TOP_WORDS = 50  # most rows that a page shows
+MAX_LINES = 200  # most lines of a table of categories
+ALL_SILOS = "all"
 
 
 def tables(result: SurveyResult) -> list[Table]:
     """All tables that are not empty."""
-    made = (silos, classes, targets, columns, means, missing, categories, distances, words)
-    return [table for make in made if (table := make(result))]
+    builders = (
+        silos,
+        classes,
+        targets,
+        columns,
+        means,
+        missing,
+        categories,
+        distances,
+        frequent_words,
+    )
+    return [table for build in builders if (table := build(result))]
 
 
 def silos(result: SurveyResult) -> Table:
     """The silos that answered, with their numbers of rows."""
-    told = result.silos.items()
     rows = [
-        [name, _count(own.figures.rows), _withheld(own.figures.withheld) or "answered"]
-        for name, own in told
+        [
+            name,
+            _count(disclosure.figures.rows),
+            _withheld(disclosure.figures.withheld) or "answered",
+        ]
+        for name, disclosure in result.silos.items()
     ]
-    rows += [[name, NOTHING, f"absent: {why}"] for name, why in result.absent.items()]
-    rows += [[ALL, _count(result.rows), f"{len(result.silos)} silos"]]
+    rows += [[name, NOTHING, f"absent: {reason}"] for name, reason in result.absent.items()]
+    rows += [[ALL_SILOS, _count(result.rows), f"{len(result.silos)} silos"]]
     return Table("silos", "Silos", (), ["silo", "training rows", "answer"], rows, (0, 2))
 
 
-def _withheld(why: Mapping[str, str]) -> str:
-    return "; ".join(f"{column} not reported: {reason}" for column, reason in why.items())
+def _withheld(reasons: Mapping[str, str]) -> str:
+    return "; ".join(f"{column} not reported: {reason}" for column, reason in reasons.items())
 
 
 def classes(result: SurveyResult) -> Table | None:
     """Rows of each class at each silo, and the label skew; None if no silo disclosed a class."""
-    if result.one.targets != "classes" or not result.classes:
+    if result.data_schema.targets != "classes" or not result.classes:
         return None
-    told = {name: (own.figures.classes or Names()).by_name for name, own in result.silos.items()}
+    by_silo = {
+        name: (disclosure.figures.classes or Names()).by_name
+        for name, disclosure in result.silos.items()
+    }
     counts = np.array(
-        [[own.get(name, 0) for name in result.classes] for own in told.values()], np.int64
+        [[by_class.get(name, 0) for name in result.classes] for by_class in by_silo.values()],
+        np.int64,
     )
-    spread, apart = effective_classes(counts), emd(counts)
+    effective, emds = effective_classes(counts), emd(counts)
     rows = [
         [
             name,
-            *(_cell(own.get(label), result) for label in result.classes),
-            *_skew(spread[i], apart[i]),
+            *(_cell(by_class.get(label), result) for label in result.classes),
+            *_skew(effective[i], emds[i]),
         ]
-        for i, (name, own) in enumerate(told.items())
+        for i, (name, by_class) in enumerate(by_silo.items())
     ]
     sums = [_count(n) if n else _few(result) for n in counts.sum(axis=0).tolist()]
     rows.append(
-        [ALL, *sums, f"{effective_classes(counts.sum(axis=0, keepdims=True))[0]:.2f}", NOTHING]
+        [
+            ALL_SILOS,
+            *sums,
+            f"{effective_classes(counts.sum(axis=0, keepdims=True))[0]:.2f}",
+            NOTHING,
+        ]
     )
     notes = (
         (
@@ -81,23 +103,23 @@ def classes(result: SurveyResult) -> Table | None:
     return Table("classes", "Classes by silo", notes, head, rows)
 
 
-def _skew(spread: float, apart: float) -> list[str]:
-    """Notes on the label skew; none for silos that disclosed no class."""
-    return [NOTHING if isnan(value) else f"{value:.2f}" for value in (spread, apart)]
+def _skew(effective: float, distance: float) -> list[str]:
+    """The cells of a silo's label skew, NOTHING if it disclosed no class."""
+    return [NOTHING if isnan(value) else f"{value:.2f}" for value in (effective, distance)]
 
 
 def targets(result: SurveyResult) -> Table | None:
     """Targets that are numbers, flags or times."""
     rows = [
-        [f"{target}, {name}" if target else name, *_figures([own], result)]
+        [f"{target}, {name}" if target else name, *_figures([column], result)]
         for target, by_silo in result.targets().items()
-        for name, own in {**by_silo, ALL: pooled(by_silo.values())}.items()
+        for name, column in {**by_silo, ALL_SILOS: pooled(by_silo.values())}.items()
     ]
     note = {
         "survival": "Times at which an event was seen; rows without one count as missing.",
         "multilabel": "Flags: the mean is the share of rows that have it.",
         "segmentation": "1 for a mask in which the class occurs, else 0.",
-    }.get(result.one.targets, "")
+    }.get(result.data_schema.targets, "")
     return (
         Table("targets", "Targets", [note] if note else (), ["target, silo", *HEAD], rows)
         if rows
@@ -110,8 +132,10 @@ HEAD = ("known", "missing", "mean", "deviation", "5 %", "25 %", "median", "75 %"
 
 def columns(result: SurveyResult) -> Table | None:
     """Columns of numbers over all silos' rows."""
-    asked = [form for form in result.forms if form.kind != "category"]
-    rows = [[form.name, *_figures([*result.numbers(form.name).values()], result)] for form in asked]
+    numeric = [spec for spec in result.columns if spec.kind != "category"]
+    rows = [
+        [spec.name, *_figures([*result.numbers(spec.name).values()], result)] for spec in numeric
+    ]
     notes = (
         (
             "In brackets: bounds of the exact quantile. Mean and deviation are those of the "
@@ -119,7 +143,7 @@ def columns(result: SurveyResult) -> Table | None:
         ),
         "Dates are days since 2000-01-01.",
     )
-    dated = any(form.kind == "date" for form in asked)
+    dated = any(spec.kind == "date" for spec in numeric)
     return (
         Table("columns", "Columns of numbers", notes[: 1 + dated], ["column", *HEAD], rows)
         if rows
@@ -127,41 +151,45 @@ def columns(result: SurveyResult) -> Table | None:
     )
 
 
-def _figures(told: Sequence[Numbers], result: SurveyResult) -> list[str]:
-    all_ = pooled(told)
-    found = moments(all_)
-    if not found:
-        return ["0", _count(all_.rest), *[NOTHING] * 7]
-    shares = [quantile(told, share, result.survey.least) for share in (0.05, 0.25, 0.5, 0.75, 0.95)]
-    mean = [_number(found.mean), _number(found.deviation)]
-    return [_count(found.count), _count(all_.rest), *mean, *map(_quantile, shares)]
+def _figures(columns: Sequence[Numbers], result: SurveyResult) -> list[str]:
+    overall = pooled(columns)
+    stats = moments(overall)
+    if not stats:
+        return ["0", _count(overall.rest), *[NOTHING] * 7]
+    quantiles = [
+        quantile(columns, share, result.survey.least) for share in (0.05, 0.25, 0.5, 0.75, 0.95)
+    ]
+    mean = [_number(stats.mean), _number(stats.deviation)]
+    return [_count(stats.count), _count(overall.rest), *mean, *map(_quantile, quantiles)]
 
 
-def _quantile(found: Quantile | None) -> str:
-    if not found:
+def _quantile(estimate: Quantile | None) -> str:
+    if not estimate:
         return NOTHING
-    low, high = (NOTHING if bound is None else _number(bound) for bound in (found.low, found.high))
-    return f"{_number(found.value)} ({low} to {high})"
+    low, high = (
+        NOTHING if bound is None else _number(bound) for bound in (estimate.low, estimate.high)
+    )
+    return f"{_number(estimate.value)} ({low} to {high})"
 
 
 def means(result: SurveyResult) -> Table | None:
     """Mean and deviation of each column of numbers at each silo."""
 
     def cell(column: str, silo: str) -> str:
-        own = result.numbers(column).get(silo)
-        found = moments(own) if own else None
-        return f"{_number(found.mean)} ± {_number(found.deviation)}" if found else NOTHING
+        numbers = result.numbers(column).get(silo)
+        stats = moments(numbers) if numbers else None
+        return f"{_number(stats.mean)} ± {_number(stats.deviation)}" if stats else NOTHING
 
-    asked = [form.name for form in result.forms if form.kind != "category"]
-    return _by_silo("means", "Mean and deviation by silo", asked, cell, result)
+    numeric = [spec.name for spec in result.columns if spec.kind != "category"]
+    return _by_silo("means", "Mean and deviation by silo", numeric, cell, result)
 
 
 def missing(result: SurveyResult) -> Table | None:
     """Rows without a disclosable value in a column."""
 
     def cell(column: str, silo: str) -> str:
-        own = (result.numbers(column) | result.names(column)).get(silo)
-        return NOTHING if own is None else f"{own.rest / own.rows:.0%}"
+        disclosed = (result.numbers(column) | result.names(column)).get(silo)
+        return NOTHING if disclosed is None else f"{disclosed.rest / disclosed.rows:.0%}"
 
     notes = (
         f"Share of rows without a value, or with a category in fewer than {result.survey.least} "
@@ -171,7 +199,7 @@ def missing(result: SurveyResult) -> Table | None:
     return _by_silo(
         "missing",
         "Missing or rare, by silo",
-        [form.name for form in result.forms],
+        [spec.name for spec in result.columns],
         cell,
         result,
         notes,
@@ -180,26 +208,30 @@ def missing(result: SurveyResult) -> Table | None:
 
 def categories(result: SurveyResult) -> Table | None:
     """Rows of each category at each silo and at all of them."""
-    asked = {form.name: result.names(form.name) for form in result.forms if form.kind == "category"}
+    categorical = {
+        spec.name: result.names(spec.name) for spec in result.columns if spec.kind == "category"
+    }
     lines = [
         (column, name, n)
-        for column, own in asked.items()
-        for name, n in pooled_names(own.values()).most_common()
+        for column, by_silo in categorical.items()
+        for name, n in pooled_names(by_silo.values()).most_common()
     ]
     rows = [
         [
             f"{column} = {name}",
             *(
-                _cell(own.by_name.get(name), result) if (own := asked[column].get(s)) else NOTHING
+                _cell(names.by_name.get(name), result)
+                if (names := categorical[column].get(s))
+                else NOTHING
                 for s in result.silos
             ),
             _count(n),
         ]
-        for column, name, n in lines[:MOST]
+        for column, name, n in lines[:MAX_LINES]
     ]
-    notes = [f"The first {MOST} of {len(lines)}."] if len(lines) > MOST else ()
+    notes = [f"The first {MAX_LINES} of {len(lines)}."] if len(lines) > MAX_LINES else ()
     return (
-        Table("categories", "Categories", notes, ["column", *result.silos, ALL], rows)
+        Table("categories", "Categories", notes, ["column", *result.silos, ALL_SILOS], rows)
         if rows
         else None
     )
@@ -211,12 +243,12 @@ def distances(result: SurveyResult) -> Table | None:
     def cell(column: str, silo: str) -> str:
         numbers, names = result.numbers(column), result.names(column)
         if silo in numbers:
-            apart = distance(numbers[silo], pooled(numbers.values()))
+            shift = distance(numbers[silo], pooled(numbers.values()))
         else:
-            apart = (
+            shift = (
                 name_distance(names[silo], pooled_names(names.values())) if silo in names else None
             )
-        return NOTHING if apart is None else f"{apart:.2f}"
+        return NOTHING if shift is None else f"{shift:.2f}"
 
     notes = (
         "0: as in all silos together; 1: nothing in common. Numbers: the largest difference of the "
@@ -226,31 +258,31 @@ def distances(result: SurveyResult) -> Table | None:
     return _by_silo(
         "shift",
         "Shift of columns between silos",
-        [f.name for f in result.forms],
+        [f.name for f in result.columns],
         cell,
         result,
         notes,
     )
 
 
-def words(result: SurveyResult) -> Table | None:
+def frequent_words(result: SurveyResult) -> Table | None:
     """The words that occur in most texts."""
-    told = result.words()
-    first = sorted(told, key=lambda word: (-told[word], word))[:WORDS]
-    rows = [[word, _count(told[word]), f"{told[word] / result.rows:.1%}"] for word in first]
-    notes = [f"{WORDS} of {len(told)} reported words, those in most texts."]
+    counts = result.word_counts()
+    top = sorted(counts, key=lambda token: (-counts[token], token))[:TOP_WORDS]
+    rows = [[token, _count(counts[token]), f"{counts[token] / result.rows:.1%}"] for token in top]
+    notes = [f"{TOP_WORDS} of {len(counts)} reported words, those in most texts."]
     return Table("words", "Words", notes, ["word", "texts", "share"], rows) if rows else None
 
 
 def _by_silo(
     name: str,
     title: str,
-    asked: Iterable[str],
+    columns: Iterable[str],
     cell: Callable[[str, str], str],
     result: SurveyResult,
     notes: Sequence[str] = (),
 ) -> Table | None:
-    rows = [[column, *(cell(column, silo) for silo in result.silos)] for column in asked]
+    rows = [[column, *(cell(column, silo) for silo in result.silos)] for column in columns]
     return Table(name, title, notes, ["column", *result.silos], rows) if rows else None
 
 
