@@ -45,13 +45,13 @@ import time
 from pathlib import Path
 from flwr.serverapp import ServerApp
 from pomona_federation.messages.message_bus import Message, Outgoing
-from pomona_federation.server.auth_proxy import announce
+from pomona_federation.server.gate import publish_uplink_limit
 from pomona_federation.server.flower_bus import FlowerBus
 app = ServerApp()
 @app.main()
 def main(grid, context):
     known, out = context.run_config, Path(context.run_config["out"])
-    announce(out.parent, 4 * known["size"] + 10000)
+    publish_uplink_limit(out.parent, 4 * known["size"] + 10000)
     bus = FlowerBus.listening(grid, out.parent)
     while len(nodes := bus.online()) < known["silos"]:
         time.sleep(0.2)

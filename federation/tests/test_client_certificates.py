@@ -26,13 +26,13 @@ from pomona_federation.certificates import Shown, client_context
 from pomona_federation.messages.message_bodies import MEMBERSHIP
 from pomona_federation.provision.provision import add, provision
 from pomona_federation.server import superlink
-from pomona_federation.server.auth_proxy import Gate
+from pomona_federation.server.gate import Gate
 from pomona_federation.server.registry_admin import admit, dismiss
 from pomona_federation.server.superlink import RequestAuth, http_protocol
 from pomona_federation.silo.http_client import ServerRoute, client
 from pomona_federation.silo.server_requests import ask_membership
 from pomona_federation.silo.settings import SiloFile
-from test_auth_proxy import OTHER, SuperLink, signed
+from test_gate import OTHER, SuperLink, signed
 
 pytestmark = pytest.mark.long
 
@@ -72,7 +72,7 @@ def port_of_strangers(kits, monkeypatch):
         )
         await send({"type": "http.response.body", "body": b""})
 
-    auth, head = RequestAuth(kits / "server"), superlink.shown_head
+    auth, head = RequestAuth(kits / "server"), superlink.verified_head
     gate = Gate(
         behind,
         lambda scope: auth(head(scope)),
@@ -91,13 +91,13 @@ def port_of_strangers(kits, monkeypatch):
         gate,
         host="127.0.0.1",
         port=way(kits / "north").server.port,
-        http=superlink.showing(Counted),
+        http=superlink.with_client_key(Counted),
         ws="none",
         lifespan="off",
         log_level="critical",
         ssl_keyfile=str(certs / "server.key"),
         ssl_certfile=str(certs / "server.crt"),
-        **superlink.asking_for_certificates(certs / "ca.crt"),
+        **superlink.client_certificate_settings(certs / "ca.crt"),
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)

@@ -265,7 +265,7 @@ def test_what_does_not_fit_is_declined_where_the_rules_say_so(federation):
     heard(federation, "silo-0")
     visit(federation.kits / "silo-0", asking(federation, "silo-0"))
     assert known(federation).status == "declined"
-    assert Consents(StudyQueue(federation.server).named("second").folder).declined == {"silo-0"}
+    assert Consents(StudyQueue(federation.server).study("second").folder).declined == {"silo-0"}
 
 
 def test_what_a_person_has_decided_no_rule_decides_again(federation):

@@ -20,7 +20,7 @@ from pomona_federation.server.contacts import Contact
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.round_messages import OutgoingTask
 from pomona_federation.server.study_queue import DRAIN, StudyQueue, require_undrained
-from pomona_federation.server.superlink_supervisor import Observation, judge
+from pomona_federation.server.superlink_supervisor import Observation, next_action
 from pomona_federation.unused_uplinks import Reason
 from test_preflight import server_kit
 from test_waiting import Clock, Members
@@ -35,7 +35,7 @@ def test_a_drained_study_continues_to_the_bit(number, world):
     def drains(message, reply):
         sent.append(message)
         if len(sent) == 3 * number + 1:  # three hellos, and three tasks a round
-            StudyQueue(federation.server).drain(on=True)
+            StudyQueue(federation.server).drain(enabled=True)
         return reply
 
     federation.grid.faults.append(drains)
@@ -48,7 +48,7 @@ def test_a_drained_study_continues_to_the_bit(number, world):
         assert len(sent) == 3 * number + 3
     assert StudyQueue(federation.server).next() is None
     assert status.server(federation.server)["drain"] == "drained"
-    StudyQueue(federation.server).drain(on=False)
+    StudyQueue(federation.server).drain(enabled=False)
     assert StudyQueue(federation.server).next()
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
@@ -96,7 +96,7 @@ def test_a_study_that_a_drain_has_ended_says_so_and_is_not_lost(fault, verdict, 
     ended = read_status(tmp_path)
     assert ("undrain" in ended.reason) == (verdict == "drained")
     seen = Observation(ended, 1.0, link=True, app=False, appeared=True, waited=9.0)
-    assert judge(seen) == verdict
+    assert next_action(seen) == verdict
 
 
 NODE = 7
@@ -146,7 +146,9 @@ def visit(tmp_path, monkeypatch):
         members = Members(tmp_path, "south")
         with Audit(tmp_path / "audit.jsonl") as audit:
             exchange = MessageExchange(agreed, tmp_path, "ab", members, line, audit, 1.0)
-            exchange.handshake = SimpleNamespace(nodes={0: NODE}, tickets=(), ask=lambda: None)
+            exchange.handshake = SimpleNamespace(
+                nodes={0: NODE}, tickets=(), send_hellos=lambda: None
+            )
             task = Task("south", None)
             exchange.send_all("round 1", {0: task}, lambda *_: task.answer())
         return task, line
@@ -161,14 +163,14 @@ class Task(OutgoingTask):
         super().__init__(silo, body, {})
 
     @property
-    def about(self):
+    def audit_fields(self):
         return {"round": 1}
 
     def message(self):
         return SimpleNamespace(size=1)
 
     def answer(self):
-        self.answered = self.done = True
+        self.answered = self.finished = True
 
 
 def test_a_node_that_left_in_order_is_waited_for_as_long_as_patience_says(visit):

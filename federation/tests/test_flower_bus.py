@@ -10,7 +10,7 @@ from flwr.common.constant import ErrorCode
 
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.server import flower_bus
-from pomona_federation.server.flower_bus import REASONS, WHOLE, FlowerBus, received
+from pomona_federation.server.flower_bus import MAX_PULLS, REASONS, FlowerBus, received
 
 
 @dataclass
@@ -59,14 +59,14 @@ def test_flowers_error_numbers_are_told_in_words():
         assert undelivered.again == (code in {3, 5, 8})
 
 
-@pytest.mark.parametrize("n", [0, 1, WHOLE, WHOLE + 1, 3 * WHOLE])
+@pytest.mark.parametrize("n", [0, 1, MAX_PULLS, MAX_PULLS + 1, 3 * MAX_PULLS])
 def test_whole_answers_are_pulled_a_few_at_a_time_and_none_is_lost(bus, n):
     tickets = [f"t{i}" for i in range(n)]
     bus.arrivals.tickets = frozenset(tickets)
     got = []
     for _ in range(n):
         found = bus.fetch([t for t in tickets if t not in got])
-        assert len(found) <= WHOLE
+        assert len(found) <= MAX_PULLS
         got += found
     assert sorted(got) == sorted(tickets)
     assert sorted(bus.grid.asked) == sorted(tickets)
@@ -74,9 +74,9 @@ def test_whole_answers_are_pulled_a_few_at_a_time_and_none_is_lost(bus, n):
 
 def test_a_look_for_all_leaves_out_whole_ones_that_wait(bus, monkeypatch):
     monkeypatch.setattr(flower_bus, "SWEEP", 0.0)
-    whole, quiet = [f"t{i}" for i in range(WHOLE + 2)], ["quiet"]
+    whole, quiet = [f"t{i}" for i in range(MAX_PULLS + 2)], ["quiet"]
     bus.arrivals.tickets = frozenset(whole)
-    assert len(bus.fetch(whole + quiet)) == WHOLE + 1
+    assert len(bus.fetch(whole + quiet)) == MAX_PULLS + 1
     assert "quiet" in bus.grid.asked
 
 

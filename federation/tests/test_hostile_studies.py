@@ -60,7 +60,7 @@ def test_a_decision_that_is_made_while_the_server_answers_is_not_lost(federation
     assert (now.status, now.sent) == ("declined", False)
     visit(kit, ask)
     assert known.named("second").sent
-    assert Consents(StudyQueue(federation.server).named("second").folder).declined == {"silo-0"}
+    assert Consents(StudyQueue(federation.server).study("second").folder).declined == {"silo-0"}
 
 
 def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile(
@@ -215,7 +215,7 @@ def test_who_is_a_member_is_looked_up_where_it_is_written_also_during_a_further_
 ):
     queue = StudyQueue(federation.server)
     policy = ServerPolicy(
-        federation.server, None, None, None, None, None, _study=queue.named("second")
+        federation.server, None, None, None, None, None, _study=queue.study("second")
     )
     policy._changed()
     assert not policy._changed()
@@ -291,7 +291,7 @@ def test_no_decision_counts_that_the_audit_log_does_not_have(federation, offered
     assert noted(federation) == ["accepted"]
     assert visited(federation, (offered.agreement, True)) == 200
     assert (
-        Consents(StudyQueue(federation.server).named("second").folder).decisions["silo-0"].accepted
+        Consents(StudyQueue(federation.server).study("second").folder).decisions["silo-0"].accepted
     )
 
 
@@ -316,7 +316,7 @@ def test_a_decision_on_a_study_that_was_aborted_counts_once_it_is_resumed(federa
     for silo in federation.names:
         decided(federation, silo, "second")
     queue.resume("second")
-    assert queue.state(queue.named("second")) == "queued"
+    assert queue.state(queue.study("second")) == "queued"
 
 
 def test_an_evaluation_sends_the_model_of_no_other_study_than_the_one_it_names(federation):

@@ -373,9 +373,9 @@ def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
                 settings.own, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit
             )
             before = len(grid.sent)
-            made.ask()
+            made.send_hellos()
             for ticket, got in made.bus.fetch(made.tickets).items():
-                made.meet(ticket, got)
+                made.receive(ticket, got)
             assert made.turned_away == {}
         return made.nodes, len(grid.sent) - before
 

@@ -15,7 +15,7 @@ NODE = 7
 class Hellos(Handshake):
     """A handshake that takes every answer for that of the silo with place 0."""
 
-    def _met(self, node, hello, got):
+    def _identify(self, node, hello, message):
         self.nodes[0] = node
 
 

@@ -18,7 +18,7 @@ from pomona.core.errors import ConfigError
 from pomona_federation import flower_internals
 from pomona_federation.agreement import Federation
 from pomona_federation.provision.provision import provision
-from pomona_federation.server import auth_proxy, launcher, superlink, superlink_client
+from pomona_federation.server import gate, launcher, superlink, superlink_client
 from pomona_federation.server.superlink import anonymous
 from pomona_federation.supervision.processes import QUIET, SERVER_KIT, environment
 
@@ -108,8 +108,8 @@ def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", header
     ],
 )
 def test_the_gate_lets_strangers_to_the_fleet_only(asked, passes):
-    assert auth_proxy.passes({**asked, "state": {auth_proxy.OURS: True}}) is passes
-    assert auth_proxy.passes(asked) is (passes and asked.get("path") != "/v1/control/start-run")
+    assert gate.is_allowed({**asked, "state": {gate.OWN_ACCOUNT: True}}) is passes
+    assert gate.is_allowed(asked) is (passes and asked.get("path") != "/v1/control/start-run")
 
 
 def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch):
@@ -122,14 +122,14 @@ def test_of_this_machine_the_servers_own_account_alone_reaches_more(monkeypatch)
             client = socket.create_connection(server.getsockname()[:2])
             with server.accept()[0] as accepted:
                 ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
-                assert auth_proxy.ours(*ends)
-                assert not auth_proxy.ours(("203.0.113.9", ends[0][1]), ends[1])
+                assert gate.from_own_account(*ends)
+                assert not gate.from_own_account(("203.0.113.9", ends[0][1]), ends[1])
                 with monkeypatch.context() as other:
-                    other.setattr(auth_proxy, "ROOT", -1)
-                    other.setattr(auth_proxy.os, "getuid", lambda: own + 1)
-                    assert not auth_proxy.ours(*ends)
+                    other.setattr(gate, "ROOT", -1)
+                    other.setattr(gate.os, "getuid", lambda: own + 1)
+                    assert not gate.from_own_account(*ends)
                 client.close()
-                assert not auth_proxy.ours(*ends)
+                assert not gate.from_own_account(*ends)
 
 
 def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
@@ -140,7 +140,7 @@ def test_a_client_of_ipv4_is_found_where_the_server_listens_on_ipv6():
     ):
         ends = accepted.getpeername()[:2], accepted.getsockname()[:2]
         assert ends[0][0] == "::ffff:127.0.0.1"
-        assert auth_proxy.ours(*ends)
+        assert gate.from_own_account(*ends)
 
 
 def test_what_may_not_pass_is_answered_plainly():
@@ -152,16 +152,12 @@ def test_what_may_not_pass_is_answered_plainly():
     async def send(message):
         sent.append(message)
 
-    asyncio.run(
-        auth_proxy.Gate(never, anonymous, lambda: 0)(scope("/v1/control/start-run"), None, send)
-    )
+    asyncio.run(gate.Gate(never, anonymous, lambda: 0)(scope("/v1/control/start-run"), None, send))
     assert [m.get("status") for m in sent] == [403, None]
     assert sent[1]["body"] == b"forbidden\n"
     sent.clear()
     asyncio.run(
-        auth_proxy.Gate(never, anonymous, lambda: 0)(
-            scope("/v1/control/x", kind="websocket"), None, send
-        )
+        gate.Gate(never, anonymous, lambda: 0)(scope("/v1/control/x", kind="websocket"), None, send)
     )
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
@@ -171,7 +167,7 @@ def test_what_may_not_pass_is_answered_plainly():
     async def receive():
         return {"type": "http.request", "body": b""}
 
-    asyncio.run(auth_proxy.Gate(reached, anonymous, lambda: 0)(scope("/v1/fleet/x"), receive, send))
+    asyncio.run(gate.Gate(reached, anonymous, lambda: 0)(scope("/v1/fleet/x"), receive, send))
     assert sent[-1] == "reached"
 
 

@@ -35,12 +35,12 @@ def test_silos_come_and_go_and_a_drained_study_continues_to_the_bit(tmp_path, mo
         without = time.monotonic() - began
         local.start("silo-2")
 
-        StudyQueue(local.server).drain(on=True)
+        StudyQueue(local.server).drain(enabled=True)
         local.wait(lambda state: state.state == "interrupted")
         at = local.status.round
         time.sleep(5)
         assert (local.status.round, status.server(local.server)["drain"]) == (at, "drained")
-        StudyQueue(local.server).drain(on=False)
+        StudyQueue(local.server).drain(enabled=False)
         assert local.wait(ended).state == "finished"
         check(local, monkeypatch, whole=False)
         missed = uplinks(local.server, "silo-2")["unused"]

@@ -28,11 +28,11 @@ from pomona_federation.monitoring import status_page
 from pomona_federation.monitoring.status_html import status_html
 from pomona_federation.monitoring.status_page import StatusPage
 from pomona_federation.server import page_readers
-from pomona_federation.server.auth_proxy import PAGE, Gate
+from pomona_federation.server.gate import PAGE, Gate
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.unused_uplinks import UnusedUplink
-from test_auth_proxy import SuperLink, kits  # noqa: F401
+from test_gate import SuperLink, kits  # noqa: F401
 
 ELSEWHERE = "203.0.113.9"
 

@@ -91,18 +91,18 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     federation.run()
     queue = StudyQueue(federation.server)
     known = queue.submit(study_file(federation, "second"))
-    assert queue.state(queue.named("second")) == "proposed"
+    assert queue.state(queue.study("second")) == "proposed"
     assert status.server(federation.server, "second")["state"] == "proposed"
     for silo in federation.names:
         [line] = heard(federation, silo)
         assert known.agreement[:16] in line
         assert queue.next() is None
         decided(federation, silo, "second")
-    assert queue.next() == queue.named("second")
+    assert queue.next() == queue.study("second")
     federation.run("second")
-    assert queue.state(queue.named("second")) == "finished"
+    assert queue.state(queue.study("second")) == "finished"
     assert queue.next() is None
-    assert queue.begun
+    assert queue.has_run
     simulated = world.simulated(federation)
     assert same(own_models(federation, "second"), simulated)
     line = next(
@@ -139,7 +139,7 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     for silo, accepted in zip(federation.names, (True, False, True), strict=True):
         heard(federation, silo)
         decided(federation, silo, "second", accepted)
-    assert queue.state(queue.named("second")) == "queued"
+    assert queue.state(queue.study("second")) == "queued"
     federation.run("second")
     models = own_models(federation, "second")
     assert set(models) == {"silo-0", "silo-2"}
@@ -154,10 +154,10 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
 def test_a_study_that_too_many_decline_never_runs(federation):
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second", quorum=3))
-    assert not queue.begun
+    assert not queue.has_run
     heard(federation, "silo-1")
     decided(federation, "silo-1", "second", accepted=False)
-    assert queue.state(queue.named("second")) == "declined"
+    assert queue.state(queue.study("second")) == "declined"
     assert [study.name for study in queue.open] == ["kit"]
 
 
@@ -190,15 +190,15 @@ def test_a_quorum_that_is_lowered_in_the_federations_file_holds_for_its_studies(
     queue.submit(path)
     heard(federation, "silo-1")
     decided(federation, "silo-1", "second", accepted=False)
-    assert queue.state(queue.named("second")) == "declined"
+    assert queue.state(queue.study("second")) == "declined"
     standing = federation.server / "federation.toml"
     standing.write_text(standing.read_text().replace("quorum = 3", "quorum = 2"))
     queue = StudyQueue(federation.server)
-    assert queue.state(queue.named("second")) == "proposed"
+    assert queue.state(queue.study("second")) == "proposed"
     for silo in ("silo-0", "silo-2"):
         heard(federation, silo)
         decided(federation, silo, "second")
-    assert queue.state(queue.named("second")) == "queued"
+    assert queue.state(queue.study("second")) == "queued"
     federation.run("second")
     assert set(own_models(federation, "second")) == {"silo-0", "silo-2"}
 
@@ -210,7 +210,7 @@ def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(worl
     for silo in ("silo-1", "silo-2"):
         heard(federation, silo)
         decided(federation, silo, "second", accepted=False)
-    assert queue.state(queue.named("second")) == "declined"
+    assert queue.state(queue.study("second")) == "declined"
     add(federation.kits, "late")
     key = federation.server / "keys" / "late.pub"
     with pytest.raises(SystemExit, match="0"):
@@ -218,9 +218,9 @@ def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(worl
     last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["silo"]) == ("added", "late")
     queue = StudyQueue(federation.server)
-    assert queue.state(queue.named("second")) == "proposed"
+    assert queue.state(queue.study("second")) == "proposed"
     assert "study second, which was declined, is open again" in capsys.readouterr().out
-    assert Consents(queue.named("second").folder).declined == {"silo-1", "silo-2"}
+    assert Consents(queue.study("second").folder).declined == {"silo-1", "silo-2"}
 
 
 def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):
@@ -233,8 +233,8 @@ def test_those_who_say_nothing_are_waited_for_no_longer_than_agreed(federation):
     assert not reasons["patient"]
     for name in ("patient", "hasty"):
         decided(federation, "silo-0", name)
-    assert queue.state(queue.named("patient")) == "proposed"
-    assert queue.state(queue.named("hasty")) == "queued"
+    assert queue.state(queue.study("patient")) == "proposed"
+    assert queue.state(queue.study("hasty")) == "queued"
     assert not any(row["why"] for row in overview(federation.server))
 
 
@@ -251,7 +251,7 @@ def test_a_decision_can_be_taken_back_by_declining(federation):
     heard(federation, "silo-0")
     decided(federation, "silo-0", "second")
     decided(federation, "silo-0", "second", accepted=False)
-    assert Consents(queue.named("second").folder).declined == {"silo-0"}
+    assert Consents(queue.study("second").folder).declined == {"silo-0"}
     with pytest.raises(QuorumError):
         federation.run("second")
 
@@ -289,7 +289,7 @@ def test_a_submitted_study_that_failed_last_is_continued_by_resume(federation, r
     ends = {"kit": ("finished", 0), "third": ("failed", 8), "second": ("failed", 7)}
     for moment, (name, (state, code)) in enumerate(ends.items()):
         said = Status(state=state, round=1, code=code, time=moment)
-        write_status(queue.named(name).folder, said)
+        write_status(queue.study(name).folder, said)
     monkeypatch.setattr(launcher, "require_ready", lambda *_: None)
     monkeypatch.setattr(launcher, "_flower", lambda *_: {})
     monkeypatch.setattr(
@@ -301,7 +301,7 @@ def test_a_submitted_study_that_failed_last_is_continued_by_resume(federation, r
     )
     launcher.serve(federation.server, lambda _: None, resume=resume)
     assert [study.name for study in then] == (["second"] if resume else [])
-    assert queue.state(queue.named("third")) == "failed"
+    assert queue.state(queue.study("third")) == "failed"
 
 
 def test_the_gate_reads_the_federations_file_as_often_for_many_studies_as_for_one(
@@ -391,7 +391,7 @@ def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federat
         federation.kits / "silo-0",
         lambda *asked: kept.append(asked[1]) or asking(federation, "silo-0")(*asked),
     )
-    assert Consents(queue.named("second").folder).decisions["silo-0"].accepted
+    assert Consents(queue.study("second").folder).decisions["silo-0"].accepted
     forged = StudyVisit.model_validate_json(kept[0])
     [taken] = forged.decisions
     forged = forged.model_copy(
@@ -408,7 +408,7 @@ def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federat
         "silo-1", STUDIES, forged.model_dump_json().encode()
     )
     assert (status, b"signature" in text) == (400, True)
-    assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+    assert set(Consents(queue.study("second").folder).decisions) == {"silo-0"}
 
 
 @pytest.mark.parametrize(
@@ -466,7 +466,7 @@ def test_a_decision_is_told_at_once_where_the_server_can_be_reached(
     with suppress(SystemExit):
         main(["silo", "accept", "second", "--folder", str(federation.kits / "silo-0")])
     assert "the server knows" in capsys.readouterr().out
-    assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+    assert set(Consents(queue.study("second").folder).decisions) == {"silo-0"}
 
 
 def test_a_study_that_the_silo_has_not_heard_of_is_asked_for_before_it_is_accepted(
@@ -485,13 +485,13 @@ def test_a_study_that_the_silo_has_not_heard_of_is_asked_for_before_it_is_accept
     )
     with pytest.raises(SystemExit):
         main(accept)  # by a name alone nobody accepts what has not been seen
-    digits = queue.named("second").known.agreement[:9]
+    digits = queue.study("second").submission.agreement[:9]
     assert digits in "".join(capsys.readouterr())
-    assert not Consents(queue.named("second").folder).decisions
+    assert not Consents(queue.study("second").folder).decisions
     with suppress(SystemExit):
         main([digits if word == "second" else word for word in accept])
     assert "is accepted" in capsys.readouterr().out
-    assert set(Consents(queue.named("second").folder).decisions) == {"silo-0"}
+    assert set(Consents(queue.study("second").folder).decisions) == {"silo-0"}
 
 
 def test_a_study_that_has_not_been_heard_of_is_accepted_by_its_hash(
@@ -516,15 +516,15 @@ def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federati
         heard(federation, silo)
     decided(federation, "silo-0", "second")
     with pytest.raises(ConfigError, match="1 of the 2 acceptances"):
-        queue.begin("second")
+        queue.start("second")
     decided(federation, "silo-1", "second")
-    assert queue.state(queue.named("second")) == "proposed"
-    assert queue.begin("second") == ("silo-2",)
+    assert queue.state(queue.study("second")) == "proposed"
+    assert queue.start("second") == ("silo-2",)
     last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["study"]) == ("begun", "second")
-    assert queue.state(queue.named("second")) == "queued"
+    assert queue.state(queue.study("second")) == "queued"
     with pytest.raises(ConfigError, match="is queued; only a study that waits"):
-        queue.begin("second")
+        queue.start("second")
 
 
 def test_start_is_the_same_as_begin(capsys):
@@ -569,7 +569,7 @@ def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
 def test_a_server_sees_who_is_connected_before_any_study_runs(federation):
     with locked(federation.server / "run"):
         assert {row["connected"] for row in status.server(federation.server)["silos"]} == {False}
-        contacts.note(federation.server / "run", "silo-1")
+        contacts.record(federation.server / "run", "silo-1")
         assert [
             row["silo"] for row in status.server(federation.server)["silos"] if row["connected"]
         ] == ["silo-1"]
@@ -594,7 +594,7 @@ def test_folders_are_their_owners_alone_whatever_the_umask(federation, capsys):
         assert os.umask(0) == 0, "the command leaves the caller's umask"
     finally:
         os.umask(before)
-    digits = StudyQueue(federation.server).named("second").known.agreement[:16]
+    digits = StudyQueue(federation.server).study("second").submission.agreement[:16]
     assert " ".join(digits[i : i + 4] for i in (0, 4, 8, 12)) in capsys.readouterr().out
     home = federation.server / "run" / "studies"
     found = [home, *home.rglob("*")]

@@ -21,7 +21,7 @@ from pomona_federation.monitoring.metrics import WatchedSilo
 from pomona_federation.monitoring.prometheus_text import rendered
 from pomona_federation.monitoring.watched_server import WatchedServer
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.server.study_requests import result_of
+from pomona_federation.server.study_requests import result_text
 from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import Silo
@@ -109,7 +109,7 @@ def test_the_matrix_is_that_of_each_model_file_on_each_silos_data(federation):
         for split in ("test", "validation")
     }
     assert len({value for _, value, _ in found.values()}) > 4
-    assert "| silo-1 |" in result_of(federation.server, "cross", "md")
+    assert "| silo-1 |" in result_text(federation.server, "cross", "md")
     assert own_models(federation, "cross") == {}  # nothing was trained
 
 

@@ -78,7 +78,7 @@ class Link:
 @pytest.fixture
 def kit(tmp_path, monkeypatch):
     monkeypatch.setattr(superlink_supervisor, "TICK", 0.05)
-    monkeypatch.setattr(superlink_supervisor, "LONGEST", 0.05)
+    monkeypatch.setattr(superlink_supervisor, "LONGEST_DELAY", 0.05)
     tree = {k: v for k, v in tomllib.loads(agreement(28443)).items() if k not in {"run", "task"}}
     folder = tmp_path / "kit"
     (folder / "run").mkdir(parents=True)
@@ -215,7 +215,7 @@ def test_a_study_waits_until_the_silos_have_decided(kit):
 
     def decide():
         for silo in ("north", "south"):
-            known = StudyQueue(kit).named("one").known
+            known = StudyQueue(kit).study("one").submission
             Consents(kit / "run/studies/one").note(
                 Decision(silo=silo, study=known.agreement, accepted=True), ""
             )

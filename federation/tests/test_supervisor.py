@@ -27,7 +27,12 @@ from pomona_federation import versions
 from pomona_federation.audit_log import Audit, verify, whole
 from pomona_federation.server import superlink_supervisor as server_supervisor
 from pomona_federation.server.superlink_client import Node
-from pomona_federation.server.superlink_supervisor import APP, Observation, ServerPolicy, judge
+from pomona_federation.server.superlink_supervisor import (
+    APP,
+    Observation,
+    ServerPolicy,
+    next_action,
+)
 from pomona_federation.silo import node, study_proposals
 from pomona_federation.silo import node_supervisor as silo_supervisor
 from pomona_federation.silo.node_supervisor import (
@@ -76,7 +81,7 @@ def status(state, code=None):
     ],
 )
 def test_what_a_look_calls_for(sight, verdict):
-    assert judge(sight) == verdict
+    assert next_action(sight) == verdict
 
 
 class Fake:
@@ -134,7 +139,7 @@ DONE = SAYS.format("finished", 3, 0)
 @pytest.fixture
 def quick(monkeypatch):
     monkeypatch.setattr(server_supervisor, "TICK", 0.05)
-    monkeypatch.setattr(server_supervisor, "LONGEST", 0.05)
+    monkeypatch.setattr(server_supervisor, "LONGEST_DELAY", 0.05)
     monkeypatch.setattr(silo_supervisor, "TICK", 0.05)
     before = set(process_tree(os.getpid()))
     yield
@@ -508,7 +513,7 @@ def stopping_after(n, said, policy):
         if len(said) == n:
             raise SystemExit(143)
 
-    policy.say = say
+    policy.log = say
 
 
 def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, quick, monkeypatch):

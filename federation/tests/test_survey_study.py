@@ -128,7 +128,7 @@ def test_a_survey_gives_a_task_and_models_are_trained_by_it(standing):
     standing.submitted("look")
     result = standing.run("look")
     assert list(result.silos) == list(SILOS)
-    assert standing.queue.state(standing.queue.named("look")) == "finished"
+    assert standing.queue.state(standing.queue.study("look")) == "finished"
     assert (standing.out("look") / "survey.html").is_file()
     assert len(standing.questions()) == 2 * len(SILOS)
     assert all(

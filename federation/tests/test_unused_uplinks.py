@@ -121,22 +121,22 @@ def test_a_silo_is_connected_since_its_node_began_or_came_back(tmp_path):
         when = time.time() - seconds
         os.utime(tmp_path / "seen" / "south", (when, when))
 
-    contacts.heard(tmp_path, "south", "/v1/fleet/activate-node")
+    contacts.record_request(tmp_path, "south", "/v1/fleet/activate-node")
     first = known()
     assert first.connected
-    silent(contacts.GONE - 5)
-    contacts.heard(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
+    silent(contacts.OFFLINE_AFTER - 5)
+    contacts.record_request(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
     assert known().since == first.since
-    silent(contacts.GONE + 5)
+    silent(contacts.OFFLINE_AFTER + 5)
     gone = known()
-    assert (gone.connected, gone.since) == (False, gone.seen)
-    contacts.heard(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
+    assert (gone.connected, gone.since) == (False, gone.last_request)
+    contacts.record_request(tmp_path, "south", "/v1/fleet/send-node-heartbeat")
     back = known()
     assert back.connected
     assert back.since > first.since
-    contacts.heard(tmp_path, "south", "/v1/fleet/deactivate-node")
+    contacts.record_request(tmp_path, "south", "/v1/fleet/deactivate-node")
     assert not known().connected
-    contacts.heard(tmp_path, "", "/v1/fleet/pull-messages")  # a federation without keys
+    contacts.record_request(tmp_path, "", "/v1/fleet/pull-messages")  # a federation without keys
     assert list(contacts.contacts(tmp_path)) == ["south"]
 
 

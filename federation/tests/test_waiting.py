@@ -60,25 +60,25 @@ class Members:
 
 
 class Nodes(Handshake):
-    """A handshake in which node k is place k, and the nodes in ``asked`` have been asked for their
+    """A handshake in which node k is place k, and the nodes in ``pending_nodes`` have been asked for their
     identity.
     """
 
-    asked = ()
+    pending_nodes = ()
 
     def __init__(self, registry, bus):
         self.registry, self.bus = registry, bus
-        self.nodes, self.asked, self.turned_away = {}, [], {}
+        self.nodes, self.pending_nodes, self.turned_away = {}, [], {}
 
     @property
     def tickets(self):
-        return [str(n) for n in self.asked]
+        return [str(n) for n in self.pending_nodes]
 
-    def ask(self):
+    def send_hellos(self):
         pass
 
     def met(self, place):
-        self.asked = [n for n in self.asked if n != place]
+        self.pending_nodes = [n for n in self.pending_nodes if n != place]
         self.nodes[place] = place
 
 
@@ -107,7 +107,7 @@ def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gatherin
 
     def comes():
         members.add("west")
-        nodes.asked.append(2)
+        nodes.pending_nodes.append(2)
 
     clock.events = {1: comes, 3: lambda: (nodes.met(0), nodes.met(1)), 4: lambda: nodes.met(2)}
     transport.exchange.gather()
@@ -117,22 +117,22 @@ def test_a_newcomer_who_greets_while_silos_are_gathered_holds_up_nobody(gatherin
 def test_a_node_that_never_says_who_it_is_holds_up_nobody_once_all_silos_are_there(gathering):
     """Neither the beginning, nor any round after it."""
     clock, _, nodes, transport = gathering
-    nodes.asked.append(9)
+    nodes.pending_nodes.append(9)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
     transport.exchange.gather()
     transport.greet()
-    assert (clock.now, nodes.asked) == (1, [9])
+    assert (clock.now, nodes.pending_nodes) == (1, [9])
 
 
 def test_a_node_that_is_asked_who_it_is_at_the_end_has_time_to_answer(gathering):
     clock, _, nodes, transport = gathering
     nodes.met(0)
-    nodes.asked.append(1)
+    nodes.pending_nodes.append(1)
     clock.events = {700: lambda: nodes.met(1)}
     transport.exchange.gather()
     assert clock.now == 700
     nodes.nodes.pop(1)
-    nodes.asked.append(1)
+    nodes.pending_nodes.append(1)
     with pytest.raises(QuorumError):
         transport.exchange.gather()
     assert clock.now == 700 + 600 + TIMEOUT + 1
@@ -189,9 +189,9 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
 
     def answers():
         seen.append(waiting(tmp_path))
-        nodes.asked.clear()
+        nodes.pending_nodes.clear()
 
-    clock.events = {1: lambda: nodes.met(0), 2: lambda: nodes.asked.append(7), 9: answers}
+    clock.events = {1: lambda: nodes.met(0), 2: lambda: nodes.pending_nodes.append(7), 9: answers}
     with (
         caplog.at_level(logging.INFO, "pomona"),
         pytest.raises(QuorumError, match=r"1 of 2 .*missing: south"),
@@ -216,7 +216,7 @@ def test_whoever_stays_away_is_named_all_the_while_and_at_the_end(gathering, tmp
 def test_how_the_tasks_of_a_round_stand():
     names = {3: "east", 0: "north", 1: "south", 2: "west", 4: "clinic"}
     tasks = {place: OutgoingTask(name, None, {}) for place, name in names.items()}
-    tasks[1].answered = tasks[1].done = True
+    tasks[1].answered = tasks[1].finished = True
     tasks[2].fail(Reason.NODE_RESTARTED)
     tasks[4].fail(Reason.ROWS_MISSING, again=True)
     known = {"north": Contact(False, 60.0, 60.0), "clinic": Contact(True, 0.0, 70.0)}
@@ -244,8 +244,8 @@ def test_a_full_disk_does_not_end_the_wait(tmp_path, monkeypatch):
         message_exchange, "write_json", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
     )
     file = WaitingFile(tmp_path)
-    file.begin("round 1", 1)
-    file.tell([], {"north": "has not answered yet"})
+    file.start("round 1", 1)
+    file.update([], {"north": "has not answered yet"})
 
 
 def test_status_says_for_whom_a_round_waits(world, capsys):
@@ -253,7 +253,7 @@ def test_status_says_for_whom_a_round_waits(world, capsys):
 
     Before round 1, all three have greeted; nothing stands of a life before.
     """
-    federation, seen, said, tell = world.federation(deadline=2.0), {}, [], WaitingFile.tell
+    federation, seen, said, update = world.federation(deadline=2.0), {}, [], WaitingFile.update
     run = federation.server / "run"
 
     def silent(message, reply):
@@ -261,15 +261,15 @@ def test_status_says_for_whom_a_round_waits(world, capsys):
         return None if (body.get("number"), message.metadata.dst_node_id) == (2, 11) else reply
 
     def looks(file, *how):
-        tell(file, *how)
+        update(file, *how)
         with locked(run):
-            seen.setdefault(file._now.stage, []).append(status.server(federation.server))
-            if file._now.missing and not said:
+            seen.setdefault(file._status.stage, []).append(status.server(federation.server))
+            if file._status.missing and not said:
                 with pytest.raises(SystemExit, match="0"):
                     main(["server", "status", "--folder", str(federation.server)])
                 said.append(capsys.readouterr().out)
 
-    world.patch.setattr(WaitingFile, "tell", looks)
+    world.patch.setattr(WaitingFile, "update", looks)
     federation.grid.faults.append(silent)
     federation.run()
     first, then, last = seen["round 1"][0], seen["round 2"][0], seen["round 2"][-1]

@@ -46,7 +46,7 @@ EXCEPTIONS = {
         "load_file",
     ): "models that the rehearsal itself has just written",
     (
-        "pomona_federation/server/held_requests.py",
+        "pomona_federation/server/long_poll.py",
         "os.open",
     ): "a named pipe of the server's own, not a file",
     ("pomona_federation/audit_log.py", "os.open"): "appended to; no link followed",

@@ -13,9 +13,9 @@ from pomona_federation.agreement import SHARE, Federation, StudyAgreement
 from pomona_federation.server.contacts import Contact, contacts
 from pomona_federation.server.member_registry import (
     RegisteredMember,
-    heavy,
     samples,
     weight_by_name,
+    weight_notes,
 )
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.study_queue import StudyQueue, draining
@@ -55,14 +55,14 @@ def server(folder: Path, study: str | None = None) -> Row:
     cannot be read.
     """
     queue = StudyQueue(folder)
-    meant, federation = queue.current if study is None else queue.named(study), queue.federation
+    meant, federation = queue.current if study is None else queue.study(study), queue.federation
     agreed, state, work = None, folder / "run", folder / "run"
     if meant:
-        agreed, state, work = meant.agreed(federation, folder), meant.folder, meant.at_work
-    state_in_queue = queue.state(meant) if meant and meant.known else None
+        agreed, state, work = meant.agreement(federation, folder), meant.folder, meant.at_work
+    state_in_queue = queue.state(meant) if meant and meant.submission else None
     live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
     members, share = (
-        entries(folder, work if meant and meant.known else None),
+        entries(folder, work if meant and meant.submission else None),
         agreed.largest_share if agreed else SHARE,
     )
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
@@ -87,7 +87,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         ),
         "notes": [
             *_other_versions(versions_of),
-            *heavy(samples(members), share),
+            *weight_notes(samples(members), share),
             *_turned_away(members, live),
         ],
     }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pomona.core.errors import ConfigError
 from pomona_federation.agreement import Federation
-from pomona_federation.server.auth_proxy import Application
+from pomona_federation.server.gate import Application
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.superlink import main
 

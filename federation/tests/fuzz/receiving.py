@@ -125,8 +125,8 @@ class Counter:
             transport.audit.close()
         turned_away = transport.exchange.handshake.turned_away
         assert turned_away.keys() <= {SILO, f"node {ROGUE}"}
-        assert (PLACE in transport.exchange.known) != bool(turned_away)
-        return "taken" if PLACE in transport.exchange.known else "absent"
+        assert (PLACE in transport.exchange.identified) != bool(turned_away)
+        return "taken" if PLACE in transport.exchange.identified else "absent"
 
     def visit(self, answer):
         """A round of the server that asks only silo-1, which gives this answer."""

@@ -18,7 +18,7 @@ from pomona.federation.callbacks import NullCallback
 from pomona_federation import flower_apps
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.server.flower_transport import FlowerTransport
-from pomona_federation.server.held_requests import PIPE
+from pomona_federation.server.long_poll import PIPE
 
 SMALL = {
     "data": {"name": "digits", "train_limit": 120, "test_limit": 60},

@@ -10,7 +10,7 @@ from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
 from pomona_federation.cli.folders import SERVER, ServerKit
 from pomona_federation.installation.contents import require_kit
-from pomona_federation.server.auth_proxy import PAGE
+from pomona_federation.server.gate import PAGE
 from pomona_federation.server.settings import NAME, ServerFile
 
 

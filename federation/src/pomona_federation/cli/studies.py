@@ -83,7 +83,7 @@ def begin(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """
     from pomona_federation.server.study_queue import StudyQueue
 
-    without = StudyQueue(folder).begin(name)
+    without = StudyQueue(folder).start(name)
     if json:
         emit({"study": name, "begun": True, "undecided": without})
         return
@@ -119,9 +119,9 @@ def result(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None
     name
         the study's
     """
-    from pomona_federation.server.study_requests import result_of
+    from pomona_federation.server.study_requests import result_text
 
-    found = result_of(folder, name, "json" if json else "md")
+    found = result_text(folder, name, "json" if json else "md")
     print(found, end="")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from re import DOTALL, findall
 
 from pomona.core.errors import PomonaError
-from pomona_federation.server.auth_proxy import Receive, Scope, Send
+from pomona_federation.server.gate import Receive, Scope, Send
 from pomona_federation.server.page_readers import admits, readers
 
 FRESH = 5.0  # seconds

@@ -238,7 +238,7 @@ class WatchedServer:
             record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
             now = status.server(self.kit, meant.name if meant else None)
             if meant and name not in self._accounts:
-                self._accounts[name] = PrivacyAccount(meant.agreed(queue.federation, self.kit))
+                self._accounts[name] = PrivacyAccount(meant.agreement(queue.federation, self.kit))
             spent = self._accounts[name].bounds(now) if meant else {}
             silos = [{**silo, "epsilon": spent.get(silo["silo"])} for silo in now["silos"]]
             now = {**now, "silos": silos}

@@ -54,42 +54,44 @@ class Consents:
     @property
     def declined(self) -> frozenset[str]:
         """The silos that will not take part."""
-        return frozenset(silo for silo, said in self.decisions.items() if not said.accepted)
+        return frozenset(silo for silo, decision in self.decisions.items() if not decision.accepted)
 
     def awaited(self, silos: Collection[str]) -> frozenset[str]:
         """The silos that a study waits for: those that accepted; for the kit's own, which needs no
         consent, all.
         """
-        said = self.decisions
-        accepted = {silo for silo, each in said.items() if each.accepted}
-        return frozenset(silos) & accepted if accepted else frozenset(silos) - said.keys()
+        decisions = self.decisions
+        accepted = {silo for silo, decision in decisions.items() if decision.accepted}
+        return frozenset(silos) & accepted if accepted else frozenset(silos) - decisions.keys()
 
-    def news(self, decision: Decision) -> bool:
+    def is_new(self, decision: Decision) -> bool:
         """Whether a decision is new from its silo.
 
         Raises ProtocolError if the silo has changed it too often.
         """
-        before = self.decisions.get(decision.silo)
-        if before is None or before.accepted == decision.accepted:
-            return before is None
-        if before.changes >= MOST_CHANGES:
+        previous = self.decisions.get(decision.silo)
+        if previous is None or previous.accepted == decision.accepted:
+            return previous is None
+        if previous.changes >= MOST_CHANGES:
             raise ProtocolError(
                 f"{decision.silo} has changed its mind {MOST_CHANGES} times; its last decision "
                 "counts"
             )
         return True
 
-    def note(self, decision: Decision, signature: str) -> None:
+    def record(self, decision: Decision, signature: str) -> None:
         """Record a decision, durably, if it is new.
 
-        Raises ProtocolError as ``news``, and OSError.
+        Raises ProtocolError as ``is_new``, and OSError.
         """
         with waiting_lock(self.folder / ".consents.lock"):
-            if not self.news(decision):
+            if not self.is_new(decision):
                 return
-            known = self.decisions
-            changes = known[decision.silo].changes + 1 if decision.silo in known else 0
-            said = SignedDecision(
+            decisions = self.decisions
+            changes = decisions[decision.silo].changes + 1 if decision.silo in decisions else 0
+            record = SignedDecision(
                 accepted=decision.accepted, signature=signature, time=time.time(), changes=changes
             )
-            write_json(self.folder / CONSENTS, ConsentsFile(silos={**known, decision.silo: said}))
+            write_json(
+                self.folder / CONSENTS, ConsentsFile(silos={**decisions, decision.silo: record})
+            )

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pomona.core.files import content, publish
-from pomona_federation.server.auth_proxy import ACTIVATE, DEACTIVATE
+from pomona_federation.server.gate import ACTIVATE, DEACTIVATE
 
-SEEN = "seen"
-GONE = 60.0  # seconds without a request: two of a node's signs of life, as SuperLink counts
-SHORT = 100  # bytes of a file that are read
+FOLDER = "seen"
+OFFLINE_AFTER = (
+    60.0  # seconds without a request: two of a node's signs of life, as SuperLink counts
+)
+MAX_BYTES = 100  # bytes of a file that are read
 
 
 @dataclass(frozen=True)
@@ -24,32 +26,32 @@ class Contact:
 
     Attributes:
         since: of the last change between connected and not.
-        seen: of its last request.
+        last_request: of its last request.
     """
 
     connected: bool
     since: float
-    seen: float
+    last_request: float
 
 
-def heard(run: Path, silo: str, path: str) -> None:
+def record_request(run: Path, silo: str, path: str) -> None:
     """Record a request of a silo's node for a path; "" for a silo without a key."""
     if silo and path == DEACTIVATE:
         leave(run, silo)
     elif silo:
-        note(run, silo, activated=path == ACTIVATE)
+        record(run, silo, activated=path == ACTIVATE)
 
 
-def note(run: Path, silo: str, activated: bool = False) -> None:
+def record(run: Path, silo: str, activated: bool = False) -> None:
     """Record a request of a silo; ``activated``: its node has just started.
 
     Errors of the disk are ignored.
     """
-    path, now = run / SEEN / silo, time.time()
+    path, now = run / FOLDER / silo, time.time()
     with suppress(OSError):
         try:
             record = path.stat()
-            connected = record.st_size > 0 and now - record.st_mtime <= GONE
+            connected = record.st_size > 0 and now - record.st_mtime <= OFFLINE_AFTER
         except FileNotFoundError:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             connected = False
@@ -62,18 +64,18 @@ def note(run: Path, silo: str, activated: bool = False) -> None:
 def leave(run: Path, silo: str) -> None:
     """Record that a silo's node has left in order."""
     with suppress(OSError):
-        publish(run / SEEN / silo, [b""], f".{silo}", 0o600)
+        publish(run / FOLDER / silo, [b""], f".{silo}", 0o600)
 
 
 def contacts(run: Path) -> dict[str, Contact]:
     """The silos that have ever been connected, by name."""
     silos: dict[str, Contact] = {}
     with suppress(OSError):
-        for path in (run / SEEN).iterdir():
+        for path in (run / FOLDER).iterdir():
             with suppress(OSError, ValueError):
-                seen = path.stat().st_mtime
-                activation = content(path, SHORT)
-                connected = bool(activation) and time.time() - seen <= GONE
-                since = float(activation) if connected else seen
-                silos[path.name] = Contact(connected, since, seen)
+                last_request = path.stat().st_mtime
+                activation = content(path, MAX_BYTES)
+                connected = bool(activation) and time.time() - last_request <= OFFLINE_AFTER
+                changed = float(activation) if connected else last_request
+                silos[path.name] = Contact(connected, changed, last_request)
     return silos

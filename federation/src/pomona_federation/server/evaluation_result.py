@@ -20,7 +20,7 @@ from pomona_federation.study import LEAST_SAMPLES, RESULTS
 SPLITS = ("test", "validation")
 
 
-class JudgedCell(Settings):
+class ScoreCell(Settings):
     """One model at one silo: samples, the metric there, and its 95 % confidence interval where
     defined.
     """
@@ -53,60 +53,62 @@ class EvaluationResult(Settings):
     silos: tuple[str, ...]
     declined: tuple[str, ...]
     absent: tuple[str, ...]
-    cells: tuple[JudgedCell, ...]
+    cells: tuple[ScoreCell, ...]
 
-    def cell(self, model: str, silo: str, split: str) -> JudgedCell | None:
+    def cell(self, model: str, silo: str, split: str) -> ScoreCell | None:
         """One model at one silo; None if nothing was reported."""
-        return self._found.get((model, silo, split))
+        return self._by_key.get((model, silo, split))
 
     @cached_property
-    def _found(self) -> dict[tuple[str, str, str], JudgedCell]:
+    def _by_key(self) -> dict[tuple[str, str, str], ScoreCell]:
         """The cells by model, silo and split, cached: a hundred models at a hundred silos need
         20,000 lookups.
         """
         return {(c.model, c.silo, c.split): c for c in self.cells}
 
 
-def gathered(
-    result: Result, agreed: StudyAgreement, names: Sequence[str], declined: Sequence[str]
+def collected(
+    result: Result, agreement: StudyAgreement, names: Sequence[str], declined: Sequence[str]
 ) -> EvaluationResult:
     """The matrix from a run's record; see ``write``."""
-    terms = agreed.evaluate
+    terms = agreement.evaluate
     assert terms
-    given = {cross_evaluation.GIVEN: cross_evaluation.GIVEN}
-    whose = {cross_evaluation.name(place): silo for silo, place in terms.models.items()} or given
+    weights = {cross_evaluation.GIVEN: cross_evaluation.GIVEN}
+    owners = {
+        cross_evaluation.name(client): silo for silo, client in terms.models.items()
+    } or weights
     cells = [
         cell
         for e in result.evaluations
-        if e.model in whose
-        for cell in _cells(e, whose[e.model], result)
+        if e.model in owners
+        for cell in _cells(e, owners[e.model], result)
     ]
-    told = [name for name in names if any(c.silo == name for c in cells)]
+    evaluators = [name for name in names if any(c.silo == name for c in cells)]
     return EvaluationResult(
         metric=result.metric.name,
         of=terms.of,
-        sha256=None if terms.models else agreed.config.model.init_sha256,
-        models=tuple(whose.values()),
-        silos=tuple(told),
+        sha256=None if terms.models else agreement.config.model.init_sha256,
+        models=tuple(owners.values()),
+        silos=tuple(evaluators),
         declined=tuple(declined),
-        absent=tuple(name for name in names if name not in told and name not in declined),
+        absent=tuple(name for name in names if name not in evaluators and name not in declined),
         cells=tuple(cells),
     )
 
 
-def _cells(e: Evaluation, model: str, result: Result) -> list[JudgedCell]:
+def _cells(e: Evaluation, model: str, result: Result) -> list[ScoreCell]:
     """One model at each silo with enough samples."""
     clients, intervals = result.about["clients"], e.interval or (None,) * len(e.clients)
     return [
-        JudgedCell(
+        ScoreCell(
             model=model,
-            silo=clients[place],
+            silo=clients[client],
             split=e.split,
             samples=samples,
             value=value,
             interval=interval,
         )
-        for place, samples, value, interval in zip(
+        for client, samples, value, interval in zip(
             e.clients, e.samples, e.value, intervals, strict=True
         )
         if samples >= LEAST_SAMPLES
@@ -114,43 +116,51 @@ def _cells(e: Evaluation, model: str, result: Result) -> list[JudgedCell]:
 
 
 def write(
-    agreed: StudyAgreement, result: Result, names: Sequence[str], declined: Sequence[str], out: Path
+    agreement: StudyAgreement,
+    result: Result,
+    names: Sequence[str],
+    declined: Sequence[str],
+    folder: Path,
 ) -> Path:
     """Write ``evaluation.json``, ``.csv``, ``.md`` and ``.html``; return the page's path.
 
     Args:
-        agreed: the terms of the evaluation.
+        agreement: the terms of the evaluation.
         result: its record.
         names: the members.
         declined: silos that declined.
-        out: its folder. Raises StorageError if it cannot be written.
+        folder: its folder. Raises StorageError if it cannot be written.
     """
-    found = gathered(result, agreed, names, declined)
-    records = [cell.model_dump(exclude={"interval"}) | _ends(cell) for cell in found.cells]
-    files = ResultFiles(f"Evaluation {agreed.study.name}", _opening(found), tables(found), records)
-    return files.write(out, RESULTS["evaluate"], found)
+    matrix = collected(result, agreement, names, declined)
+    records = [cell.model_dump(exclude={"interval"}) | _bounds(cell) for cell in matrix.cells]
+    files = ResultFiles(
+        f"Evaluation {agreement.study.name}", _opening(matrix), tables(matrix), records
+    )
+    return files.write(folder, RESULTS["evaluate"], matrix)
 
 
-def tables(found: EvaluationResult) -> list[Table]:
+def tables(matrix: EvaluationResult) -> list[Table]:
     """A matrix for each split with scores: one row per model, one column per silo."""
-    return [_matrix(found, split) for split in SPLITS if any(c.split == split for c in found.cells)]
+    return [
+        _matrix(matrix, split) for split in SPLITS if any(c.split == split for c in matrix.cells)
+    ]
 
 
-def _matrix(found: EvaluationResult, split: str) -> Table:
-    metric = metric_named(found.metric)
-    header = ["Model of" if found.of is not None else "Model", *found.silos, "Mean at others"]
+def _matrix(matrix: EvaluationResult, split: str) -> Table:
+    metric = metric_named(matrix.metric)
+    header = ["Model of" if matrix.of is not None else "Model", *matrix.silos, "Mean at others"]
     rows = [
         [
             model,
-            *(_text(found.cell(model, silo, split), metric) for silo in found.silos),
-            _elsewhere(found, model, split),
+            *(_text(matrix.cell(model, silo, split), metric) for silo in matrix.silos),
+            _mean_at_others(matrix, model, split),
         ]
-        for model in found.models
+        for model in matrix.models
     ]
-    counts = {c.silo: c.samples for c in found.cells if c.split == split}
-    rows.append(["samples", *(str(counts.get(silo, NOTHING)) for silo in found.silos), NOTHING])
-    own = frozenset(
-        (i, 1 + found.silos.index(m)) for i, m in enumerate(found.models) if m in found.silos
+    counts = {c.silo: c.samples for c in matrix.cells if c.split == split}
+    rows.append(["samples", *(str(counts.get(silo, NOTHING)) for silo in matrix.silos), NOTHING])
+    diagonal = frozenset(
+        (i, 1 + matrix.silos.index(m)) for i, m in enumerate(matrix.models) if m in matrix.silos
     )
     title = capital(f"{metric.heading} on {split} data")
     notes = [
@@ -161,24 +171,24 @@ def _matrix(found: EvaluationResult, split: str) -> Table:
         "A dash: nothing was reported, the metric is undefined, or the silo has fewer than "
         f"{LEAST_SAMPLES} such samples.",
     ]
-    return Table(split, title, notes, header, rows, marked=own)
+    return Table(split, title, notes, header, rows, marked=diagonal)
 
 
-def _text(cell: JudgedCell | None, metric: Metric) -> str:
+def _text(cell: ScoreCell | None, metric: Metric) -> str:
     if cell is None or cell.value is None:
         return NOTHING
     return f"{metric.number(cell.value)}{_brackets(cell.interval, metric)}"
 
 
-def _elsewhere(found: EvaluationResult, model: str, split: str) -> str:
-    there = [c for c in found.cells if (c.model, c.split) == (model, split) and c.silo != model]
-    if not any(c.value is not None for c in there):
+def _mean_at_others(matrix: EvaluationResult, model: str, split: str) -> str:
+    cells = [c for c in matrix.cells if (c.model, c.split) == (model, split) and c.silo != model]
+    if not any(c.value is not None for c in cells):
         return NOTHING
-    over = summarize(
-        [c.value for c in there], [c.samples for c in there], metric=metric_named(found.metric)
+    statistics = summarize(
+        [c.value for c in cells], [c.samples for c in cells], metric=metric_named(matrix.metric)
     )
-    metric = metric_named(found.metric)
-    return f"{metric.number(over['mean'])}{_brackets(over['interval'], metric)}"
+    metric = metric_named(matrix.metric)
+    return f"{metric.number(statistics['mean'])}{_brackets(statistics['interval'], metric)}"
 
 
 def _brackets(interval: Sequence[float] | None, metric: Metric) -> str:
@@ -189,21 +199,22 @@ def _brackets(interval: Sequence[float] | None, metric: Metric) -> str:
     )
 
 
-def _ends(cell: JudgedCell) -> dict[str, Any]:
+def _bounds(cell: ScoreCell) -> dict[str, Any]:
     low, high = cell.interval or (None, None)
     return {"low": low, "high": high}
 
 
-def _opening(found: EvaluationResult) -> list[str]:
-    what = (
-        f"The weights {str(found.sha256)[:16]}"
-        if found.of is None
-        else f"The personal models of {found.of or 'the first study'}"
+def _opening(matrix: EvaluationResult) -> list[str]:
+    subject = (
+        f"The weights {str(matrix.sha256)[:16]}"
+        if matrix.of is None
+        else f"The personal models of {matrix.of or 'the first study'}"
     )
-    said = [
-        f"{what}, evaluated by {len(found.silos)} silos on their own samples. Nothing was trained."
+    lines = [
+        f"{subject}, evaluated by {len(matrix.silos)} silos on their own samples. "
+        "Nothing was trained."
     ]
-    said += [f"Declined: {', '.join(found.declined)}."] if found.declined else []
-    said += [f"Reported nothing: {', '.join(found.absent)}."] if found.absent else []
-    lost = [m for m in found.models if not any(c.model == m for c in found.cells)]
-    return [*said, *([f"No model came from {', '.join(lost)}."] if lost else [])]
+    lines += [f"Declined: {', '.join(matrix.declined)}."] if matrix.declined else []
+    lines += [f"Reported nothing: {', '.join(matrix.absent)}."] if matrix.absent else []
+    missing = [m for m in matrix.models if not any(c.model == m for c in matrix.cells)]
+    return [*lines, *([f"No model came from {', '.join(missing)}."] if missing else [])]

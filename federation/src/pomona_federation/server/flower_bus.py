@@ -17,7 +17,7 @@ from httpx import TransportError
 from pomona_federation.messages.message_bodies import Hello
 from pomona_federation.messages.message_bus import Message, Outgoing, Undelivered, untrusted
 from pomona_federation.messages.message_pieces import packed, unpacked
-from pomona_federation.server.held_requests import Arrivals
+from pomona_federation.server.long_poll import Arrivals
 from pomona_federation.unused_uplinks import Reason, UnusableError
 
 # what Flower's error codes mean; of a node or a process that is gone, a message is sent again
@@ -29,13 +29,13 @@ REASONS = {
     5: Reason.NODE_RESTARTED,
     8: Reason.WORKER_ENDED,
 }
-AGAIN = {3, 5, 8}
-LOOK = 3.0  # seconds that one look waits for answers in transit
+RETRIED = {3, 5, 8}
+FETCH_TIMEOUT = 3.0  # seconds that one look waits for answers in transit
 SWEEP = (
     5.0  # seconds after which all answers are looked for, also those without notice from the gate
 )
-TOGETHER = 64 * 2**20  # bytes of messages sent at once; at least one message
-WHOLE = (
+BATCH_BYTES = 64 * 2**20  # bytes of messages sent at once; at least one message
+MAX_PULLS = (
     4  # complete answers pulled at a time: each takes several copies in memory until it is spooled
 )
 
@@ -51,8 +51,8 @@ class FlowerBus:
     grid: Grid
     arrivals: Arrivals | None = None
     _pulls: dict[str, Future[dict[str, Message | Undelivered]]] = field(default_factory=dict)
-    _told: frozenset[str] = frozenset()
-    _heard: bool = False  # whether something notifies of answers
+    _ready: frozenset[str] = frozenset()
+    _notified: bool = False  # whether something notifies of answers
     _swept: float = float("-inf")
 
     @classmethod
@@ -79,16 +79,16 @@ class FlowerBus:
     def _push(self, batch: Sequence[Outgoing]) -> list[str]:
         pushed = [
             FlowerMessage(
-                packed(out.message),
-                out.node,
-                MessageType.QUERY if out.message.kind == Hello.kind else MessageType.TRAIN,
-                ttl=out.seconds,
+                packed(outgoing.message),
+                outgoing.node,
+                MessageType.QUERY if outgoing.message.kind == Hello.kind else MessageType.TRAIN,
+                ttl=outgoing.seconds,
             )
-            for out in batch
+            for outgoing in batch
         ]
         return [
-            t or f"unsent {out.node}"
-            for t, out in zip(self.grid.push_messages(pushed), batch, strict=True)
+            t or f"unsent {outgoing.node}"
+            for t, outgoing in zip(self.grid.push_messages(pushed), batch, strict=True)
         ]
 
     def fetch(self, tickets: Sequence[str]) -> dict[str, Message | Undelivered]:
@@ -99,73 +99,73 @@ class FlowerBus:
         Answers reported by the gate are complete; a few of them are pulled at a time, and the
         others when those have been taken.
         """
-        due = self._due(tickets)
+        ready = self._to_pull(tickets)
         for ticket in tickets:
-            if ticket in due and ticket not in self._pulls:
-                self._pulls[ticket] = _beside(partial(self._pulled, ticket))
+            if ticket in ready and ticket not in self._pulls:
+                self._pulls[ticket] = _in_thread(partial(self._pull, ticket))
         self._pulls = {ticket: pull for ticket, pull in self._pulls.items() if ticket in tickets}
-        done, _ = wait(self._pulls.values(), LOOK)
+        finished, _ = wait(self._pulls.values(), FETCH_TIMEOUT)
         answers: dict[str, Message | Undelivered] = {}
-        for ticket in [t for t, pull in self._pulls.items() if pull in done]:
+        for ticket in [t for t, pull in self._pulls.items() if pull in finished]:
             answers |= self._pulls.pop(ticket).result()
         return answers
 
-    def _due(self, tickets: Sequence[str]) -> frozenset[str]:
+    def _to_pull(self, tickets: Sequence[str]) -> frozenset[str]:
         """The tickets whose answers are looked for now."""
         self.wait(0.0)
-        whole = [ticket for ticket in tickets if ticket in self._told]
-        now = frozenset(whole[:WHOLE])
-        self._told = frozenset(whole[WHOLE:])
-        if self._heard and monotonic() - self._swept < SWEEP:
-            return now
+        complete = [ticket for ticket in tickets if ticket in self._ready]
+        ready = frozenset(complete[:MAX_PULLS])
+        self._ready = frozenset(complete[MAX_PULLS:])
+        if self._notified and monotonic() - self._swept < SWEEP:
+            return ready
         self._swept = monotonic()
-        return frozenset(tickets) - self._told
+        return frozenset(tickets) - self._ready
 
     def wait(self, seconds: float) -> None:
         """Return when there are answers, or after this many seconds."""
         if self.arrivals:
-            self._told |= self.arrivals.wait(0.0 if self._told else seconds)
-            self._heard = self._heard or bool(self._told)
+            self._ready |= self.arrivals.wait(0.0 if self._ready else seconds)
+            self._notified = self._notified or bool(self._ready)
         else:
             sleep(seconds)
 
-    def _pulled(self, ticket: str) -> dict[str, Message | Undelivered]:
+    def _pull(self, ticket: str) -> dict[str, Message | Undelivered]:
         """The answer to one message, if it has come; of two the first counts.
 
         Empty if SuperLink is unreachable.
         """
         try:
             with untrusted(Reason.UNREADABLE, TransportError):
-                found = [received(m) for m in self.grid.pull_messages([ticket])]
+                messages = [received(m) for m in self.grid.pull_messages([ticket])]
         except UnusableError as fault:
             return {ticket: Undelivered(fault.reason, str(fault), again=False)}
-        return {ticket: found[0]} if found else {}
+        return {ticket: messages[0]} if messages else {}
 
 
 def _batches(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
     """Messages in order, in groups of up to ``TOGETHER`` bytes, or of one message."""
     batch: list[Outgoing] = []
-    for out in messages:
-        if batch and sum(o.message.size for o in batch) + out.message.size > TOGETHER:
+    for outgoing in messages:
+        if batch and sum(o.message.size for o in batch) + outgoing.message.size > BATCH_BYTES:
             yield batch
             batch = []
-        batch.append(out)
+        batch.append(outgoing)
     if batch:
         yield batch
 
 
-def _beside(work: Callable[[], T]) -> Future[T]:
+def _in_thread(work: Callable[[], T]) -> Future[T]:
     """Run a function in a daemon thread, which the process does not wait for at its end."""
-    made: Future[T] = Future()
+    future: Future[T] = Future()
 
     def run() -> None:
         try:
-            made.set_result(work())
+            future.set_result(work())
         except BaseException as fault:  # re-raised by the future's result
-            made.set_exception(fault)
+            future.set_exception(fault)
 
     Thread(target=run, daemon=True).start()
-    return made
+    return future
 
 
 def received(message: FlowerMessage) -> Message | Undelivered:
@@ -176,5 +176,5 @@ def received(message: FlowerMessage) -> Message | Undelivered:
     if message.has_error():
         code = message.error.code
         reason = REASONS.get(code, Reason.NODE_REFUSED)
-        return Undelivered(reason, f"Flower's error {code}", again=code in AGAIN)
+        return Undelivered(reason, f"Flower's error {code}", again=code in RETRIED)
     return unpacked(message.content)

@@ -23,7 +23,7 @@ from pomona_federation.audit_log import Audit
 from pomona_federation.messages.message_bodies import Newcomer, Refusal, Renewal, RowOrigin, Task
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows
-from pomona_federation.server.auth_proxy import announce
+from pomona_federation.server.gate import publish_uplink_limit
 from pomona_federation.server.masked_sums import MaskedSums
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.message_exchange import MessageExchange
@@ -54,7 +54,7 @@ class FlowerTransport:
         readmitted: a line for each silo that was taken again in the last visit.
     """
 
-    agreed: StudyAgreement
+    agreement: StudyAgreement
     kit_run: Path
     run: str
     server: Server
@@ -66,10 +66,10 @@ class FlowerTransport:
     unused: dict[str, UnusedUplink] = field(default_factory=dict)
     width: int = 0
     readmitted: list[str] = field(default_factory=list)
-    _held: dict[int, frozenset[str]] = field(default_factory=dict)
+    _held_rows: dict[int, frozenset[str]] = field(default_factory=dict)
     _settled: dict[int, int] = field(default_factory=dict)
-    _starts: dict[int, Tensor] = field(default_factory=dict)
-    _joined: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sizes, until settled
+    _initial_models: dict[int, Tensor] = field(default_factory=dict)
+    _join_sizes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # sizes, until settled
     _origins: dict[str, RowOrigin] = field(default_factory=dict)  # of rows in the bank, by hash
     _fresh: dict[int, Origins] = field(default_factory=dict)
     _round: int = 0
@@ -80,7 +80,7 @@ class FlowerTransport:
 
     def __post_init__(self) -> None:
         self.exchange = MessageExchange(
-            self.agreed,
+            self.agreement,
             self.kit_run,
             self.run,
             self.registry,
@@ -89,7 +89,7 @@ class FlowerTransport:
             self.pause,
         )
         self._reader = AnswerReader(self.exchange, tuple(self.server.relays.values()))
-        if terms := self.agreed.config.secure_aggregation:
+        if terms := self.agreement.config.secure_aggregation:
             self._sums = MaskedSums(terms, self.exchange, self._reader, self._encoding)
         # left by a server that was killed at the wrong moment
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -104,9 +104,9 @@ class FlowerTransport:
 
     def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Remember what newcomers start from; they create their states themselves."""
-        self._joined |= dict.fromkeys(ids, roster.sizes)
+        self._join_sizes |= dict.fromkeys(ids, roster.sizes)
         if row is not None:
-            self._starts |= dict.fromkeys(ids, row)
+            self._initial_models |= dict.fromkeys(ids, row)
 
     def visit(self, request: ClientRequest, down: Downlink) -> list[Arrival]:
         """Send every silo its task, and wait until all answers have come or the deadline has
@@ -117,78 +117,78 @@ class FlowerTransport:
         self.readmitted = []
         if request.trains:
             at_round(self._round)
-            most = largest(request.expects)  # twice that with 64 bits in place of 32
-            announce(self.kit_run, 2 * most if self._sums else most)
+            uplink_bytes = largest(request.expects)  # twice that with 64 bits in place of 32
+            publish_uplink_limit(self.kit_run, 2 * uplink_bytes if self._sums else uplink_bytes)
         self._spool = UplinkSpool.allocate(request, self.scratch)
         packed = PackedRows(down, self._encoding)
         members = self.registry.entries
-        shown = introductions(members, len(self.agreed.federation.silo))
+        introduced = introductions(members, len(self.agreement.federation.silo))
         tasks = {
-            place: OutgoingTask(
-                members[place].name,
-                self._task(request, k, packed, *shown),
+            client: OutgoingTask(
+                members[client].name,
+                self._task(request, k, packed, *introduced),
                 packed.rows,
-                self._held.get(place, frozenset()),
+                self._held_rows.get(client, frozenset()),
             )
-            for k, place in enumerate(request.ids)
+            for k, client in enumerate(request.ids)
         }
         arrivals: dict[int, Arrival] = {}
 
-        def hear(place: int, message: Message) -> None:
-            if arrival := self._receive(place, tasks[place], message, request):
-                tasks[place].answered, arrivals[place] = True, arrival
+        def on_answer(client: int, message: Message) -> None:
+            if arrival := self._receive(client, tasks[client], message, request):
+                tasks[client].answered, arrivals[client] = True, arrival
 
         stage = f"round {self._round}" if request.trains else "last evaluation"
-        self.exchange.send_all(stage, tasks, hear)
-        arrivals = self._summed(arrivals, tasks, request, down)
+        self.exchange.send_all(stage, tasks, on_answer)
+        arrivals = self._with_mean(arrivals, tasks, request, down)
         declined = self.declined()
-        for place, sent in tasks.items():
-            if place not in arrivals:
-                unused = self.unused.setdefault(sent.silo, sent.unused(self._round))
-                if sent.silo in declined:
+        for client, task in tasks.items():
+            if client not in arrivals:
+                unused = self.unused.setdefault(task.silo, task.unused(self._round))
+                if task.silo in declined:
                     unused = unused.model_copy(update={"reason": Reason.DECLINED, "detail": ""})
-                self.unused[sent.silo] = unused
+                self.unused[task.silo] = unused
                 self.audit.write(UNUSED, **unused.fields)
         return [arrivals[i] for i in request.ids if i in arrivals]
 
-    def _summed(
+    def _with_mean(
         self,
         arrivals: dict[int, Arrival],
         tasks: Mapping[int, OutgoingTask],
         request: ClientRequest,
-        down: Downlink,
+        downlink: Downlink,
     ) -> dict[int, Arrival]:
         """The arrivals of a round, with the mean as every uplink where silos mask theirs."""
         if not self._sums or not request.trains:
             return arrivals
-        made = self._sums.of_round(arrivals, tasks, request, down)
+        summed = self._sums.aggregate(arrivals, tasks, request, downlink)
         self.unused |= self._sums.unused
-        return {i: replace(a, reply=self._spool.store(a.reply)) for i, a in made.items()}
+        return {i: replace(a, reply=self._spool.store(a.reply)) for i, a in summed.items()}
 
     def commit(self, ids: Sequence[int]) -> None:
         """Count the round for these silos; they learn of it with their next task."""
         members = self.registry.entries
-        for place in ids:
-            self._settled[place], silo = self._round, members[place].name
-            others = {
+        for client in ids:
+            self._settled[client], silo = self._round, members[client].name
+            remaining = {
                 digest: origin for digest, origin in self._origins.items() if origin.silo != silo
             }
-            self._origins = others | dict(self._fresh.get(place, []))
-            self._starts.pop(place, None)
-            self._joined.pop(place, None)
+            self._origins = remaining | dict(self._fresh.get(client, []))
+            self._initial_models.pop(client, None)
+            self._join_sizes.pop(client, None)
 
     def save(self, ids: Sequence[int]) -> tuple[dict[str, Tensor], Any]:
         """State for the checkpoint: each silo's committed round, origins of rows, and what silos
         without one start from.
         """
         origins = {digest: origin.model_dump() for digest, origin in self._origins.items()}
-        starts = {f"start.{place}": row for place, row in self._starts.items()}
-        return starts, {
+        tensors = {f"start.{client}": row for client, row in self._initial_models.items()}
+        return tensors, {
             "settled": {str(i): self._settled.get(i, 0) for i in ids},
             "origins": origins,
             "joined": [
-                [sizes, [i for i, own in self._joined.items() if own == sizes]]
-                for sizes in dict.fromkeys(self._joined.values())
+                [sizes, [i for i, join_sizes in self._join_sizes.items() if join_sizes == sizes]]
+                for sizes in dict.fromkeys(self._join_sizes.values())
             ],
             "run": self.run,
         }
@@ -203,8 +203,8 @@ class FlowerTransport:
         """The inverse of ``save``; silos have kept their states."""
         self._settled = {int(i): number for i, number in note["settled"].items() if number}
         self._origins = {digest: RowOrigin(**origin) for digest, origin in note["origins"].items()}
-        self._starts = {int(path.partition(".")[2]): row for path, row in tensors.items()}
-        self._joined = {i: tuple(sizes) for sizes, own in note["joined"] for i in own}
+        self._initial_models = {int(path.partition(".")[2]): row for path, row in tensors.items()}
+        self._join_sizes = {i: tuple(sizes) for sizes, clients in note["joined"] for i in clients}
 
     def greet(self) -> None:
         """Ask every unknown node for its identity, and process the replies that have come, without
@@ -223,109 +223,109 @@ class FlowerTransport:
         renewals: tuple[Renewal, ...],
     ) -> Task:
         """The task of receiver ``k`` of a request."""
-        place = request.ids[k]
-        joined, settled = self._joined.get(place, ()), self._settled.get(place, 0)
-        again = 0 < settled < (self.registry.entries[place].again or 0)
+        client = request.ids[k]
+        join_sizes, settled = self._join_sizes.get(client, ()), self._settled.get(client, 0)
+        again = 0 < settled < (self.registry.entries[client].again or 0)
         downlink = {
             key: downlink_entry(
-                packed, key, k, place, self._origins if key in self.server.relays else {}
+                packed, key, k, client, self._origins if key in self.server.relays else {}
             )
             for key in packed.down
         }
         return Task(
-            agreement=self.agreed.agreement,
+            agreement=self.agreement.agreement,
             run=self.run,
             number=request.round.number,
-            place=place,
+            place=client,
             trains=request.trains,
             watched=tuple(sorted(request.watched)),
             sizes=request.roster.sizes,
             settled=settled,
-            joined=() if joined == request.roster.sizes else joined,
-            start=self._last(place, k, packed) if again else self._start(place, k, packed),
+            joined=() if join_sizes == request.roster.sizes else join_sizes,
+            start=self._last_model(client, k, packed) if again else self._start(client, k, packed),
             again=again,
             downlink=downlink,
             newcomers=newcomers,
             renewals=renewals,
         )
 
-    def _start(self, place: int, k: int, packed: PackedRows) -> str | None:
+    def _start(self, client: int, k: int, packed: PackedRows) -> str | None:
         """The hash of a newcomer's starting model; in sums the one that all receive now."""
-        start = self._starts.get(place)
+        start = self._initial_models.get(client)
         if start is None or not self._sums:
             return None if start is None else packed.add(start)
         return packed.digest("model", int(packed.down["model"].index[k]))
 
-    def _last(self, place: int, k: int, packed: PackedRows) -> str | None:
+    def _last_model(self, client: int, k: int, packed: PackedRows) -> str | None:
         """The hash of the model from which a silo that was taken again begins if it has no state:
         its own last one, if others get it, else the one that it receives now.
         """
         for key, entry in packed.down.items():
-            whole = entry.bank.shape[1] == self.width
-            if whole and key in self.server.relays:
-                return packed.digest(key, place)
-            if whole and key == "model" and entry.index.dim() == 1:
+            is_model = entry.bank.shape[1] == self.width
+            if is_model and key in self.server.relays:
+                return packed.digest(key, client)
+            if is_model and key == "model" and entry.index.dim() == 1:
                 return packed.digest(key, int(entry.index[k]))
         return None
 
     def _receive(
-        self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest
+        self, client: int, task: OutgoingTask, message: Message, request: ClientRequest
     ) -> Arrival | None:
         """Process one answer; None if the silo counts as absent, or is asked again."""
         try:
             with untrusted(Reason.UNREADABLE):
-                return self._answered(place, sent, got, request)
+                return self._read_answer(client, task, message, request)
         except UnusableError as fault:
-            sent.fail(fault.reason, str(fault))
+            task.fail(fault.reason, str(fault))
             if not request.trains:
                 return None
-            self.unused[sent.silo] = sent.unused(self._round)
-            unread = ProtocolError(f"{sent.silo}: {fault}")
+            self.unused[task.silo] = task.unused(self._round)
+            unread = ProtocolError(f"{task.silo}: {fault}")
             return Arrival(
-                Reply(place), self.run, self._round, request.roster.sizes[place], unread=unread
+                Reply(client), self.run, self._round, request.roster.sizes[client], unread=unread
             )
 
-    def _answered(
-        self, place: int, sent: OutgoingTask, got: Message, request: ClientRequest
+    def _read_answer(
+        self, client: int, task: OutgoingTask, message: Message, request: ClientRequest
     ) -> Arrival | None:
         """A verified answer. Raises ProtocolError, or any other exception, for an unusable one."""
-        answer = self._reader.verified(place, sent, got)
+        answer = self._reader.verified(client, task, message)
         if isinstance(answer, Refusal):
-            refusal = got.refused(answer)
-            sent.fail(refusal.reason, str(refusal))
+            refusal = message.refused(answer)
+            task.fail(refusal.reason, str(refusal))
             return None
-        self._held[place] = frozenset(answer.held)
-        sent.bytes_up += got.size
+        self._held_rows[client] = frozenset(answer.held)
+        task.bytes_up += message.size
         if answer.missing:
-            sent.fail(Reason.ROWS_MISSING, again=True)
+            task.fail(Reason.ROWS_MISSING, again=True)
             return None
-        fields = {"uplink": answer.uplink, "bytes": got.size}
+        fields = {"uplink": answer.uplink, "bytes": message.size}
         self.audit.write("received", silo=answer.silo, round=answer.number, **fields)
-        sent.done = True
+        task.finished = True
         if answer.continued is not None:
-            self._readmitted(sent, answer.continued)
+            self._record_readmission(task, answer.continued)
         if answer.fault and not request.trains:
-            sent.fail(Reason.DIVERGED, answer.fault)
+            task.fail(Reason.DIVERGED, answer.fault)
             return None
-        uplink = bytes(got.enclosed.get("uplink", b""))
-        arrival, self._fresh[place] = self._reader.arrival(place, sent, answer, uplink, request)
+        uplink = bytes(message.enclosed.get("uplink", b""))
+        arrival, self._fresh[client] = self._reader.arrival(client, task, answer, uplink, request)
         return replace(arrival, reply=self._spool.store(arrival.reply))
 
-    def _readmitted(self, sent: OutgoingTask, continued: int) -> None:
+    def _record_readmission(self, task: OutgoingTask, continued: int) -> None:
         """Record what a silo that was taken again has continued from."""
-        settled = sent.body.settled
+        settled = task.body.settled
         rounds = {"round": self._round, "settled": settled, "continued": continued}
-        self.audit.write("readmitted", silo=sent.silo, **rounds)
-        begins = (
+        self.audit.write("readmitted", silo=task.silo, **rounds)
+        origin = (
             f"continues from its state of round {continued}, as a backup had it"
             if continued
             else "starts as a newcomer does"
         )
         self.readmitted.append(
-            f"{sent.silo}, taken again in round {self._round}, {begins}: what it has kept to "
+            f"{task.silo}, taken again in round {self._round}, {origin}: what it has kept to "
             f"itself in the rounds up to {settled} since is lost"
         )
 
     @property
     def _encoding(self) -> Encoding:
-        return Encoding(self.agreed.run_study.wire, self.agreed.federation.places)
+        return Encoding(self.agreement.run_study.wire, self.agreement.federation.places)

@@ -32,7 +32,7 @@ from pomona_federation.versions import Versions, note, own, require_begun
 NODES = "nodes.json"
 TIMEOUT = 120.0  # seconds until a silent node is asked again, as it may have been restarted
 LIFETIME = 600.0  # seconds in which an answer counts: a process starts, and its data is read
-AT_ONCE = 2  # hellos in transit to a node: it answers one after the other
+MAX_PENDING = 2  # hellos in transit to a node: it answers one after the other
 
 # Flower's: up to 2^64, so not as a number
 NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]
@@ -46,28 +46,28 @@ class KnownNodes(Settings):
 
 @dataclass(frozen=True)
 class OpenHello:
-    """A hello to a node, whose answer counts ``until`` then."""
+    """A hello to a node, whose answer counts until it ``expires``."""
 
     node: int
     hello: Hello
-    until: float
+    expires: float
 
 
 @dataclass
 class Handshake:
-    """Asks unknown nodes for their identity, and assigns them their silos' places.
+    """Asks unknown nodes for their identity, and assigns them their silos' client ids.
 
     A node identified before a restart of the server is not asked again: whatever it answers is
     trusted only as far as its silo has signed it.
 
     Attributes:
         run: id of the run.
-        nodes: the node of every identified silo, by place; the last one if there were several.
+        nodes: the node of every identified silo, by client id; the last one if there were several.
         round: the current one; 0 before the first.
         turned_away: the last refusal of, or by, each silo or node that is not identified.
     """
 
-    agreed: StudyAgreement
+    agreement: StudyAgreement
     run: str
     registry: MemberRegistry
     bus: MessageBus
@@ -75,16 +75,18 @@ class Handshake:
     nodes: dict[int, int] = field(default_factory=dict)
     round: int = 0
     turned_away: dict[str, UnusedUplink] = field(default_factory=dict)
-    _again: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
+    _retry_at: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
     _open: dict[str, OpenHello] = field(default_factory=dict)  # by ticket
-    _before: Mapping[Place, int] = field(init=False)
+    _previous: Mapping[Place, int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Load the silos' nodes from before a restart."""
-        found = read_json(
+        nodes = read_json(
             KnownNodes, self._file, remedy="remove it: silos are asked again who they are"
         )
-        self._before = {place: int(node) for place, node in (found or KnownNodes()).nodes.items()}
+        self._previous = {
+            client: int(node) for client, node in (nodes or KnownNodes()).nodes.items()
+        }
 
     @property
     def _file(self) -> Path:
@@ -96,101 +98,103 @@ class Handshake:
         return tuple(self._open)
 
     @property
-    def asked(self) -> Sequence[int]:
+    def pending_nodes(self) -> Sequence[int]:
         """The nodes that they are for."""
-        return tuple(sent.node for sent in self._open.values())
+        return tuple(pending.node for pending in self._open.values())
 
-    def ask(self) -> None:
-        """Send a hello to each unknown node; one that does not answer in time is asked once more,
+    def send_hellos(self) -> None:
+        """Send a hello to each unknown node; one that does not answer in time is asked again,
         and either answer counts.
         """
         now, online = monotonic(), self.bus.online()
         self._recall(online)
-        met = set(self.nodes.values())
-        self._open = {t: o for t, o in self._open.items() if o.until > now and o.node not in met}
-        due = [
+        identified = set(self.nodes.values())
+        self._open = {
+            t: o for t, o in self._open.items() if o.expires > now and o.node not in identified
+        }
+        hellos = [
             OpenHello(node, self._hello(), now + LIFETIME)
-            for node in sorted(online - met)
-            if self._again.get(node, 0.0) <= now and self.asked.count(node) < AT_ONCE
+            for node in sorted(online - identified)
+            if self._retry_at.get(node, 0.0) <= now and self.pending_nodes.count(node) < MAX_PENDING
         ]
-        self._again |= {sent.node: now + TIMEOUT for sent in due}
-        tickets = self.bus.send([Outgoing(o.node, Message.of(o.hello), LIFETIME) for o in due])
-        self._open |= dict(zip(tickets, due, strict=True))
+        self._retry_at |= {hello.node: now + TIMEOUT for hello in hellos}
+        tickets = self.bus.send([Outgoing(o.node, Message.of(o.hello), LIFETIME) for o in hellos])
+        self._open |= dict(zip(tickets, hellos, strict=True))
 
     def _recall(self, online: frozenset[int]) -> None:
-        """Reassign their silos' places to nodes that are back after a restart of the server."""
-        for place, entry in enumerate(self.registry.entries):
-            node = self._before.get(place)
-            known = node in online and entry.size is not None and not entry.revoked
-            if node is not None and known and place not in self.nodes:
-                self.nodes[place] = node
+        """Reassign their silos' client ids to nodes that are back after a restart of the server."""
+        for client, entry in enumerate(self.registry.entries):
+            node = self._previous.get(client)
+            is_member = node in online and entry.size is not None and not entry.revoked
+            if node is not None and is_member and client not in self.nodes:
+                self.nodes[client] = node
                 self.audit.write("present", silo=entry.name, samples=entry.size, node=str(node))
 
     def _hello(self) -> Hello:
-        founders, entries = len(self.agreed.federation.silo), self.registry.entries
+        founders, entries = len(self.agreement.federation.silo), self.registry.entries
         newcomers = {entry.name: i for i, entry in enumerate(entries) if i >= founders}
         nonce = secrets.token_hex(16)
         return Hello(
-            agreement=self.agreed.agreement, run=self.run, nonce=nonce, newcomers=newcomers
+            agreement=self.agreement.agreement, run=self.run, nonce=nonce, newcomers=newcomers
         )
 
     def greet(self) -> None:
         """Ask every unknown node for its identity, and process the replies that have come, without
         waiting.
         """
-        self.ask()
-        for ticket, got in self.bus.fetch(self.tickets).items():
-            self.meet(ticket, got)
+        self.send_hellos()
+        for ticket, message in self.bus.fetch(self.tickets).items():
+            self.receive(ticket, message)
 
-    def meet(self, ticket: str, got: Message | Undelivered) -> None:
-        """Assign a node its silo's place, by the key that signed."""
-        sent = self._open.pop(ticket)
-        if isinstance(got, Undelivered) or sent.node in self.nodes.values():
+    def receive(self, ticket: str, message: Message | Undelivered) -> None:
+        """Assign a node its silo's client id, by the key that signed."""
+        pending = self._open.pop(ticket)
+        if isinstance(message, Undelivered) or pending.node in self.nodes.values():
             return
         try:
             with untrusted(Reason.NOT_A_MEMBER):
-                self._met(sent.node, sent.hello, got)
+                self._identify(pending.node, pending.hello, message)
         except UnusableError as fault:
-            self._turn_away(f"node {sent.node}", fault)
+            self._turn_away(f"node {pending.node}", fault)
 
-    def _met(self, node: int, hello: Hello, got: Message) -> None:
+    def _identify(self, node: int, hello: Hello, message: Message) -> None:
         """Raise ProtocolError, or another error, unless a silo with a place in the registry has
         signed.
         """
-        reply: HelloReply | Refusal = got.read(HelloReply, Refusal)
+        reply: HelloReply | Refusal = message.read(HelloReply, Refusal)
         try:
-            place = self.registry.place(reply.silo)
-            self.registry.require_signed(place, reply.kind, reply.statement, got.signature)
+            client = self.registry.client_id(reply.silo)
+            self.registry.require_signed(client, reply.kind, reply.statement, message.signature)
         except (ConfigError, ProtocolError):
             if isinstance(reply, Refusal):
                 raise ProtocolError(
                     f"{reply.fault} (not signed by {reply.silo}, whose name it gives)"
                 ) from None
             raise
-        note(self.registry.path.parent, reply.silo, got.versions)
+        note(self.registry.path.parent, reply.silo, message.versions)
         if isinstance(reply, Refusal):
-            self._turn_away(reply.silo, got.refused(reply))
+            self._turn_away(reply.silo, message.refused(reply))
             return
         if (reply.nonce, reply.run, reply.agreement) != (hello.nonce, hello.run, hello.agreement):
             raise ProtocolError(f"{reply.silo}: an answer to another hello")
-        if self.registry.entries[place].revoked:
+        if self.registry.entries[client].revoked:
             raise ProtocolError(f"{reply.silo} was revoked")
-        self.registry.register(place, reply.samples)
-        self.nodes[place] = node
-        for who in (reply.silo, f"node {node}"):
-            self.turned_away.pop(who, None)
+        self.registry.register(client, reply.samples)
+        self.nodes[client] = node
+        for sender in (reply.silo, f"node {node}"):
+            self.turned_away.pop(sender, None)
         write_json(
             self._file,
-            KnownNodes(nodes={p: str(n) for p, n in {**self._before, **self.nodes}.items()}),
+            KnownNodes(nodes={p: str(n) for p, n in {**self._previous, **self.nodes}.items()}),
         )
         self.audit.write("present", silo=reply.silo, samples=reply.samples, node=str(node))
 
-    def _turn_away(self, who: str, fault: UnusableError) -> None:
+    def _turn_away(self, sender: str, fault: UnusableError) -> None:
         """Record a rejected sender: a silo is named only if its key has signed; otherwise the node
         is named.
         """
-        unused = UnusedUplink(silo=who, round=self.round, reason=fault.reason, detail=str(fault))
-        self.turned_away[who] = unused
+        unused = UnusedUplink(silo=sender, round=self.round, reason=fault.reason, detail=str(fault))
+        self.turned_away[sender] = unused
         self.audit.write(UNUSED, **unused.fields)
 
 
@@ -201,15 +205,15 @@ class Identity(Settings):
     begun: Versions | None = None
 
 
-def run_id(out: Path) -> str:
+def run_id(folder: Path) -> str:
     """The run's id, drawn once.
 
     Raises StorageError for a damaged file, CheckpointError for another version's.
     """
-    path = out / "run.json"
-    known = read_json(Identity, path)
-    if known is None:
-        known = Identity(run=secrets.token_hex(8), begun=own())
-        write_json(path, known)
-    require_begun(known.begun, "the run")
-    return known.run
+    path = folder / "run.json"
+    identity = read_json(Identity, path)
+    if identity is None:
+        identity = Identity(run=secrets.token_hex(8), begun=own())
+        write_json(path, identity)
+    require_begun(identity.begun, "the run")
+    return identity.run

@@ -31,17 +31,17 @@ from pomona_federation.supervision.supervisor import Supervisor
 
 
 def serve(
-    folder: Path, say: Callable[[str], None], resume: bool = False, standing: bool = False
+    folder: Path, echo: Callable[[str], None], resume: bool = False, persistent: bool = False
 ) -> Status:
     """Run the studies of a server's kit until all have ended; a started study continues after its
     last round.
 
     Args:
         folder: the kit.
-        say: called with every line for the operator.
+        echo: called with every line for the operator.
         resume: refuse if there is nothing to continue; also continue a submitted study that failed,
             if it ran last. The kit's own is always continued.
-        standing: wait for further studies when all have ended, as a kit without its own study
+        persistent: wait for further studies when all have ended, as a kit without its own study
             always does.
 
     Returns:
@@ -55,14 +55,14 @@ def serve(
     federation = Federation.read(folder / "federation.toml")
     folder, state = folder.absolute(), folder.absolute() / "run"
     os.umask(0o077)
-    standing |= federation.study is None
-    queue, before, done = StudyQueue(folder), read_status(state), last_round(state)
-    last = {KIT, queue.current.name} if resume and queue.current else {KIT}
-    failed = [s.name for s in queue.all if s.name in last and queue.state(s) == "failed"]
-    if before and before.state == "finished" and not (standing or queue.open or failed):
-        say(f"the run in {state} is finished after round {before.round}; nothing to do")
-        return before
-    if resume and not (done or queue.begun):
+    persistent |= federation.study is None
+    queue, previous, committed = StudyQueue(folder), read_status(state), last_round(state)
+    resumable = {KIT, queue.current.name} if resume and queue.current else {KIT}
+    failed = [s.name for s in queue.all if s.name in resumable and queue.state(s) == "failed"]
+    if previous and previous.state == "finished" and not (persistent or queue.open or failed):
+        echo(f"the run in {state} is finished after round {previous.round}; nothing to do")
+        return previous
+    if resume and not (committed or queue.has_run):
         raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
     try:
         state.mkdir(mode=0o700, exist_ok=True)
@@ -72,9 +72,9 @@ def serve(
             require_ready(folder, federation)
             for name in failed:
                 queue.resume(name)
-            if done or (before and before.state != "finished"):
-                say(f"going on after round {done}")
-            return _served(folder, federation, env, say, standing)
+            if committed or (previous and previous.state != "finished"):
+                echo(f"continuing after round {committed}")
+            return _served(folder, federation, env, echo, persistent)
     except OSError as fault:
         raise StorageError(
             f"cannot write {state} ({fault.strerror}); make room, or fix its permissions"
@@ -87,11 +87,11 @@ def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]
 
     Returns the environment of its processes.
     """
-    home = state / "flwr"
-    home.mkdir(mode=0o700, exist_ok=True)
+    flwr_home = state / "flwr"
+    flwr_home.mkdir(mode=0o700, exist_ok=True)
     settings = connection(federation, folder / "certs" / "ca.crt")
-    (home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
-    env = environment(home) | {SERVER_KIT: str(folder)}
+    (flwr_home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
+    env = environment(flwr_home) | {SERVER_KIT: str(folder)}
     os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)
     return env
 
@@ -100,14 +100,14 @@ def _served(
     folder: Path,
     federation: Federation,
     env: Mapping[str, str],
-    say: Callable[[str], None],
-    standing: bool,
+    echo: Callable[[str], None],
+    persistent: bool,
 ) -> Status:
     state, ca = folder / "run", folder / "certs" / "ca.crt"
-    tell = LogFile(state / "logs" / SUPERVISOR).telling(say)
-    with Audit(state / "audit.jsonl") as audit, _notices(folder, federation, tell):
+    log = LogFile(state / "logs" / SUPERVISOR).telling(echo)
+    with Audit(state / "audit.jsonl") as audit, _notices(folder, federation, log):
         if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):
-            tell(f"the server's certificate {line}; {RENEW}")
+            log(f"the server's certificate {line}; {RENEW}")
         audit.write("started", federation=federation.name, round=last_round(state))
         supervisor = Supervisor(
             superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP
@@ -117,9 +117,9 @@ def _served(
             lambda: SuperLinkClient(federation.inside, None if federation.insecure else ca),
             lambda: flower_internals.agreed_bundle(folder),
             lambda: {} if federation.insecure else members(folder),
-            tell,
+            log,
             audit,
-            standing,
+            persistent,
         )
         try:
             status = supervisor.run(policy)
@@ -132,11 +132,11 @@ def _served(
 
 
 def _notices(
-    folder: Path, federation: Federation, say: Callable[[str], None]
+    folder: Path, federation: Federation, log: Callable[[str], None]
 ) -> AbstractContextManager[object]:
     """Sends the notices that ``server.toml`` asks for, if any. Raises ConfigError."""
     settings = ServerFile.load(folder, federation).notify
-    return Notifier(folder, federation.name, settings, say) if settings else nullcontext()
+    return Notifier(folder, federation.name, settings, log) if settings else nullcontext()
 
 
 def require_ready(folder: Path, federation: Federation) -> None:
@@ -152,8 +152,8 @@ def require_ready(folder: Path, federation: Federation) -> None:
             folder / "certs" / "ca.crt",
         )
     bind = Address.parse(federation.bind)
-    kind = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
-    with socket.socket(kind, socket.SOCK_STREAM) as probe_:
+    family = socket.AF_INET6 if ":" in bind.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe_:
         probe_.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe_.bind((bind.host, bind.port))

@@ -34,7 +34,7 @@ SUM = "sum.json"
 
 
 class SettledSum(Settings):
-    """The places over which a round is summed, in ``sum.json``: silos mask for these alone."""
+    """The clients over which a round is summed, in ``sum.json``: silos mask for these alone."""
 
     run: Token
     number: Number
@@ -49,7 +49,7 @@ class OutgoingRequest(OutgoingMessage):
     bytes_up: int = 0
 
     @property
-    def about(self) -> Mapping[str, object]:
+    def audit_fields(self) -> Mapping[str, object]:
         """Its round, and its hash."""
         return {"round": self.body.number, "task": self.body.digest}
 
@@ -68,57 +68,59 @@ class MaskedSums:
     encoding: Encoding
     unused: dict[str, UnusedUplink] = field(default_factory=dict)
 
-    def of_round(
+    def aggregate(
         self,
         arrivals: Mapping[int, Arrival],
         tasks: Mapping[int, OutgoingTask],
         request: ClientRequest,
-        down: Downlink,
+        downlink: Downlink,
     ) -> dict[int, Arrival]:
         """The arrivals of a round whose silos have trained, each with the mean as its uplink.
 
         Empty without a sum; silos that are not in it are left out, but for faults of their own.
 
         Args:
-            arrivals: verified answers by place, without uplinks, in the order of arrival.
+            arrivals: verified answers by client id, without uplinks, in the order of arrival.
             tasks: that they answer, with the silos' keys.
             request: to the silos.
-            down: what they received.
+            downlink: what they received.
         """
         self.unused, number = {}, request.round.number
         ready = self._ready(number, arrivals, tasks)
-        places = self._settled(number, ready)
-        if not places:
-            for place, arrival in arrivals.items():
+        clients = self._settle(number, ready)
+        if not clients:
+            for client, arrival in arrivals.items():
                 if fault := arrival.reply.fault:
-                    self._leave_out(tasks[place].silo, number, Reason.DIVERGED, fault)
+                    self._leave_out(tasks[client].silo, number, Reason.DIVERGED, fault)
             return {}
-        sent, total = self._parts(places, tasks, request)
+        requests, total = self._collect_parts(clients, tasks, request)
         if total is None:
             return {}
-        if why := excess(total, len(places), self.terms):
-            for place in places:
-                self._leave_out(tasks[place].silo, number, Reason.SUM_RANGE, why)
+        if reason := excess(total, len(clients), self.terms):
+            for client in clients:
+                self._leave_out(tasks[client].silo, number, Reason.SUM_RANGE, reason)
             return {}
-        self.exchange.audit.write("sum", round=number, silos=[tasks[i].silo for i in places])
-        uplink = self._mean(total, places[0], request, down)
-        apart = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
-        return apart | {i: _summed(arrivals[i], uplink, sent[i].bytes_up) for i in places}
+        self.exchange.audit.write("sum", round=number, silos=[tasks[i].silo for i in clients])
+        uplink = self._mean(total, clients[0], request, downlink)
+        unsummed = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
+        return unsummed | {
+            i: _with_mean(arrivals[i], uplink, requests[i].bytes_up) for i in clients
+        }
 
     def _ready(
         self, number: int, arrivals: Mapping[int, Arrival], tasks: Mapping[int, OutgoingTask]
     ) -> tuple[int, ...]:
-        """The places of silos that have trained, without those that repeat the key of an earlier
+        """The clients that have trained, without those that repeat the key of an earlier
         arrival: all other silos would refuse the sum.
         """
         silos: dict[str, str] = {}
         ready = []
-        for place in arrivals:
-            silo, mask = tasks[place].silo, tasks[place].mask
+        for client in arrivals:
+            silo, mask = tasks[client].silo, tasks[client].mask
             if not mask:
                 continue
             if (earlier := silos.setdefault(mask.key, silo)) == silo:
-                ready.append(place)
+                ready.append(client)
                 continue
             self._leave_out(silo, number, Reason.SUM_KEY, f"the same key as {earlier}")
         return tuple(sorted(ready))
@@ -127,79 +129,83 @@ class MaskedSums:
         self.unused[silo] = UnusedUplink(silo=silo, round=number, reason=reason, detail=detail)
 
     def _mean(
-        self, total: Words, place: int, request: ClientRequest, down: Downlink
+        self, total: Words, client: int, request: ClientRequest, downlink: Downlink
     ) -> dict[str, Tensor]:
         """The mean uplink from the sum of a round, by what one of its silos received."""
-        came = receiver_tensors(down, request.ids.index(place))
-        came = {name: self.encoding.narrow(row).to(row.dtype) for name, row in came.items()}
-        return mean(total, came, request.expects, self.terms)
+        received = receiver_tensors(downlink, request.ids.index(client))
+        received = {name: self.encoding.narrow(row).to(row.dtype) for name, row in received.items()}
+        return mean(total, received, request.expects, self.terms)
 
-    def _settled(self, number: int, ready: tuple[int, ...]) -> tuple[int, ...]:
-        """The places over which a round is summed, durably before any silo is asked; empty if too
+    def _settle(self, number: int, ready: tuple[int, ...]) -> tuple[int, ...]:
+        """The clients over which a round is summed, durably before any silo is asked; empty if too
         few are ready, or not all of those that were settled before.
         """
         registry = self.exchange.registry
         path, names = registry.path.parent / SUM, [e.name for e in registry.entries]
-        known = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
-        if known and (known.run, known.number) == (self.exchange.run, number):
-            gone = [names[place] for place in known.places if place not in ready]
-            without = f"without {listed(gone)}"
-            for silo in gone:
+        settled = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
+        if settled and (settled.run, settled.number) == (self.exchange.run, number):
+            dropped = [names[client] for client in settled.places if client not in ready]
+            detail = f"without {listed(dropped)}"
+            for silo in dropped:
                 self._leave_out(silo, number, Reason.SUM_MISSING)
-            for place in ready:
-                if place not in known.places:
-                    self._leave_out(names[place], number, Reason.SUM_LATE)
-                elif gone:
-                    self._leave_out(names[place], number, Reason.SUM_SHORT, without)
-            return () if gone else known.places
+            for client in ready:
+                if client not in settled.places:
+                    self._leave_out(names[client], number, Reason.SUM_LATE)
+                elif dropped:
+                    self._leave_out(names[client], number, Reason.SUM_SHORT, detail)
+            return () if dropped else settled.places
         if len(ready) < self.terms.minimum:
-            why = f"a sum needs {self.terms.minimum} silos, {len(ready)} have trained"
-            for place in ready:
-                self._leave_out(names[place], number, Reason.SUM_SHORT, why)
+            shortage = f"a sum needs {self.terms.minimum} silos, {len(ready)} have trained"
+            for client in ready:
+                self._leave_out(names[client], number, Reason.SUM_SHORT, shortage)
             return ()
         write_json(path, SettledSum(run=self.exchange.run, number=number, places=ready))
         return ready
 
-    def _parts(
-        self, places: Sequence[int], tasks: Mapping[int, OutgoingTask], request: ClientRequest
+    def _collect_parts(
+        self, clients: Sequence[int], tasks: Mapping[int, OutgoingTask], request: ClientRequest
     ) -> tuple[Mapping[int, OutgoingRequest], Words | None]:
         """Ask for all parts; returns the requests, and the sum modulo 2^b: None if one is
         missing.
         """
-        keys = {i: mask for i in places if (mask := tasks[i].mask)}
+        keys = {i: mask for i in clients if (mask := tasks[i].mask)}
         number, numbers = request.round.number, sum(t.numel() for t in request.expects.values())
         total, added = np.zeros(numbers, word(self.terms)), set[int]()
-        sent = {
+        requests = {
             i: OutgoingRequest(tasks[i].silo, SumRequest(task=tasks[i].body, keys=keys))
-            for i in places
+            for i in clients
         }
 
-        def hear(place: int, message: Message) -> None:
-            one = sent[place]
+        def on_answer(client: int, message: Message) -> None:
+            outgoing = requests[client]
             try:
                 with untrusted(Reason.SUM_PART):
-                    part = self._part(place, one, message, numbers)
+                    masked = self._verified_part(client, outgoing, message, numbers)
             except UnusableError as fault:
-                one.fail(fault.reason, str(fault))
+                outgoing.fail(fault.reason, str(fault))
                 return
-            one.done = one.answered = True
-            if place not in added:
-                added.add(place)
-                np.add(total, part, out=total)
+            outgoing.finished = outgoing.answered = True
+            if client not in added:
+                added.add(client)
+                np.add(total, masked, out=total)
 
-        self.exchange.send_all(f"sum of round {number}", sent, hear)
-        self.unused |= {o.silo: o.unused(number) for i, o in sent.items() if i not in added}
-        if gone := [sent[i].silo for i in places if i not in added]:
+        self.exchange.send_all(f"sum of round {number}", requests, on_answer)
+        self.unused |= {o.silo: o.unused(number) for i, o in requests.items() if i not in added}
+        if dropped := [requests[i].silo for i in clients if i not in added]:
             for i in added:
-                self._leave_out(sent[i].silo, number, Reason.SUM_SHORT, f"without {listed(gone)}")
-        return sent, total if added == set(places) else None
+                self._leave_out(
+                    requests[i].silo, number, Reason.SUM_SHORT, f"without {listed(dropped)}"
+                )
+        return requests, total if added == set(clients) else None
 
-    def _part(self, place: int, one: OutgoingRequest, message: Message, numbers: int) -> Words:
+    def _verified_part(
+        self, client: int, request: OutgoingRequest, message: Message, numbers: int
+    ) -> Words:
         """A verified part. Raises UnusableError, also for a refusal."""
-        answer = self.reader.verified(place, one, message)
+        answer = self.reader.verified(client, request, message)
         if isinstance(answer, Refusal):
             raise message.refused(answer)
-        uplink, one.bytes_up = bytes(message.enclosed.get("uplink", b"")), message.size
+        uplink, request.bytes_up = bytes(message.enclosed.get("uplink", b"")), message.size
         if sha256(uplink) != answer.uplink:
             raise UnusableError(Reason.SIGNATURE, "the part is not the one that was signed")
         if len(uplink) != numbers * word(self.terms).itemsize:
@@ -207,11 +213,11 @@ class MaskedSums:
             raise UnusableError(Reason.SUM_PART, text)
         fields = {"uplink": answer.uplink, "bytes": message.size}
         self.exchange.audit.write("received", silo=answer.silo, round=answer.number, **fields)
-        part: Words = np.frombuffer(uplink, word(self.terms))
-        return part
+        masked: Words = np.frombuffer(uplink, word(self.terms))
+        return masked
 
 
-def _summed(arrival: Arrival, uplink: dict[str, Tensor], more: int) -> Arrival:
+def _with_mean(arrival: Arrival, uplink: dict[str, Tensor], extra_bytes: int) -> Arrival:
     """A silo's arrival with the mean as its uplink, after so many more bytes."""
     reply = replace(arrival.reply, uplink=uplink)
-    return replace(arrival, reply=reply, bytes_up=arrival.bytes_up + more)
+    return replace(arrival, reply=reply, bytes_up=arrival.bytes_up + extra_bytes)

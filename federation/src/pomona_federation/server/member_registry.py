@@ -1,9 +1,9 @@
 """Registry of members, ``roster.json``: which silo has which place, written by the server and by
 its operator.
 
-A silo's place is its permanent id. It becomes a member in the first round that begins after it has
-reported its number of samples, and stops being one with the round after its revocation. A round's
-roster never changes afterwards, so a server that continues after a kill sees the same one.
+A silo's place is its permanent client id. It becomes a member in the first round that begins after
+it has reported its number of samples, and stops being one with the round after its revocation. A
+round's roster never changes afterwards, so a server that continues after a kill sees the same one.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,7 +89,7 @@ class MemberRegistry:
         """Open the registry in a folder, or start one with the founders of a kit.
 
         Args:
-            folder: of the file; that of ``run/`` has the founders' keys in ``keys/`` beside it.
+            folder: of the file; that of ``run/`` has the founders' keys in ``keys/`` next to it.
             federation: defines the founders.
             greet: called before a round's roster is settled, to admit silos that have come in the
                 meantime.
@@ -97,10 +97,10 @@ class MemberRegistry:
             share: largest share of one silo in a mean.
         """
         self.path, self._places, self._greet = folder / ROSTER, federation.places, greet
-        self.share, self._most = share, federation.most_samples
+        self.share, self._max_samples = share, federation.most_samples
         self._insecure, self._members = federation.insecure, members
         if not self.path.exists():
-            with self._changing():
+            with self._locked():
                 if not self.path.exists():
                     self._write([] if members else _founders(folder.parent / "keys", federation), 0)
 
@@ -109,8 +109,8 @@ class MemberRegistry:
         """All silos that are or were members, by place."""
         return self._read()[0]
 
-    def place(self, name: str) -> int:
-        """A silo's place. Raises ConfigError for an unknown name."""
+    def client_id(self, name: str) -> int:
+        """A silo's client id: its place. Raises ConfigError for an unknown name."""
         names = [e.name for e in self.entries]
         if name not in names:
             raise ConfigError(f"no silo {name!r}; {near(name, names)}")
@@ -127,7 +127,7 @@ class MemberRegistry:
             raise ConfigError(
                 f"{plain(name, 60)!r} cannot be a silo ({plain(fault.errors()[0]['msg'], 200)})"
             ) from None
-        with self._changing():
+        with self._locked():
             entries, settled = self._read()
             if name in [e.name for e in entries]:
                 raise ConfigError(
@@ -137,7 +137,7 @@ class MemberRegistry:
                 raise ConfigError(
                     f"all {self._places} places are taken; places are part of what silos agreed to"
                 )
-            self._audited("added", name)
+            self._audit("added", name)
             self._write([*entries, entry], settled)
         return len(entries)
 
@@ -146,23 +146,23 @@ class MemberRegistry:
 
         Raises ConfigError for an unknown silo.
         """
-        place = self.place(name)
-        self._audited("revoked", name)
-        self._change(place, revoked=True)
+        client = self.client_id(name)
+        self._audit("revoked", name)
+        self._change(client, revoked=True)
 
-    def renew(self, name: str, key: CertifiedKey, before: CertifiedKey) -> None:
+    def renew(self, name: str, key: CertifiedKey, previous: CertifiedKey) -> None:
         """Replace a silo's key at once.
 
         Raises ConfigError for an unknown silo, or one renewed too often.
         """
-        entry = self.entries[place := self.place(name)]
+        entry = self.entries[client := self.client_id(name)]
         if len(entry.earlier) >= RENEWALS:
             raise ConfigError(
                 f"{name} has had {RENEWALS} keys before; revoke it, and add it under a new name"
             )
-        self._audited("renewed", name)
+        self._audit("renewed", name)
         self._change(
-            place, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, before)
+            client, key=key.key, certificate=key.certificate, earlier=(*entry.earlier, previous)
         )
 
     def readmit(self, name: str, audit: Callable[[int], None] = lambda _: None) -> int:
@@ -171,42 +171,42 @@ class MemberRegistry:
 
         Raises ConfigError for an unknown or revoked silo, or one without a round in the study.
         """
-        entry = self.entries[place := self.place(name)]
+        entry = self.entries[client := self.client_id(name)]
         if entry.revoked or entry.joined is None:
-            why = "is revoked" if entry.revoked else "has not taken part in the study yet"
-            raise ConfigError(f"{name} {why}; nothing of it can be taken again")
-        again = self._read()[1] + 1
-        audit(again)
-        self._change(place, again=again)
-        return again
+            problem = "is revoked" if entry.revoked else "has not taken part in the study yet"
+            raise ConfigError(f"{name} {problem}; nothing of it can be taken again")
+        first_round = self._read()[1] + 1
+        audit(first_round)
+        self._change(client, again=first_round)
+        return first_round
 
     def require_signed(
-        self, place: int, kind: str, said: Mapping[str, Any], signature: str
+        self, client: int, message_type: str, statement: Mapping[str, Any], signature: str
     ) -> None:
-        """Raise ProtocolError unless the silo of a place has signed this; without keys nothing is
+        """Raise ProtocolError unless the client's silo has signed this; without keys nothing is
         signed.
         """
-        entry = self.entries[place]
-        if not self._insecure and not signed(entry.key, kind, said, signature):
+        entry = self.entries[client]
+        if not self._insecure and not signed(entry.key, message_type, statement, signature):
             raise UnusableError(Reason.SIGNATURE, f"the signature is not {entry.name}'s")
 
-    def register(self, place: int, size: int) -> None:
+    def register(self, client: int, size: int) -> None:
         """Record a silo's number of samples; the first reported size is final.
 
         Raises ConfigError for a different later size, or for more than the agreed maximum.
         """
-        if size > self._most:
+        if size > self._max_samples:
             raise ConfigError(
-                f"{self.entries[place].name} says that it has {size:.4g} training samples, "
-                f"most_samples is {self._most}"
+                f"{self.entries[client].name} says that it has {size:.4g} training samples, "
+                f"most_samples is {self._max_samples}"
             )
-        known = self.entries[place].size
-        if known is None:
-            self._change(place, size=size)
-        elif known != size:
+        registered = self.entries[client].size
+        if registered is None:
+            self._change(client, size=size)
+        elif registered != size:
             raise ConfigError(
-                f"{self.entries[place].name} has {size} training samples now, registered are "
-                f"{known}"
+                f"{self.entries[client].name} has {size} training samples now, registered are "
+                f"{registered}"
             )
 
     # Implementation of MembershipSchedule.
@@ -221,7 +221,7 @@ class MemberRegistry:
         entries, settled = self._read()
         if number > settled:
             self._greet()
-            with self._changing():
+            with self._locked():
                 entries = [_settled(e, number) for e in self._read()[0]]
                 self._write(entries, number)
         sizes = [
@@ -240,14 +240,14 @@ class MemberRegistry:
         """
         return False
 
-    def _audited(self, event: str, name: str) -> None:
+    def _audit(self, event: str, name: str) -> None:
         """Record what the operator does to a silo, before it counts."""
         write_line(self.path.parent, event, silo=name)
 
-    def _change(self, place: int, **fields: Any) -> None:
-        with self._changing():
+    def _change(self, client: int, **fields: Any) -> None:
+        with self._locked():
             entries, settled = self._read()
-            entries[place] = replace(entries[place], **fields)
+            entries[client] = replace(entries[client], **fields)
             self._write(entries, settled)
 
     def _read(self) -> tuple[list[RegisteredMember], int]:
@@ -256,9 +256,9 @@ class MemberRegistry:
             raise StorageError(f"{self.path} is missing; restore it from a backup")
         if self._members is None:
             return list(page.silos), page.settled
-        own = {entry.name: entry for entry in page.silos}
+        by_name = {entry.name: entry for entry in page.silos}
         return [
-            _in_study(entry, own.get(entry.name)) for entry in self._members.entries
+            _in_study(entry, by_name.get(entry.name)) for entry in self._members.entries
         ], page.settled
 
     def _write(self, entries: list[RegisteredMember], settled: int) -> None:
@@ -270,7 +270,7 @@ class MemberRegistry:
             ) from fault
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """Hold the file's lock against the other process that writes it."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with waiting_lock(self.path.parent / ".roster.lock"):
@@ -279,10 +279,10 @@ class MemberRegistry:
 
 def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
     """The founding members, with the public keys in a folder of the kit."""
-    named = [silo.name for silo in federation.silo]
+    names = [silo.name for silo in federation.silo]
     return [
         RegisteredMember(n, "" if federation.insecure else text(keys / f"{n}.pub").strip())
-        for n in named
+        for n in names
     ]
 
 
@@ -304,18 +304,23 @@ def weight_by_name(samples: Mapping[str, int], largest: float) -> dict[str, floa
     return dict(zip(samples, weights(list(samples.values()), largest), strict=True))
 
 
-def heavy(samples: Mapping[str, int], largest: float) -> Sequence[str]:
+def weight_notes(samples: Mapping[str, int], largest: float) -> Sequence[str]:
     """A line for each silo whose weight is limited, or is more than half of a mean over all."""
-    claimed, said = weight_by_name(samples, 1.0), []
+    claimed, lines = weight_by_name(samples, 1.0), []
     for name, weight in weight_by_name(samples, largest).items():
-        has = f"{name} claims {samples[name]} training samples, {100 * claimed[name]:.3g} % of all"
+        claim = (
+            f"{name} claims {samples[name]} training samples, {100 * claimed[name]:.3g} % of all"
+        )
         if weight < claimed[name] * (1 - 1e-9):
-            said.append(f"{has}; it counts for {100 * weight:.3g} % (largest_share = {largest:g})")
-        elif weight > 0.5 and len(samples) > 1:
-            said.append(
-                f"{has}, and counts for more than all others together (largest_share = {largest:g})"
+            lines.append(
+                f"{claim}; it counts for {100 * weight:.3g} % (largest_share = {largest:g})"
             )
-    return said
+        elif weight > 0.5 and len(samples) > 1:
+            lines.append(
+                f"{claim}, and counts for more than all others together "
+                f"(largest_share = {largest:g})"
+            )
+    return lines
 
 
 def _settled(entry: RegisteredMember, number: int) -> RegisteredMember:

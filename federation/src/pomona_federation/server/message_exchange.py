@@ -41,29 +41,32 @@ class WaitingFile:
     """
 
     folder: Path
-    _now: WaitingStatus = field(default_factory=WaitingStatus)
-    _due: float = 0.0  # when the next log line is due, by the monotonic clock
+    _status: WaitingStatus = field(default_factory=WaitingStatus)
+    _next_log: float = 0.0  # when the next log line is due, by the monotonic clock
 
-    def begin(self, stage: str, seconds: float) -> None:
+    def start(self, stage: str, seconds: float) -> None:
         """Start a stage that lasts at most ``seconds``."""
         began = time()
-        self._now, self._due = WaitingStatus(stage=stage, since=began, until=began + seconds), 0.0
+        self._status, self._next_log = (
+            WaitingStatus(stage=stage, since=began, until=began + seconds),
+            0.0,
+        )
 
-    def tell(
-        self, answered: Collection[str], missing: Mapping[str, str], given_up: Collection[str] = ()
+    def update(
+        self, answered: Collection[str], missing: Mapping[str, str], abandoned: Collection[str] = ()
     ) -> None:
         """Record which silos have answered, which are awaited and why, and which are given up."""
-        asked = (*answered, *missing, *given_up)
-        now = self._now.model_copy(
-            update={"asked": asked, "answered": tuple(answered), "missing": dict(missing)}
+        silos = (*answered, *missing, *abandoned)
+        status = self._status.model_copy(
+            update={"asked": silos, "answered": tuple(answered), "missing": dict(missing)}
         )
-        if now != self._now:
-            self._now = now
+        if status != self._status:
+            self._status = status
             with suppress(OSError):
-                write_json(self.folder / WAITING, now)
-        if now.missing and monotonic() >= self._due:
-            self._due = monotonic() + REMIND
-            logger.info("%s", now.line)
+                write_json(self.folder / WAITING, status)
+        if status.missing and monotonic() >= self._next_log:
+            self._next_log = monotonic() + REMIND
+            logger.info("%s", status.line)
 
 
 @dataclass
@@ -73,8 +76,8 @@ class OutgoingMessage(ABC):
     Attributes:
         silo: its name.
         body: what is asked.
-        attempts: how often it was sent; ``sent``: last, in seconds since 1970.
-        done: nothing more is expected.
+        attempts: how often it was sent; ``sent_at``: last, in seconds since 1970.
+        finished: nothing more is expected.
         answered: there is an answer, which may be unusable.
         reason, detail: why there is no usable answer, as long as there is none.
     """
@@ -82,15 +85,15 @@ class OutgoingMessage(ABC):
     silo: str
     body: Body
     attempts: int = field(default=0, init=False)
-    done: bool = field(default=False, init=False)
+    finished: bool = field(default=False, init=False)
     answered: bool = field(default=False, init=False)
-    sent: float = field(default=0.0, init=False)
+    sent_at: float = field(default=0.0, init=False)
     reason: Reason = field(default=Reason.DEADLINE, init=False)
     detail: str = field(default="", init=False)
 
     @property
     @abstractmethod
-    def about(self) -> Mapping[str, object]:
+    def audit_fields(self) -> Mapping[str, object]:
         """Its fields in the audit log."""
 
     def message(self) -> Message:
@@ -98,11 +101,11 @@ class OutgoingMessage(ABC):
         return Message.of(self.body)
 
     def fail(self, reason: Reason, detail: str = "", again: bool = False) -> None:
-        """Record why there is no answer; ``again``: it may be sent once more, while attempts are
+        """Record why there is no answer; ``again``: it may be sent again, while attempts are
         left.
         """
         self.reason, self.detail = reason, detail
-        self.done = not again or self.attempts >= ATTEMPTS
+        self.finished = not again or self.attempts >= ATTEMPTS
 
     def unused(self, number: int) -> UnusedUplink:
         """The record of a round without a usable answer."""
@@ -119,7 +122,7 @@ class MessageExchange:
         pause: seconds between looks for answers.
     """
 
-    agreed: StudyAgreement
+    agreement: StudyAgreement
     kit_run: Path
     run: str
     registry: MemberRegistry
@@ -130,12 +133,12 @@ class MessageExchange:
     waiting: WaitingFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self.handshake = Handshake(self.agreed, self.run, self.registry, self.bus, self.audit)
+        self.handshake = Handshake(self.agreement, self.run, self.registry, self.bus, self.audit)
         self.waiting = WaitingFile(self.registry.path.parent)
 
     @property
-    def known(self) -> frozenset[int]:
-        """The places whose nodes have identified themselves."""
+    def identified(self) -> frozenset[int]:
+        """The clients whose nodes have identified themselves."""
         return frozenset(self.handshake.nodes)
 
     def gather(self, awaited: Callable[[Collection[str]], Collection[str]] = frozenset) -> None:
@@ -147,30 +150,36 @@ class MessageExchange:
 
         Raises QuorumError, and Paused if the server is drained.
         """
-        wait, quorum = self.agreed.study.wait, self.agreed.quorum
+        wait, quorum = self.agreement.study.wait, self.agreement.quorum
         limit = monotonic() + wait
-        self.waiting.begin("gathering silos", wait)
+        self.waiting.start("gathering silos", wait)
         while True:
             require_undrained(self.kit_run)
             self.handshake.greet()
-            everybody, away = self._members(awaited)
+            expected, absent = self._members(awaited)
             incompatible = self._incompatible
-            missing = [name for name in away if name not in incompatible]
-            if not missing or monotonic() > limit + (TIMEOUT if self.handshake.asked else 0.0):
+            missing = [name for name in absent if name not in incompatible]
+            if not missing or monotonic() > limit + (
+                TIMEOUT if self.handshake.pending_nodes else 0.0
+            ):
                 break
-            here = [e.name for place, e in enumerate(self.registry.entries) if place in self.known]
-            self.waiting.tell(here, dict.fromkeys(missing, "has not identified itself"))
+            identified = [
+                e.name
+                for client, e in enumerate(self.registry.entries)
+                if client in self.identified
+            ]
+            self.waiting.update(identified, dict.fromkeys(missing, "has not identified itself"))
             self.bus.wait(self.pause)
-        if len(everybody) - len(away) < quorum:
-            for name in away:
-                self.audit.write(UNUSED, **self.away(name, 0).fields)
+        if len(expected) - len(absent) < quorum:
+            for name in absent:
+                self.audit.write(UNUSED, **self.absence(name, 0).fields)
             raise QuorumError(
-                f"{len(everybody) - len(away)} of {len(everybody)} silos came within {wait:g} s, "
-                f"{quorum} are needed (missing: {', '.join(sorted(away))}); have them started, "
+                f"{len(expected) - len(absent)} of {len(expected)} silos came within {wait:g} s, "
+                f"{quorum} are needed (missing: {', '.join(sorted(absent))}); have them started, "
                 "then resume"
             )
 
-    def away(self, name: str, number: int) -> UnusedUplink:
+    def absence(self, name: str, number: int) -> UnusedUplink:
         """Why a member that has not identified itself takes no part in a round."""
         fields: dict[str, Any] = {"silo": name, "round": number}
         if installed := self._incompatible.get(name):
@@ -198,19 +207,19 @@ class MessageExchange:
         themselves.
         """
         members = {
-            entry.name: place
-            for place, entry in enumerate(self.registry.entries)
+            entry.name: client
+            for client, entry in enumerate(self.registry.entries)
             if not entry.revoked
         }
-        wanted = awaited(list(members))
-        everybody = [name for name in members if name in wanted]
-        return everybody, [name for name in everybody if members[name] not in self.known]
+        awaited_names = awaited(list(members))
+        expected = [name for name in members if name in awaited_names]
+        return expected, [name for name in expected if members[name] not in self.identified]
 
     def send_all(
         self,
         stage: str,
         messages: Mapping[int, OutgoingMessage],
-        hear: Callable[[int, Message], None],
+        on_answer: Callable[[int, Message], None],
     ) -> None:
         """Send messages and collect answers until every message is done or the deadline has passed.
 
@@ -219,136 +228,146 @@ class MessageExchange:
 
         Args:
             stage: its name, shown while waiting.
-            messages: what to send, by the places of silos.
-            hear: called with the place and its node's reply. Verifies it, and records the outcome
-                in the message.
+            messages: what to send, by client id.
+            on_answer: called with a client id and its node's reply. Verifies it, and records the
+                outcome in the message.
         """
-        began, deadline = monotonic(), self.agreed.study.deadline
-        last_seen, sent = dict.fromkeys(messages, began), dict[str, int]()
-        self.waiting.begin(stage, deadline)
-        while (open_ := _open(messages)) and monotonic() < began + deadline:
+        began, deadline = monotonic(), self.agreement.study.deadline
+        last_online, in_transit = dict.fromkeys(messages, began), dict[str, int]()
+        self.waiting.start(stage, deadline)
+        while (pending := _open(messages)) and monotonic() < began + deadline:
             online, now, nodes = self.bus.online(), monotonic(), self.handshake.nodes
-            if any(nodes.get(place) not in online for place in open_):
-                self.handshake.ask()  # a silo may be back under another node
-            due = [p for p in open_ if p not in sent.values() and nodes.get(p) in online]
-            sent |= self._send({place: messages[place] for place in due}, began + deadline - now)
-            got = self.bus.fetch([*sent, *self.handshake.tickets])
-            came = bool(got)
-            self._take(got, sent, messages, hear)
+            if any(nodes.get(client) not in online for client in pending):
+                self.handshake.send_hellos()  # a silo may be back under another node
+            ready = [p for p in pending if p not in in_transit.values() and nodes.get(p) in online]
+            in_transit |= self._send(
+                {client: messages[client] for client in ready}, began + deadline - now
+            )
+            replies = self.bus.fetch([*in_transit, *self.handshake.tickets])
+            progressed = bool(replies)
+            self._process(replies, in_transit, messages, on_answer)
             connections = contacts(self.kit_run)
-            self._drop_lost(sent, messages, connections)
-            last_seen |= {place: now for place in _open(messages) if nodes.get(place) in online}
-            offline = {p: now - at for p, at in last_seen.items() if p not in sent.values()}
-            self._give_up(messages, offline, now - began, connections)
-            self.waiting.tell(*progress(messages, sent.values(), connections))
-            if not came and _open(messages):
+            self._drop_lost(in_transit, messages, connections)
+            last_online |= {
+                client: now for client in _open(messages) if nodes.get(client) in online
+            }
+            offline = {
+                p: now - online_at
+                for p, online_at in last_online.items()
+                if p not in in_transit.values()
+            }
+            self._abandon_offline(messages, offline, now - began, connections)
+            self.waiting.update(*progress(messages, in_transit.values(), connections))
+            if not progressed and _open(messages):
                 self.bus.wait(self.pause)
-        for place in _open(messages):
-            messages[place].done = True
-        self.waiting.tell(*progress(messages, (), {}))
+        for client in _open(messages):
+            messages[client].finished = True
+        self.waiting.update(*progress(messages, (), {}))
 
     def verified(
-        self, place: int, sent: OutgoingMessage, kind: type[B], message: Message
+        self, client: int, outgoing: OutgoingMessage, body_type: type[B], message: Message
     ) -> B | Refusal:
-        """The body of an answer, signed by the silo of a place. Raises ProtocolError."""
-        body = message.read(kind, Refusal)
-        self.registry.require_signed(place, body.kind, body.statement, message.signature)
-        versions.note(self.registry.path.parent, sent.silo, message.versions)
+        """The body of an answer, signed by the client's silo. Raises ProtocolError."""
+        body = message.read(body_type, Refusal)
+        self.registry.require_signed(client, body.kind, body.statement, message.signature)
+        versions.note(self.registry.path.parent, outgoing.silo, message.versions)
         return body
 
-    def _take(
+    def _process(
         self,
-        got: dict[str, Message | Undelivered],
-        sent: dict[str, int],
+        replies: dict[str, Message | Undelivered],
+        in_transit: dict[str, int],
         messages: Mapping[int, OutgoingMessage],
-        hear: Callable[[int, Message], None],
+        on_answer: Callable[[int, Message], None],
     ) -> None:
-        """Process answers, and take their tickets out of those ``sent``."""
-        for ticket in tuple(got):
-            answer = got.pop(ticket)  # dropped once processed: it may be large
-            if ticket not in sent:
-                self.handshake.meet(ticket, answer)
-            elif isinstance(answer, Undelivered):
-                messages[sent.pop(ticket)].fail(answer.reason, answer.detail, answer.again)
+        """Process answers, and take their tickets out of those ``in_transit``."""
+        for ticket in tuple(replies):
+            reply = replies.pop(ticket)  # dropped once processed: it may be large
+            if ticket not in in_transit:
+                self.handshake.receive(ticket, reply)
+            elif isinstance(reply, Undelivered):
+                messages[in_transit.pop(ticket)].fail(reply.reason, reply.detail, reply.again)
             else:
-                hear(sent.pop(ticket), answer)
+                on_answer(in_transit.pop(ticket), reply)
 
     def _drop_lost(
         self,
-        sent: dict[str, int],
+        in_transit: dict[str, int],
         messages: Mapping[int, OutgoingMessage],
         connections: Mapping[str, Contact],
     ) -> None:
-        """Take out of those ``sent`` the tickets of messages to nodes that have started since."""
-        for ticket, place in tuple(sent.items()):
-            message = messages[place]
+        """Drop the tickets ``in_transit`` of messages to nodes that have started since."""
+        for ticket, client in tuple(in_transit.items()):
+            message = messages[client]
             contact = connections.get(message.silo)
-            if contact and contact.connected and contact.since > message.sent:
-                del sent[ticket]
+            if contact and contact.connected and contact.since > message.sent_at:
+                del in_transit[ticket]
                 message.fail(Reason.NODE_RESTARTED, again=True)
 
-    def _give_up(
+    def _abandon_offline(
         self,
         messages: Mapping[int, OutgoingMessage],
         offline: Mapping[int, float],
-        lasts: float,
+        elapsed: float,
         connections: Mapping[str, Contact],
     ) -> None:
         """Give up the silos without a sign of life for longer than ``patience``.
 
-        ``offline``: seconds since the node of a place was online; 0 if it is. The last request in
-        ``connections`` may be earlier than that, as SuperLink notices late; ``lasts``: seconds
+        ``offline``: seconds since a client's node was online; 0 if it is. The last request in
+        ``connections`` may be earlier than that, as SuperLink notices late; ``elapsed``: seconds
         since the messages were first sent.
         """
-        for place in _open(messages):
-            seconds = offline.get(place, 0.0)
-            if seconds and (contact := connections.get(messages[place].silo)):
-                seconds = max(seconds, min(lasts, time() - contact.seen))
-            if seconds > self.agreed.study.patience:
-                messages[place].fail(Reason.NOT_CONNECTED, f"no sign of life for {seconds:.0f} s")
+        for client in _open(messages):
+            seconds = offline.get(client, 0.0)
+            if seconds and (contact := connections.get(messages[client].silo)):
+                seconds = max(seconds, min(elapsed, time() - contact.last_request))
+            if seconds > self.agreement.study.patience:
+                messages[client].fail(Reason.NOT_CONNECTED, f"no sign of life for {seconds:.0f} s")
 
-    def _send(self, due: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
-        """Send messages to the silos of these places, all at once. Returns the places by ticket."""
-        outgoing = []
-        for place, one in due.items():
-            one.attempts, one.sent = one.attempts + 1, time()
-            message = one.message()
-            self.audit.write("sent", silo=one.silo, **one.about, bytes=message.size)
-            outgoing.append(Outgoing(self.handshake.nodes[place], message, seconds))
-        return dict(zip(self.bus.send(outgoing), due, strict=True))
+    def _send(self, ready: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:
+        """Send messages to these clients, all at once. Returns the client ids by ticket."""
+        envelopes = []
+        for client, outgoing in ready.items():
+            outgoing.attempts, outgoing.sent_at = outgoing.attempts + 1, time()
+            message = outgoing.message()
+            self.audit.write(
+                "sent", silo=outgoing.silo, **outgoing.audit_fields, bytes=message.size
+            )
+            envelopes.append(Outgoing(self.handshake.nodes[client], message, seconds))
+        return dict(zip(self.bus.send(envelopes), ready, strict=True))
 
 
 def _open(messages: Mapping[int, OutgoingMessage]) -> list[int]:
-    return [place for place, one in messages.items() if not one.done]
+    return [client for client, message in messages.items() if not message.finished]
 
 
 def progress(
     messages: Mapping[int, OutgoingMessage],
-    sent: Collection[int],
+    in_transit: Collection[int],
     connections: Mapping[str, Contact],
 ) -> tuple[list[str], dict[str, str], list[str]]:
-    """The state of messages, by place in, by name out.
+    """The state of messages, by client id in, by name out.
 
     Args:
         messages: all of them.
-        sent: the places of those in transit, or at their silos.
+        in_transit: the client ids of those in transit, or at their silos.
         connections: the silos', by name.
 
     Returns:
         The silos that have answered; those awaited, each with a short reason; and those given up.
     """
-    answered, missing, given_up = list[str](), dict[str, str](), list[str]()
-    for place in sorted(messages):
-        one = messages[place]
-        if one.answered:
-            answered.append(one.silo)
-        elif one.done:
-            given_up.append(one.silo)
+    answered, missing, abandoned = list[str](), dict[str, str](), list[str]()
+    for client in sorted(messages):
+        message = messages[client]
+        if message.answered:
+            answered.append(message.silo)
+        elif message.finished:
+            abandoned.append(message.silo)
         else:
-            offline = f"is not connected{_since(connections.get(one.silo))}"
-            missing[one.silo] = "has not answered yet" if place in sent else offline
-    return answered, missing, given_up
+            offline = f"is not connected{_offline_since(connections.get(message.silo))}"
+            missing[message.silo] = "has not answered yet" if client in in_transit else offline
+    return answered, missing, abandoned
 
 
-def _since(contact: Contact | None) -> str:
+def _offline_since(contact: Contact | None) -> str:
     return "" if contact is None or contact.connected else f" since {clock(contact.since)}"

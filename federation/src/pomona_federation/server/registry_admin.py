@@ -41,7 +41,7 @@ def entries(folder: Path, study: Path | None = None) -> list[RegisteredMember]:
     return MemberRegistry(study, federation, members=registry).entries
 
 
-def written(folder: Path) -> int:
+def registry_mtime(folder: Path) -> int:
     """When the registry, which defines the members, was last written; 0 if there is none."""
     try:
         return (folder / "run" / ROSTER).stat().st_mtime_ns
@@ -70,7 +70,7 @@ def admit(folder: Path, name: str, key: Path | None) -> int:
     Args:
         folder: the server's kit.
         name: the certified name.
-        key: its public key; the authority's certificate is beside it, as NAME.cert. None only
+        key: its public key; the authority's certificate is next to it, as NAME.cert. None only
             without TLS.
 
     Raises:
@@ -92,7 +92,7 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
     Args:
         folder: the server's kit.
         name: the silo.
-        key: its new public key; the authority's certificate is beside it, as NAME.cert.
+        key: its new public key; the authority's certificate is next to it, as NAME.cert.
 
     Raises:
         ConfigError: no such file or silo, a revoked silo, or a key that is not newer than the
@@ -105,29 +105,29 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
             "a federation with insecure = true has no keys; there is nothing to renew"
         )
     registry = MemberRegistry(folder / "run", federation)
-    entry = registry.entries[registry.place(name)]
+    entry = registry.entries[registry.client_id(name)]
     if entry.revoked:
         raise ConfigError(f"{name} is revoked; have it added under a new name")
     public, certificate = _certified(folder, federation, name, key)
-    before = entry.certificate or text(folder / "keys" / f"{name}.cert").strip()
-    if keys.serial(certificate.encode()) <= keys.serial(before.encode()):
+    previous = entry.certificate or text(folder / "keys" / f"{name}.cert").strip()
+    if keys.serial(certificate.encode()) <= keys.serial(previous.encode()):
         raise ConfigError(
             f"{key} is not newer than the key that {name} has; take what `pomona deploy "
             "renew-key` made"
         )
     new = CertifiedKey(key=public, certificate=certificate)
-    registry.renew(name, new, CertifiedKey(key=entry.key, certificate=before))
+    registry.renew(name, new, CertifiedKey(key=entry.key, certificate=previous))
     return keys.fingerprint(public.encode())
 
 
 def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tuple[str, str]:
-    """A public key and the certificate beside it, as one line each. Raises as ``admit`` does."""
-    public, beside = keys.public(key), key.with_suffix(".cert")
+    """A public key and the certificate next to it, as one line each. Raises as ``admit`` does."""
+    public, path = keys.public(key), key.with_suffix(".cert")
     try:
-        certificate = content(beside)
+        certificate = content(path)
     except OSError as fault:
         raise ConfigError(
-            f"{beside}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes "
+            f"{path}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes "
             f"it (kits with {key.name}.sig are of an older Pomona: provision again)"
         ) from None
     authority = certificates.content(folder / "certs" / "ca.crt")
@@ -141,6 +141,6 @@ def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tu
 def dismiss(folder: Path, name: str) -> None:
     """Revoke a silo from the next round on. Raises ConfigError if it is not a member."""
     registry = MemberRegistry(folder / "run", Federation.read(folder / "federation.toml"))
-    if registry.entries[registry.place(name)].revoked:
+    if registry.entries[registry.client_id(name)].revoked:
         raise ConfigError(f"{name} is revoked already")
     registry.revoke(name)

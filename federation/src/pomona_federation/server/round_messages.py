@@ -42,20 +42,20 @@ class OutgoingTask(OutgoingMessage):
 
     Attributes:
         rows: the bytes of all rows that it may have to include, by hash.
-        held: hashes of the rows that the silo presumably holds.
+        held_rows: hashes of the rows that the silo presumably holds.
         bytes_down, bytes_up: so far.
         mask: the silo's key for the round's sum, once it has answered, with secure aggregation.
     """
 
     body: Task
     rows: Mapping[str, memoryview]
-    held: frozenset[str] = frozenset()
+    held_rows: frozenset[str] = frozenset()
     bytes_down: int = 0
     bytes_up: int = 0
     mask: MaskKey | None = None
 
     @property
-    def about(self) -> Mapping[str, object]:
+    def audit_fields(self) -> Mapping[str, object]:
         """Its round, and its hash."""
         return {"round": self.body.number, "task": self.body.digest}
 
@@ -63,14 +63,14 @@ class OutgoingTask(OutgoingMessage):
         """The task, with its rows; only the first attempt omits those that the silo presumably
         holds.
         """
-        absent = self.body.needs - self.held if self.attempts == 1 else self.body.needs
+        absent = self.body.needs - self.held_rows if self.attempts == 1 else self.body.needs
         message = Message.of(self.body, enclosed={digest: self.rows[digest] for digest in absent})
         self.bytes_down += message.size
         return message
 
 
 def downlink_entry(
-    packed: PackedRows, key: str, k: int, place: int, origins: Mapping[str, RowOrigin]
+    packed: PackedRows, key: str, k: int, client: int, origins: Mapping[str, RowOrigin]
 ) -> DownlinkEntry:
     """An entry of the downlink for one silo; its rows are packed.
 
@@ -78,19 +78,19 @@ def downlink_entry(
         packed: the rows of all receivers.
         key: of the entry.
         k: the silo's number among the receivers.
-        place: the silo's.
+        client: the silo's.
         origins: the origins of relayed rows, by hash.
     """
     rows = packed.down[key]
-    form = form_of(rows)
-    index = rows.index[k].tolist() if form.many else [int(rows.index[k])]
+    row_form = form_of(rows)
+    index = rows.index[k].tolist() if row_form.many else [int(rows.index[k])]
     digests = {
-        j: packed.digest(key, j) for j in dict.fromkeys(index) if not form.many or j != place
+        j: packed.digest(key, j) for j in dict.fromkeys(index) if not row_form.many or j != client
     }
     return DownlinkEntry(
-        form=form,
-        index=tuple(index) if form.many else (0,),
-        rows=digests if form.many else {0: digests[index[0]]},
+        form=row_form,
+        index=tuple(index) if row_form.many else (0,),
+        rows=digests if row_form.many else {0: digests[index[0]]},
         origins={j: origins[digest] for j, digest in digests.items() if digest in origins},
     )
 
@@ -102,7 +102,7 @@ def introductions(
     was renewed.
 
     Args:
-        members: all present and past ones, by place.
+        members: all present and past ones, by client id.
         founders: number of founders.
     """
     newcomers = (
@@ -130,14 +130,14 @@ def log_admission(
     A line is of the event ``admitted`` or ``unused``. For an uplink of the right form it has, by
     tensor, the L2 ``norms`` and their ``limits``. Null stands for a norm that is not finite, and
     for a limit while too few norms are known to compute one.
-    ``names``: of the silos, by place; ``rejected``: the record of each rejection.
+    ``names``: of the silos, by client id; ``rejected``: the record of each rejection.
     """
 
     def figures(client: int) -> dict[str, dict[str, float | None]]:
-        measured = verdict.norms.get(client)
-        if measured is None:
+        norms = verdict.norms.get(client)
+        if norms is None:
             return {}
-        return {"norms": _figures(measured), "limits": _figures(verdict.bounds)}
+        return {"norms": _figures(norms), "limits": _figures(verdict.bounds)}
 
     for arrival in verdict.accepted:
         client = arrival.reply.client
@@ -169,68 +169,78 @@ class AnswerReader:
     exchange: MessageExchange
     relays: Collection[str]
 
-    def verified(self, place: int, sent: OutgoingMessage, message: Message) -> Answer | Refusal:
-        """The body signed by the silo of a place.
+    def verified(
+        self, client: int, outgoing: OutgoingMessage, message: Message
+    ) -> Answer | Refusal:
+        """The body signed by the client's silo.
 
         Raises ProtocolError, also for an answer to another task.
         """
-        body = self.exchange.verified(place, sent, Answer, message)
-        if isinstance(body, Answer) and (body.silo, body.task) != (sent.silo, sent.body.digest):
+        body = self.exchange.verified(client, outgoing, Answer, message)
+        if isinstance(body, Answer) and (body.silo, body.task) != (
+            outgoing.silo,
+            outgoing.body.digest,
+        ):
             raise UnusableError(Reason.WRONG_TASK, "an answer to another task")
         return body
 
     def arrival(
-        self, place: int, sent: OutgoingTask, answer: Answer, uplink: bytes, request: ClientRequest
+        self,
+        client: int,
+        outgoing: OutgoingTask,
+        answer: Answer,
+        uplink: bytes,
+        request: ClientRequest,
     ) -> tuple[Arrival, Origins]:
         """A verified answer for the round loop, and its rows that others will get.
 
         Raises ProtocolError.
         """
         fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
-        agreed = self.exchange.agreed
+        agreement = self.exchange.agreement
         with untrusted(Reason.SCORES):
-            scores = checked_scores(answer, request.watched, agreed)
-        reply = Reply(place, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
+            scores = checked_scores(answer, request.watched, agreement)
+        reply = Reply(client, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
         arrival = Arrival(
-            reply, answer.run, answer.number, answer.samples, sent.bytes_down, sent.bytes_up
+            reply, answer.run, answer.number, answer.samples, outgoing.bytes_down, outgoing.bytes_up
         )
         if fault or not request.trains:
             return arrival, []
-        if agreed.config.secure_aggregation:
-            sent.mask = self._key(place, sent, answer)
+        if agreement.config.secure_aggregation:
+            outgoing.mask = self._key(client, outgoing, answer)
             return arrival, []
         if sha256(uplink) != answer.uplink:
             raise UnusableError(Reason.SIGNATURE, "the uplink is not the one that was signed")
-        encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
+        encoding = Encoding(agreement.run_study.wire, agreement.federation.places)
         tensors = encoding.unpack_uplink(uplink, request.expects)
         origins = [
-            self._origin(place, sent, answer, name, encoding.pack(tensors[name]))
+            self._origin(client, outgoing, answer, name, encoding.pack(tensors[name]))
             for name in self.relays
         ]
         return replace(arrival, reply=replace(reply, uplink=tensors)), origins
 
-    def _key(self, place: int, sent: OutgoingTask, answer: Answer) -> MaskKey:
+    def _key(self, client: int, outgoing: OutgoingTask, answer: Answer) -> MaskKey:
         """A silo's key for the round's sum, as its peers will check it, and what admission would
         check of an uplink.
 
         Raises ProtocolError for anything that would spoil the sum for all.
         """
-        task = sent.body
-        known = (task.run, task.number, task.sizes[place])
-        if (answer.run, answer.number, answer.samples) != known:
+        task = outgoing.body
+        expected = (task.run, task.number, task.sizes[client])
+        if (answer.run, answer.number, answer.samples) != expected:
             text = "an answer of another run or round, or with other sample counts"
             raise UnusableError(Reason.WRONG_ROUND, text)
         if answer.mask is None:
             text = "an answer without a key for the sum of the round"
             raise UnusableError(Reason.SUM_KEY, text)
-        said = mask_statement(task, answer.silo, answer.mask.key)
-        self.exchange.registry.require_signed(place, "mask", said, answer.mask.signature)
+        statement = mask_statement(task, answer.silo, answer.mask.key)
+        self.exchange.registry.require_signed(client, "mask", statement, answer.mask.signature)
         with untrusted(Reason.SUM_KEY):
             require_keys({answer.silo: answer.mask.key})
         return answer.mask
 
     def _origin(
-        self, place: int, sent: OutgoingTask, answer: Answer, tensor: str, row: bytes
+        self, client: int, outgoing: OutgoingTask, answer: Answer, tensor: str, row: bytes
     ) -> tuple[str, RowOrigin]:
         """Raise ProtocolError for a row without a valid signature of its silo, as its receivers
         will check it.
@@ -240,54 +250,59 @@ class AnswerReader:
         """
         signature, digest = answer.rows.get(tensor, ""), sha256(row)
         origin = RowOrigin(
-            silo=answer.silo, round=sent.body.number, tensor=tensor, signature=signature
+            silo=answer.silo, round=outgoing.body.number, tensor=tensor, signature=signature
         )
         try:
-            statement = row_statement(sent.body.agreement, self.exchange.run, origin, digest)
-            self.exchange.registry.require_signed(place, "row", statement, signature)
+            statement = row_statement(outgoing.body.agreement, self.exchange.run, origin, digest)
+            self.exchange.registry.require_signed(client, "row", statement, signature)
         except ProtocolError as fault:
             text = f"its row {tensor!r}, which others would get: {fault}"
             raise UnusableError(Reason.SIGNATURE, text) from None
         return digest, origin
 
 
-def checked_scores(answer: Answer, watched: Collection[str], agreed: StudyAgreement) -> list[Score]:
+def checked_scores(
+    answer: Answer, watched: Collection[str], agreement: StudyAgreement
+) -> list[Score]:
     """The scores of an answer; none if the federation does not share them.
 
     Args:
         answer: as signed by a silo.
         watched: the requested moments.
-        agreed: defines whether scores are shared, how many samples a silo may have, and the method.
+        agreement: defines whether scores are shared, how many samples a silo may have, and the
+            method.
 
     Raises:
         ProtocolError: a score that was not requested, is duplicated, is on more samples than a silo
             may have, is outside the metric's range, or contradicts itself.
     """
-    if isinstance(agreed.study, TrainingStudy) and not agreed.study.share_scores:
+    if isinstance(agreement.study, TrainingStudy) and not agreement.study.share_scores:
         return []
-    card = agreed.config.method.method().card
+    card = agreement.config.method.method().card
     models, metric = (
         MODELS | {card.headline[0], *card.models},
-        metric_named(str(agreed.config.metric)),
+        metric_named(str(agreement.config.metric)),
     )
-    found: dict[tuple[str, str, str], Score] = {}
+    scores: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
-        if not agreed.run_study.shares(score.split, score.samples):
+        if not agreement.run_study.shares(score.split, score.samples):
             raise ProtocolError(
                 f"a score on {score.samples} samples of {score.split}, which was not to be shared"
             )
-        if score.model not in models or score.when not in watched or score.key in found:
+        if score.model not in models or score.when not in watched or score.key in scores:
             raise ProtocolError(
                 f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for"
             )
-        _require_consistent(score, agreed.federation.most_samples, metric)
-        found[score.key] = score
-    return list(found.values())
+        _require_consistent(score, agreement.federation.most_samples, metric)
+        scores[score.key] = score
+    return list(scores.values())
 
 
-def _require_consistent(score: Score, most: int, metric: Metric) -> None:
-    if score.samples > most:
-        raise ProtocolError(f"a score on {score.samples:.4g} samples, most_samples is {most}")
+def _require_consistent(score: Score, max_samples: int, metric: Metric) -> None:
+    if score.samples > max_samples:
+        raise ProtocolError(
+            f"a score on {score.samples:.4g} samples, most_samples is {max_samples}"
+        )
     figures = (score.loss, score.accuracy, score.value, score.interval)
     if (score.broken or not score.samples) and figures != (None,) * 4:
         raise ProtocolError("a score has figures, but no samples or no finite loss")

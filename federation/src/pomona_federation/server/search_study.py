@@ -64,125 +64,131 @@ class SearchResult(Settings):
     notes: tuple[str, ...] = ()
 
 
-def search(agreed: StudyAgreement, name: str, out: Path, rounds: Rounds) -> SearchResult:
+def search(agreement: StudyAgreement, name: str, folder: Path, rounds: Rounds) -> SearchResult:
     """Run all unfinished trials, then select; ``search.json`` and its page are written after each.
 
     Args:
-        agreed: the terms of the search.
+        agreement: the terms of the search.
         name: the study's.
-        out: its folder, with ``trials/NUMBER`` for each trial.
+        folder: its folder, with ``trials/NUMBER`` for each trial.
         rounds: runs all rounds of one agreement in a folder.
 
     Raises:
         QuorumError: too few silos, as for any study; or no trial has a score.
         StorageError: the folder cannot be written.
     """
-    write_status(out, Status(state="running", round=0))
-    assert isinstance(agreed.study, SearchStudy)
-    trials, tried, metric = agreed.trials, [], str(agreed.config.metric)
-    for number, (trial, point) in enumerate(zip(trials, agreed.study.search.trials, strict=True)):
-        tried.append(_tried(trial, number, point, out / TRIALS / f"{number:03d}", rounds))
-        winner = choose([t.score for t in tried])
-        notes = () if winner is None else tuple(_decided_alone(tried, winner))
-        found = SearchResult(
-            metric=metric, rule=RULE, trials=tuple(tried), winner=winner, notes=notes
+    write_status(folder, Status(state="running", round=0))
+    assert isinstance(agreement.study, SearchStudy)
+    trials, finished, metric = agreement.trials, [], str(agreement.config.metric)
+    for number, (trial, point) in enumerate(
+        zip(trials, agreement.study.search.trials, strict=True)
+    ):
+        finished.append(_run_trial(trial, number, point, folder / TRIALS / f"{number:03d}", rounds))
+        winner = choose([t.score for t in finished])
+        notes = () if winner is None else tuple(_single_silo_notes(finished, winner))
+        result = SearchResult(
+            metric=metric, rule=RULE, trials=tuple(finished), winner=winner, notes=notes
         )
-        more = {} if found.winner is None else {WINNER: winning_study(trials[found.winner], name)}
-        _files(found, name, len(trials)).write(out, RESULTS["search"], found, more)
-    if found.winner is None:
+        extra_files = (
+            {} if result.winner is None else {WINNER: winning_study(trials[result.winner], name)}
+        )
+        _files(result, name, len(trials)).write(folder, RESULTS["search"], result, extra_files)
+    if result.winner is None:
         raise QuorumError(
             "no trial has a score on validation samples; see search.md for why, and give silos "
             "validation data"
         )
-    return found
+    return result
 
 
-def _tried(
-    agreed: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds
+def _run_trial(
+    agreement: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds
 ) -> Trial:
     """Run one trial to its end, unless it has finished; one that diverges has no score."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = {"number": number, "agreement": agreed.agreement, "point": dict(point)}
+    fields = {"number": number, "agreement": agreement.agreement, "point": dict(point)}
     status = read_status(folder)
     if status and (status.state, status.code) == ("failed", DivergedError.code):
-        return Trial(**about, fault=status.reason)
+        return Trial(**fields, fault=status.reason)
     if status and status.state == "finished":
         result = load(folder)
     else:
         try:
             with status_kept(folder):
-                result = rounds(agreed, folder)
+                result = rounds(agreement, folder)
         except DivergedError as fault:
-            return Trial(**about, fault=str(fault))
-    model, when = agreed.config.method.method().card.headline
-    best = best_on_validation(result, model, when)
+            return Trial(**fields, fault=str(fault))
+    model, moment = agreement.config.method.method().card.headline
+    best = best_on_validation(result, model, moment)
     if best is None:
-        return Trial(**about, fault="no silo has a score on validation samples")
-    curve = result.curve(model, when, "validation")
+        return Trial(**fields, fault="no silo has a score on validation samples")
+    curve = result.curve(model, moment, "validation")
     scored = next(e.point for e in curve if e.round == best.round)
-    by, values = (LOSS, scored.losses) if scored.value is None else (result.metric, scored.values)
+    metric, values = (
+        (LOSS, scored.losses) if scored.value is None else (result.metric, scored.values)
+    )
     names = result.about["clients"]
-    scores = {names[i]: None if v is None else by.goodness(v) for i, v in values.items()}
-    return Trial(**about, score=best.value, best_round=best.round, silos=scores)
+    scores = {names[i]: None if v is None else metric.goodness(v) for i, v in values.items()}
+    return Trial(**fields, score=best.value, best_round=best.round, silos=scores)
 
 
-def _decided_alone(trials: Sequence[Trial], winner: int) -> Iterator[str]:
+def _single_silo_notes(trials: Sequence[Trial], winner: int) -> Iterator[str]:
     """A line for each silo without whose scores, which it reports itself, another trial would be
     the best; the mean decides all the same, as settings that ruin one silo are bad ones.
     """
     best, against = trials[winner], defaultdict[str, list[str]](list)
     for trial in trials:
         if trial.score is not None and trial.number != winner:
-            numbered = list(best.silos)
-            before, after = (
-                {i: t.silos.get(name) for i, name in enumerate(numbered)} for t in (trial, best)
+            clients = list(best.silos)
+            trial_scores, best_scores = (
+                {i: t.silos.get(name) for i, name in enumerate(clients)} for t in (trial, best)
             )
-            for client, alone in outvoted(before, after, 0.0, reported=True).items():
-                gain = "missing" if alone.gain is None else f"{alone.gain:+.3g}"
-                against[numbered[client]].append(
-                    f"{trial.number} (its gain {gain}, the others' {alone.low:+.3g} to "
-                    f"{alone.high:+.3g})"
+            for client, vote in outvoted(trial_scores, best_scores, 0.0, reported=True).items():
+                gain = "missing" if vote.gain is None else f"{vote.gain:+.3g}"
+                against[clients[client]].append(
+                    f"{trial.number} (its gain {gain}, the others' {vote.low:+.3g} to "
+                    f"{vote.high:+.3g})"
                 )
-    for silo, others in against.items():
+    for silo, outvoted_trials in against.items():
         yield (
-            f"{silo}'s scores alone make trial {winner} better than {listed(others)}; a silo "
-            "reports them itself: see that they are right before training with these settings"
+            f"{silo}'s scores alone make trial {winner} better than {listed(outvoted_trials)}; a "
+            "silo reports them itself: see that they are right before training with these settings"
         )
 
 
-def winning_study(agreed: StudyAgreement, name: str) -> str:
+def winning_study(agreement: StudyAgreement, name: str) -> str:
     """The text of a ``STUDY.toml`` for a final training with these settings and all scores."""
-    search = agreed.run_study
-    kept = {
+    search = agreement.run_study
+    shared = {
         key: getattr(search, key)
         for key in TrainingStudy.model_fields
         if key in type(search).model_fields
     }
     study = TrainingStudy(
-        **{**kept, "kind": "train", "name": f"{name[:35]}-best", "quorum": agreed.quorum}
+        **{**shared, "kind": "train", "name": f"{name[:35]}-best", "quorum": agreement.quorum}
     )
     tree = study.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return tomli_w.dumps(tree)
 
 
-def _files(found: SearchResult, name: str, total: int) -> ResultFiles:
-    metric = metric_named(found.metric)
+def _files(result: SearchResult, name: str, total: int) -> ResultFiles:
+    metric = metric_named(result.metric)
     records = [
         {"trial": t.number, **t.point, "score": t.score, "round": t.best_round, "why not": t.fault}
-        for t in found.trials
+        for t in result.trials
     ]
-    shown = of_records(records)
+    columns = of_records(records)
     notes = [
-        f"The score is {metric.heading} on the silos' validation samples. Chosen is {found.rule}."
+        f"The score is {metric.heading} on the silos' validation samples. Chosen is {result.rule}."
     ]
-    row = -1 if found.winner is None else found.winner
-    marked = frozenset((row, column) for column in range(len(shown.header)))
-    table = Table("trials", "Trials", notes, shown.header, shown.rows, shown.words, marked)
-    opening = [f"{len(found.trials)} of {total} trials. No silo reported test samples."]
+    row = -1 if result.winner is None else result.winner
+    marked = frozenset((row, column) for column in range(len(columns.header)))
+    table = Table("trials", "Trials", notes, columns.header, columns.rows, columns.words, marked)
+    opening = [f"{len(result.trials)} of {total} trials. No silo reported test samples."]
     opening += (
         []
-        if found.winner is None
-        else [f"Trial {found.winner} is the best; {WINNER} trains with its settings."]
+        if result.winner is None
+        else [f"Trial {result.winner} is the best; {WINNER} trains with its settings."]
     )
-    opening += found.notes
+    opening += result.notes
     return ResultFiles(f"Search {name}", opening, [table], records)

@@ -36,7 +36,7 @@ from pomona_federation.server import evaluation_result
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.flower_transport import FlowerTransport
 from pomona_federation.server.handshake import run_id
-from pomona_federation.server.member_registry import MemberRegistry, heavy, samples
+from pomona_federation.server.member_registry import MemberRegistry, samples, weight_notes
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.round_messages import log_admission
 from pomona_federation.server.search_study import search
@@ -65,62 +65,62 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
     os.umask(0o077)
     torch.set_num_threads(1)
     importable(kit)
-    queued = StudyQueue(kit).named(study)
-    out = queued.folder
-    consents = Consents(out)
+    queued = StudyQueue(kit).study(study)
+    folder = queued.folder
+    consents = Consents(folder)
     with (
         logging_to(kit / "run" / "logs" / SERVER),
-        locked(out / FOLDER),
-        writing(out),
-        status_kept(out),
+        locked(folder / FOLDER),
+        writing(folder),
+        status_kept(folder),
     ):
-        agreed = queued.agreed(Federation.load(kit / "federation.toml"), kit)
+        agreement = queued.agreement(Federation.load(kit / "federation.toml"), kit)
 
-        def rounds(terms: StudyAgreement, folder: Path) -> Result:
-            return _rounds(terms, kit / "run", folder, bus, pause, consents)
+        def rounds(terms: StudyAgreement, out: Path) -> Result:
+            return _run_rounds(terms, kit / "run", out, bus, pause, consents)
 
-        match agreed.study:
+        match agreement.study:
             case SurveyStudy():
-                conduct(agreed, kit / "run", out, bus, pause)
+                conduct(agreement, kit / "run", folder, bus, pause)
             case SearchStudy():
-                search(agreed, queued.name, out, rounds)
+                search(agreement, queued.name, folder, rounds)
             case EvaluationStudy():
-                result = rounds(agreed, out)
+                result = rounds(agreement, folder)
                 names = [entry.name for entry in entries(kit) if not entry.revoked]
-                evaluation_result.write(agreed, result, names, sorted(consents.declined), out)
+                evaluation_result.write(agreement, result, names, sorted(consents.declined), folder)
             case TrainingStudy():
-                rounds(agreed, out)
+                rounds(agreement, folder)
 
 
-def _rounds(
-    agreed: StudyAgreement,
+def _run_rounds(
+    agreement: StudyAgreement,
     kit_run: Path,
-    out: Path,
+    folder: Path,
     bus: MessageBus,
     pause: float,
     consents: Consents,
 ) -> Result:
-    """Run all rounds of one agreement, in the folder ``out``.
+    """Run all rounds of one agreement, in the folder ``folder``.
 
     ``kit_run`` is the server's ``run/``, shared by all studies; silos that have declined are not
     waited for.
     """
-    config, scenario = agreed.config, without_data(agreed)
-    stamp = {"schema": checkpoint.SCHEMA, "agreement": agreed.agreement}
-    point = resume_point(out, stamp)
-    write_status(out, Status(state="running", round=point.number))
+    config, scenario = agreement.config, without_data(agreement)
+    stamp = {"schema": checkpoint.SCHEMA, "agreement": agreement.agreement}
+    point = resume_point(folder, stamp)
+    write_status(folder, Status(state="running", round=point.number))
     with (
         Audit(kit_run / "audit.jsonl") as audit,
-        RunRecord(out, config.tree(), point.valid_to) as record,
+        RunRecord(folder, config.tree(), point.valid_to) as record,
     ):
         method = config.method.method()
-        federation, share = agreed.federation, agreed.largest_share
-        members = None if agreed.own else MemberRegistry(kit_run, federation, share=share)
-        registry = MemberRegistry(out, federation, members=members, share=share)
+        federation, share = agreement.federation, agreement.largest_share
+        members = None if agreement.own else MemberRegistry(kit_run, federation, share=share)
+        registry = MemberRegistry(folder, federation, members=members, share=share)
         transport = FlowerTransport(
-            agreed,
+            agreement,
             kit_run,
-            run_id(out),
+            run_id(folder),
             method.server,
             registry,
             bus,
@@ -129,30 +129,39 @@ def _rounds(
             declined=lambda: consents.declined,
             width=max((p.stop for p in scenario.initial.parameters), default=0),
         )
-        status = ServerStatusFile(out, transport, audit, record, consents)
+        status = ServerStatusFile(folder, transport, audit, record, consents)
         for note in point.notes:
             status.on_note(note)
-        about = {} if agreed.own else {"study": agreed.study.name}
-        about |= {} if agreed.trial is None else {"trial": f"{agreed.trial:03d}"}
+        fields = {} if agreement.own else {"study": agreement.study.name}
+        fields |= {} if agreement.trial is None else {"trial": f"{agreement.trial:03d}"}
         audit.write(
-            "start", round=point.number, agreement=agreed.agreement, run=transport.run, **about
+            "start", round=point.number, agreement=agreement.agreement, run=transport.run, **fields
         )
         transport.exchange.gather(consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
-        registry = MemberRegistry(out, federation, transport.greet, members, share)
+        registry = MemberRegistry(folder, federation, transport.greet, members, share)
         if not point.resume_from:
-            _open(record, agreed, scenario, registry)
+            _write_start(record, agreement, scenario, registry)
         resume_from = point.resume_from and checkpoint.in_files(
             point.resume_from, transport.scratch
         )
-        checkpoints = Checkpointing(out, 1, stamp, resume_from)
+        checkpoints = Checkpointing(folder, 1, stamp, resume_from)
         began = time()
         initial = scenario.initial.in_files(transport.scratch)
-        parts = (config, method.server, registry, initial, transport, record, status, checkpoints)
+        components = (
+            config,
+            method.server,
+            registry,
+            initial,
+            transport,
+            record,
+            status,
+            checkpoints,
+        )
         metric = scenario.choice.metric
         loop = Loop(
-            *parts,
-            quorum=agreed.quorum,
+            *components,
+            quorum=agreement.quorum,
             metric=metric,
             on_admission=status.on_admission,
             client_name=status.client_name,
@@ -169,17 +178,17 @@ class ServerStatusFile(NullCallback):
     audit log.
     """
 
-    out: Path
+    folder: Path
     transport: FlowerTransport
     audit: Audit
     record: RunRecord
     consents: Consents
-    _heavy: Sequence[str] = ()
+    _weight_notes: Sequence[str] = ()
     _quarantined: frozenset[int] = frozenset()
     _live: LiveStatus = field(init=False)
 
     def __post_init__(self) -> None:
-        self._live = read_status_file(LiveStatus, self.out / LIVE)
+        self._live = read_status_file(LiveStatus, self.folder / LIVE)
 
     def on_run_begin(self) -> None:
         """Record that the connected silos have reported their sizes."""
@@ -216,7 +225,7 @@ class ServerStatusFile(NullCallback):
         records = {name: last for name, last in self._live.unused.items() if name in names}
         records |= self.transport.exchange.handshake.turned_away | dict(unused)
         self._live = self._live.model_copy(update={"unused": records, **news})
-        write_json(self.out / LIVE, self._live)
+        write_json(self.folder / LIVE, self._live)
 
     def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:  # noqa: ARG002
         """Write the status of a committed round, and why silos that were not asked were not.
@@ -231,9 +240,9 @@ class ServerStatusFile(NullCallback):
         present = [entries[i].name for i in row.cohort]
         absent = [e.name for e in entries if e.name not in present and not e.revoked]
         unused = {name: u for name, u in self.transport.unused.items() if name in absent}
-        for place, entry in enumerate(entries):
+        for client, entry in enumerate(entries):
             if entry.name in absent and entry.name not in unused:
-                unused[entry.name] = self._unasked(place, row.round)
+                unused[entry.name] = self._unasked(client, row.round)
                 self.audit.write(UNUSED, **unused[entry.name].fields)
         self._show(
             unused,
@@ -250,11 +259,11 @@ class ServerStatusFile(NullCallback):
             logger.warning("%s was not used: %s; %s", last.silo, last.sentence, last.remedy)
         require_undrained(self.transport.kit_run)
 
-    def _unasked(self, place: int, number: int) -> UnusedUplink:
+    def _unasked(self, client: int, number: int) -> UnusedUplink:
         """Why a member was not asked in a round."""
-        entry, decisions = self.transport.registry.entries[place], self.consents.decisions
+        entry, decisions = self.transport.registry.entries[client], self.consents.decisions
         decision = decisions.get(entry.name)
-        if place in self._quarantined:
+        if client in self._quarantined:
             reason = Reason.QUARANTINE
         elif decision and not decision.accepted:
             reason = Reason.DECLINED
@@ -263,35 +272,35 @@ class ServerStatusFile(NullCallback):
         elif entry.joined is not None and entry.joined <= number:
             reason = Reason.NOT_DRAWN
         else:
-            return self.transport.exchange.away(entry.name, number)
+            return self.transport.exchange.absence(entry.name, number)
         return UnusedUplink(silo=entry.name, round=number, reason=reason)
 
     def _weigh(self) -> None:
         """Record silos with too much weight, whenever that changes."""
         registry = self.transport.registry
-        lines = heavy(samples(registry.entries), registry.share)
-        for line in lines if lines != self._heavy else ():
+        lines = weight_notes(samples(registry.entries), registry.share)
+        for line in lines if lines != self._weight_notes else ():
             self.on_note(line)
-        self._heavy = lines
+        self._weight_notes = lines
 
 
-def _open(
-    record: RunRecord, agreed: StudyAgreement, scenario: Scenario, registry: MemberRegistry
+def _write_start(
+    record: RunRecord, agreement: StudyAgreement, scenario: Scenario, registry: MemberRegistry
 ) -> None:
     """Write the start event; what a server cannot know is null."""
-    config, about = agreed.config, scenario.about()
+    config, description = agreement.config, scenario.about()
     names = [e.name for e in registry.entries]
-    about["clients"] = [
+    description["clients"] = [
         *names,
-        *(f"place {i}" for i in range(len(names), agreed.federation.places)),
+        *(f"place {i}" for i in range(len(names), agreement.federation.places)),
     ]
-    about["sizes"] = {
+    description["sizes"] = {
         "train": [
             *(e.size or 0 for e in registry.entries),
-            *[0] * (agreed.federation.places - len(names)),
+            *[0] * (agreement.federation.places - len(names)),
         ]
     }
-    about["label_counts"] = None
+    description["label_counts"] = None
     assert record.folder
     (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")
-    open_record(record, scenario, about)
+    open_record(record, scenario, description)

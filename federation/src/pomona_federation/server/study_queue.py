@@ -75,14 +75,14 @@ def completed(
             f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which leaves silos "
             "no models"
         )
-    joined = {
-        entry.name: place
-        for place, entry in enumerate(entries(kit, None if source.own else folder))
+    clients = {
+        entry.name: client
+        for client, entry in enumerate(entries(kit, None if source.own else folder))
         if entry.joined is not None and not entry.revoked
     }
-    if not joined:
+    if not clients:
         raise ConfigError(f"no silo has a model of {study.evaluate.of} yet; let it run first")
-    terms = study.evaluate.model_copy(update={"agreement": source.agreement, "models": joined})
+    terms = study.evaluate.model_copy(update={"agreement": source.agreement, "models": clients})
     run: Tree = {key: trained.run[key] for key in JUDGING if key in trained.run} | study.run
     changes = {"evaluate": terms, "run": run, "task": study.task or trained.task}
     return study.model_copy(update=changes)
@@ -95,7 +95,7 @@ DRAIN = "drain"  # file in run/: while it is there, no round and no study begins
 State = Literal[
     "proposed", "queued", "running", "finished", "interrupted", "failed", "declined", "aborted"
 ]
-OVER: frozenset[State] = frozenset({"finished", "failed", "declined", "aborted"})
+FINAL_STATES: frozenset[State] = frozenset({"finished", "failed", "declined", "aborted"})
 
 
 class SubmittedStudy(Settings):
@@ -118,21 +118,21 @@ class QueuedStudy:
     Attributes:
         name: ``KIT`` for the one that the kit came with.
         folder: of its run.
-        known: the submitted study; None for the kit's own, which a silo accepts by starting.
+        submission: the submitted study; None for the kit's own, which a silo accepts by starting.
     """
 
     name: str
     folder: Path
-    known: SubmittedStudy | None = None
+    submission: SubmittedStudy | None = None
 
     @property
     def at_work(self) -> Path:
         """The folder of the current or last rounds: for a search, its newest trial's."""
         return max((self.folder / TRIALS).glob("[0-9][0-9][0-9]"), default=self.folder)
 
-    def agreed(self, federation: Federation, kit: Path) -> StudyAgreement:
+    def agreement(self, federation: Federation, kit: Path) -> StudyAgreement:
         """The agreement on this study; first weights come from the kit's folder ``weights``."""
-        study = self.known.study.placed(kit) if self.known else federation.study
+        study = self.submission.study.placed(kit) if self.submission else federation.study
         assert study, "only a kit's own study has no file"
         return federation.under(study)
 
@@ -156,28 +156,28 @@ class StudyQueue:
     @property
     def all(self) -> list[QueuedStudy]:
         """All studies, in order. Raises StorageError for a file that cannot be read."""
-        own = [QueuedStudy(KIT, self.kit / "run")] if self.federation.study else []
-        return [*own, *self._submitted()]
+        initial = [QueuedStudy(KIT, self.kit / "run")] if self.federation.study else []
+        return [*initial, *self._submitted()]
 
-    def named(self, name: str) -> QueuedStudy:
+    def study(self, name: str) -> QueuedStudy:
         """A study by name. Raises ConfigError."""
-        known = {study.name: study for study in self.all}
-        if name not in known:
+        studies = {study.name: study for study in self.all}
+        if name not in studies:
             if name == KIT:
                 raise ConfigError(
                     "this federation's kit came with no study; name one of `pomona server study "
                     "list`"
                 )
-            raise ConfigError(f"no study {name!r}; {near(name, sorted(known))}")
-        return known[name]
+            raise ConfigError(f"no study {name!r}; {near(name, sorted(studies))}")
+        return studies[name]
 
     def state(self, study: QueuedStudy) -> State:
         """The state of a study; "running" may be left over from a killed server."""
-        if study.known and study.known.aborted:
+        if study.submission and study.submission.aborted:
             return "aborted"
-        if said := read_status(study.folder):
-            return said.state
-        return "queued" if study.known is None else self._decided(study, study.known)
+        if status := read_status(study.folder):
+            return status.state
+        return "queued" if study.submission is None else self._decided(study, study.submission)
 
     def next(self) -> QueuedStudy | None:
         """The study to run now: the first that is neither finished nor undecided; a started one
@@ -186,29 +186,31 @@ class StudyQueue:
         if draining(self.kit / "run"):
             return None
         states = [(study, self.state(study)) for study in self.all]
-        begun = [study for study, state in states if state in {"running", "interrupted"}]
-        return next(iter([*begun, *(study for study, state in states if state == "queued")]), None)
+        started = [study for study, state in states if state in {"running", "interrupted"}]
+        return next(
+            iter([*started, *(study for study, state in states if state == "queued")]), None
+        )
 
     @property
     def current(self) -> QueuedStudy | None:
         """The running study; else the one that ran last, or is first in line; None without any."""
-        known = self.all
+        studies = self.all
         ran = [
-            (said.state == "running", said.time, k)
-            for k, s in enumerate(known)
-            if (said := read_status(s.folder))
+            (status.state == "running", status.time, k)
+            for k, s in enumerate(studies)
+            if (status := read_status(s.folder))
         ]
-        return known[max(ran)[2]] if ran else next(iter(known), None)
+        return studies[max(ran)[2]] if ran else next(iter(studies), None)
 
     @property
-    def begun(self) -> bool:
+    def has_run(self) -> bool:
         """Whether any study has ever run."""
         return any(read_status(study.folder) for study in self.all)
 
     @property
     def open(self) -> list[QueuedStudy]:
         """The unfinished studies."""
-        return [study for study in self.all if self.state(study) not in OVER]
+        return [study for study in self.all if self.state(study) not in FINAL_STATES]
 
     @property
     def declined(self) -> frozenset[str]:
@@ -223,26 +225,26 @@ class StudyQueue:
         Raises ConfigError, StorageError, or LockedError during another's.
         """
         with locked(self.kit / "run" / STUDIES):
-            return self._taken(path, read_study(path))
+            return self._add(path, read_study(path))
 
-    def _taken(self, path: Path, study: Study) -> SubmittedStudy:
+    def _add(self, path: Path, study: Study) -> SubmittedStudy:
         # SuperLink and supervisors read the queue, and have no use for PyTorch: 250 MB, and seconds
         from pomona_federation.agreed_scenario import require_possible
 
-        federation, taken = self.federation, self.all
+        federation, studies = self.federation, self.all
         with named_file(path):
             study = self._completed(study)
-            if study.name in {other.name for other in taken}:
+            if study.name in {s.name for s in studies}:
                 raise ConfigError(
                     f"there is a study {study.name!r} already; give this one another name"
                 )
-        number = 1 + max((other.known.number for other in taken if other.known), default=0)
-        agreed = federation.under(study)
+        number = 1 + max((s.submission.number for s in studies if s.submission), default=0)
+        agreement = federation.under(study)
         with named_file(path):
-            require_possible(agreed)
-            if agreed.quorum > (count := len(self.members)):
+            require_possible(agreement)
+            if agreement.quorum > (count := len(self.members)):
                 raise ConfigError(
-                    f"a round needs {agreed.quorum} silos, and there are {count} members: add "
+                    f"a round needs {agreement.quorum} silos, and there are {count} members: add "
                     "silos first, or lower quorum or secure_aggregation.minimum"
                 )
             if len(study.text.encode()) > LONGEST:
@@ -250,96 +252,100 @@ class StudyQueue:
                     f"more than {LONGEST} bytes, which no silo reads; shorten classes or words"
                 )
         if study.weights and not isinstance(study, SurveyStudy):
-            study = self._keep_weights(study, study.weights, str(agreed.config.model.init_sha256))
-        known = SubmittedStudy(
-            number=number, submitted=time.time(), agreement=agreed.agreement, study=study
+            study = self._keep_weights(
+                study, study.weights, str(agreement.config.model.init_sha256)
+            )
+        submission = SubmittedStudy(
+            number=number, submitted=time.time(), agreement=agreement.agreement, study=study
         )
-        self._audited("proposed", known.study.name)
-        self._write(known)
-        return known
+        self._audit("proposed", submission.study.name)
+        self._write(submission)
+        return submission
 
     def _completed(self, study: Study) -> Study:
         """The study completed with data of the study that it refers to. Raises ConfigError."""
         if not isinstance(study, EvaluationStudy) or study.evaluate.of is None:
             return study
-        judged = self.named(study.evaluate.of)
-        return completed(study, judged.agreed(self.federation, self.kit), self.kit, judged.folder)
+        evaluated = self.study(study.evaluate.of)
+        return completed(
+            study, evaluated.agreement(self.federation, self.kit), self.kit, evaluated.folder
+        )
 
-    def _keep_weights(self, study: RunStudy, given: Path, sha256: str) -> RunStudy:
+    def _keep_weights(self, study: RunStudy, source: Path, sha256: str) -> RunStudy:
         """Copy first weights into the kit; the study then names them by their hash.
 
         Raises StorageError.
         """
         try:
-            place = weights_file(self.kit, sha256)
-            with opened(given) as file:
-                publish(place, blocks(file), f".{place.stem}")
+            target = weights_file(self.kit, sha256)
+            with opened(source) as file:
+                publish(target, blocks(file), f".{target.stem}")
         except OSError as fault:
             raise StorageError(
-                f"{given} cannot be copied into the kit ({fault.strerror}); make room"
+                f"{source} cannot be copied into the kit ({fault.strerror}); make room"
             ) from None
         return study.with_weights(None, sha256)
 
-    def drain(self, on: bool) -> None:
+    def drain(self, enabled: bool) -> None:
         """Let no further round and no study begin, or let them begin again. Raises StorageError."""
         run = self.kit / "run"
-        if on == draining(run):
+        if enabled == draining(run):
             return
         with writing(run):
-            write_line(run, "drained" if on else "undrained")
-            (run / DRAIN).touch(mode=0o600) if on else (run / DRAIN).unlink()
+            write_line(run, "drained" if enabled else "undrained")
+            (run / DRAIN).touch(mode=0o600) if enabled else (run / DRAIN).unlink()
 
     def abort(self, name: str) -> None:
         """Keep a study from running, or stop it.
 
         Raises ConfigError for a finished study or one without a name.
         """
-        study = self.named(name)
-        if not study.known:
+        study = self.study(name)
+        if not study.submission:
             raise ConfigError(
                 "the kit's own study ends with `pomona server stop`; name one that was submitted"
             )
-        if (state := self.state(study)) in OVER:
+        if (state := self.state(study)) in FINAL_STATES:
             raise ConfigError(f"study {name!r} is {state} already; nothing to abort")
-        self._audited("aborted", name)
-        self._write(study.known.model_copy(update={"aborted": True}))
+        self._audit("aborted", name)
+        self._write(study.submission.model_copy(update={"aborted": True}))
 
-    def begin(self, name: str) -> tuple[str, ...]:
+    def start(self, name: str) -> tuple[str, ...]:
         """Start a study with the silos that have accepted, without waiting for the rest.
 
         Returns the undecided.
 
         Raises ConfigError if it is not waiting for decisions, or too few have accepted.
         """
-        study = self.named(name)
-        if not study.known or self.state(study) != "proposed":
+        study = self.study(name)
+        if not study.submission or self.state(study) != "proposed":
             raise ConfigError(
                 f"study {study.name} is {self.state(study)}; only a study that waits for "
                 "decisions can be begun"
             )
         accepted, declined = self._decisions(study)
-        if len(accepted) < (quorum := study.agreed(self.federation, self.kit).quorum):
+        if len(accepted) < (quorum := study.agreement(self.federation, self.kit).quorum):
             raise ConfigError(
                 f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; "
                 "wait for more silos"
             )
-        self._audited("begun", name)
-        self._write(study.known.model_copy(update={"begun": True}))
+        self._audit("begun", name)
+        self._write(study.submission.model_copy(update={"begun": True}))
         return tuple(sorted(self.members - accepted - declined))
 
     def resume(self, name: str) -> None:
         """Put an aborted or failed study back into the queue, from its last committed round."""
-        study = self.named(name)
+        study = self.study(name)
         if (state := self.state(study)) not in {"aborted", "failed"}:
             raise ConfigError(
                 f"study {name!r} is {state}; only a study that failed or was aborted can be resumed"
             )
-        self._audited("resumed", name)
-        if study.known:
-            self._write(study.known.model_copy(update={"aborted": False}))
-        if (said := read_status(study.folder)) and said.state == "failed":
+        self._audit("resumed", name)
+        if study.submission:
+            self._write(study.submission.model_copy(update={"aborted": False}))
+        if (status := read_status(study.folder)) and status.state == "failed":
             update = {"state": "interrupted", "code": STOPPED}
-            write_status(study.folder, said.model_copy(update=update))
+            write_status(study.folder, status.model_copy(update=update))
 
     def readmit(self, silo: str, name: str | None = None) -> tuple[str, int]:
         """Take a silo again in a begun study that continues from a round which its backup lacks.
@@ -355,77 +361,82 @@ class StudyQueue:
             ConfigError: no such study or silo, the silo has no round in it, or the study's method
                 keeps in the server what a silo's lost rounds have changed.
         """
-        study = self.named(name) if name else self.current
+        study = self.study(name) if name else self.current
         if study is None or not (study.at_work / ROSTER).exists():
             raise ConfigError("no such study has begun; a silo joins a new one by itself")
-        agreed = study.agreed(self.federation, self.kit)
-        if not agreed.survey and (sums := agreed.config.method.method().server.mirrors):
+        agreement = study.agreement(self.federation, self.kit)
+        if not agreement.survey and (sums := agreement.config.method.method().server.mirrors):
             raise ConfigError(
                 f"study {study.name}: the server's {sums} count rounds that {silo} has lost and "
                 "would count them twice; it sits the study out, and takes part in the next"
             )
-        own = None if agreed.own else MemberRegistry(self.kit / "run", self.federation)
-        registry = MemberRegistry(study.at_work, self.federation, members=own)
-        again = registry.readmit(
-            silo, lambda number: self._audited("readmitted", study.name, silo=silo, round=number)
+        members = None if agreement.own else MemberRegistry(self.kit / "run", self.federation)
+        registry = MemberRegistry(study.at_work, self.federation, members=members)
+        first_round = registry.readmit(
+            silo, lambda number: self._audit("readmitted", study.name, silo=silo, round=number)
         )
-        return study.name, again
+        return study.name, first_round
 
-    def _decided(self, study: QueuedStudy, known: SubmittedStudy) -> State:
+    def _decided(self, study: QueuedStudy, submission: SubmittedStudy) -> State:
         """Whether all members have accepted, or enough of them by the deadline."""
         accepted, declined = self._decisions(study)
-        quorum = study.agreed(self.federation, self.kit).quorum
+        quorum = study.agreement(self.federation, self.kit).quorum
         if len(self.members - declined) < quorum:
             return "declined"
         return (
             "queued"
-            if len(accepted) >= quorum and (_late(known) or accepted | declined == self.members)
+            if len(accepted) >= quorum
+            and (_is_due(submission) or accepted | declined == self.members)
             else "proposed"
         )
 
-    def short_of(self, study: QueuedStudy) -> str:
+    def missing_acceptances(self, study: QueuedStudy) -> str:
         """Why a study has not begun although the silos' time to decide is over; else ""."""
-        if not study.known or not _late(study.known) or self.state(study) != "proposed":
+        if not study.submission or not _is_due(study.submission) or self.state(study) != "proposed":
             return ""
         accepted, _ = self._decisions(study)
-        quorum = study.agreed(self.federation, self.kit).quorum
+        quorum = study.agreement(self.federation, self.kit).quorum
         return f"time to decide is over, and {len(accepted)} of {quorum} needed have accepted"
 
     def _decisions(self, study: QueuedStudy) -> tuple[frozenset[str], frozenset[str]]:
         """The members that have accepted a study, and those that have declined it."""
-        said = Consents(study.folder).decisions
-        accepted = frozenset(silo for silo in self.members & said.keys() if said[silo].accepted)
-        return accepted, (self.members & said.keys()) - accepted
+        decisions = Consents(study.folder).decisions
+        accepted = frozenset(
+            silo for silo in self.members & decisions.keys() if decisions[silo].accepted
+        )
+        return accepted, (self.members & decisions.keys()) - accepted
 
     def _submitted(self) -> Sequence[QueuedStudy]:
-        return sorted(self._found(), key=lambda study: study.known.number if study.known else 0)
+        return sorted(
+            self._read_all(), key=lambda study: study.submission.number if study.submission else 0
+        )
 
-    def _found(self) -> Iterator[QueuedStudy]:
-        home = self.kit / "run" / STUDIES
-        for folder in home.iterdir() if home.is_dir() else ():
+    def _read_all(self) -> Iterator[QueuedStudy]:
+        studies = self.kit / "run" / STUDIES
+        for folder in studies.iterdir() if studies.is_dir() else ():
             try:
                 written = (folder / SUBMITTED).stat().st_mtime_ns
             except (FileNotFoundError, NotADirectoryError):
                 continue  # a kill fell between the folder and its file; or an unrelated file
-            known = _read(folder / SUBMITTED, written)
-            if known is None:
+            submission = _read(folder / SUBMITTED, written)
+            if submission is None:
                 continue
-            if known.study.name != folder.name:
+            if submission.study.name != folder.name:
                 raise StorageError(
-                    f"{folder / SUBMITTED} is of study {known.study.name!r}; restore it from a "
-                    "backup"
+                    f"{folder / SUBMITTED} is of study {submission.study.name!r}; restore it from "
+                    "a backup"
                 )
-            yield QueuedStudy(folder.name, folder, known)
+            yield QueuedStudy(folder.name, folder, submission)
 
-    def _audited(self, event: str, name: str, **about: object) -> None:
+    def _audit(self, event: str, name: str, **fields: object) -> None:
         """Record what the operator, or a start of the server, does to a study, before it counts."""
-        write_line(self.kit / "run", event, study=name, **about)
+        write_line(self.kit / "run", event, study=name, **fields)
 
-    def _write(self, known: SubmittedStudy) -> None:
-        folder = self.kit / "run" / STUDIES / known.study.name
+    def _write(self, submission: SubmittedStudy) -> None:
+        folder = self.kit / "run" / STUDIES / submission.study.name
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_json(folder / SUBMITTED, known)
+            write_json(folder / SUBMITTED, submission)
         except OSError as fault:
             raise StorageError(
                 f"{folder} cannot be written ({fault.strerror}); make room"
@@ -440,6 +451,6 @@ def _read(path: Path, written: int) -> SubmittedStudy | None:
     return read_json(SubmittedStudy, path)
 
 
-def _late(known: SubmittedStudy) -> bool:
+def _is_due(submission: SubmittedStudy) -> bool:
     """Whether a study starts without those that have not decided."""
-    return known.begun or time.time() >= known.submitted + known.study.decide
+    return submission.begun or time.time() >= submission.submitted + submission.study.decide

@@ -29,7 +29,7 @@ from pomona_federation.messages.message_bodies import (
 from pomona_federation.server import contacts
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry
-from pomona_federation.server.study_queue import OVER, QueuedStudy, StudyQueue
+from pomona_federation.server.study_queue import FINAL_STATES, QueuedStudy, StudyQueue
 from pomona_federation.study import RESULTS
 
 Row = dict[str, Any]
@@ -41,17 +41,17 @@ def overview(kit: Path) -> list[Row]:
     return [_row(queue, study) for study in queue.all]
 
 
-def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
+def result_text(kit: Path, name: str, suffix: Literal["json", "md"]) -> str:
     """The text of a study's result file. Raises ConfigError if it has none, or none yet."""
     queue = StudyQueue(kit)
-    study = queue.named(name)
-    kind = study.known.study.kind if study.known else "train"
-    if kind not in RESULTS:
+    study = queue.study(name)
+    study_kind = study.submission.study.kind if study.submission else "train"
+    if study_kind not in RESULTS:
         raise ConfigError(
-            f"study {study.name} is of kind {kind}, whose results are models: `pomona report` "
-            "shows them"
+            f"study {study.name} is of kind {study_kind}, whose results are models: `pomona "
+            "report` shows them"
         )
-    path = study.folder / f"{RESULTS[kind]}.{form}"
+    path = study.folder / f"{RESULTS[study_kind]}.{suffix}"
     try:
         return text(path)
     except FileNotFoundError:
@@ -61,23 +61,25 @@ def result_of(kit: Path, name: str, form: Literal["json", "md"]) -> str:
 
 
 def _row(queue: StudyQueue, study: QueuedStudy) -> Row:
-    known, decided = study.known, Consents(study.folder).decisions
-    about = {"study": study.name, "hash": "", "kind": "train"}
-    if known:
-        about |= {"hash": known.agreement[:16], "kind": known.study.kind}
+    submission, decisions = study.submission, Consents(study.folder).decisions
+    fields = {"study": study.name, "hash": "", "kind": "train"}
+    if submission:
+        fields |= {"hash": submission.agreement[:16], "kind": submission.study.kind}
     return {
-        **about,
+        **fields,
         "state": queue.state(study),
         "round": getattr(read_status(study.at_work), "round", 0),
-        "accepted": ", ".join(sorted(name for name, taken in decided.items() if taken.accepted)),
-        "declined": ", ".join(
-            sorted(name for name, taken in decided.items() if not taken.accepted)
+        "accepted": ", ".join(
+            sorted(name for name, decision in decisions.items() if decision.accepted)
         ),
-        "undecided": ", ".join(sorted(queue.members - decided.keys())) if known else "",
-        "submitted": f"{datetime.fromtimestamp(known.submitted, UTC):%Y-%m-%d %H:%M}Z"
-        if known
+        "declined": ", ".join(
+            sorted(name for name, decision in decisions.items() if not decision.accepted)
+        ),
+        "undecided": ", ".join(sorted(queue.members - decisions.keys())) if submission else "",
+        "submitted": f"{datetime.fromtimestamp(submission.submitted, UTC):%Y-%m-%d %H:%M}Z"
+        if submission
         else "",
-        "why": getattr(read_status(study.folder), "reason", "") or queue.short_of(study),
+        "why": getattr(read_status(study.folder), "reason", "") or queue.missing_acceptances(study),
     }
 
 
@@ -91,20 +93,20 @@ class StudyRequests:
 
     kit: Path
 
-    def answer(self, who: str, path: str, body: bytes) -> Response:
+    def answer(self, member: str, path: str, body: bytes) -> Response:
         """Answer one request with an HTTP status and text.
 
         Args:
-            who: the member whose key signed the request's head; "" in a federation without keys.
+            member: the member whose key signed the request's head; "" in a federation without keys.
             path: of the request.
             body: of the request.
         """
         try:
             if path == STUDY_VERSIONS:
-                return self._compared(who, body)
+                return self._exchange_versions(member, body)
             if path != STUDIES:
                 return self._text(path.removeprefix(f"{STUDIES}/"))
-            return self._visited(who, body)
+            return self._visit(member, body)
         except ProtocolError as fault:
             return 400, f"{fault}\n".encode()
         except (PomonaError, OSError):
@@ -112,31 +114,33 @@ class StudyRequests:
 
     def _text(self, agreement: str) -> Response:
         for study in self._open():
-            if study.known and study.known.agreement == agreement:
-                return 200, study.known.study.text.encode()
+            if study.submission and study.submission.agreement == agreement:
+                return 200, study.submission.study.text.encode()
         return 404, b"no such study\n"
 
-    def _compared(self, who: str, body: bytes) -> Response:
+    def _exchange_versions(self, member: str, body: bytes) -> Response:
         """Note a silo's installed versions, and return the server's."""
-        said = _read(SiloVersions, body)
-        _require_own(who, said.silo)
+        message = _read(SiloVersions, body)
+        _require_sender(member, message.silo)
         registry = MemberRegistry(self.kit / "run", StudyQueue(self.kit).federation)
-        _member(registry, said.silo)
-        versions.note(self.kit / "run", said.silo, said.versions)
+        _member(registry, message.silo)
+        versions.note(self.kit / "run", message.silo, message.versions)
         return 200, versions.own().model_dump_json().encode()
 
-    def _visited(self, who: str, body: bytes) -> Response:
+    def _visit(self, member: str, body: bytes) -> Response:
         visit = _read(StudyVisit, body)
-        _require_own(who, visit.silo)
+        _require_sender(member, visit.silo)
         # of a silo with a key the gate hears its node
-        if not who and visit.silo in StudyQueue(self.kit).members:
-            contacts.note(self.kit / "run", visit.silo)
+        if not member and visit.silo in StudyQueue(self.kit).members:
+            contacts.record(self.kit / "run", visit.silo)
         if visit.decisions:
-            self._note(visit.silo, visit.decisions)
-        known = [study.known.agreement for study in self._open() if study.known]
-        return 200, OpenStudies(studies=tuple(known[:MOST_DECISIONS])).model_dump_json().encode()
+            self._record(visit.silo, visit.decisions)
+        agreements = [study.submission.agreement for study in self._open() if study.submission]
+        return 200, OpenStudies(
+            studies=tuple(agreements[:MOST_DECISIONS])
+        ).model_dump_json().encode()
 
-    def _note(self, silo: str, decisions: Sequence[TakenDecision]) -> None:
+    def _record(self, silo: str, decisions: Sequence[TakenDecision]) -> None:
         """Record a silo's last decision on each study of the queue, after verifying its signature.
 
         Decisions on finished studies are recorded too: a study may be resumed, and the silo sends
@@ -144,50 +148,54 @@ class StudyRequests:
         """
         queue = StudyQueue(self.kit)
         registry = MemberRegistry(self.kit / "run", queue.federation)
-        place = _member(registry, silo)
-        if registry.entries[place].revoked or any(
-            taken.decision.silo != silo for taken in decisions
+        client = _member(registry, silo)
+        if registry.entries[client].revoked or any(
+            signed.decision.silo != silo for signed in decisions
         ):
             raise ProtocolError("a decision in another silo's name, or of one that was revoked")
-        last = {taken.decision.study: taken for taken in decisions}
+        last = {signed.decision.study: signed for signed in decisions}
         for study in queue.all:
-            if not study.known or study.known.agreement not in last:
+            if not study.submission or study.submission.agreement not in last:
                 continue
-            said, signature = (
-                last[study.known.agreement].decision,
-                last[study.known.agreement].signature,
+            decision, signature = (
+                last[study.submission.agreement].decision,
+                last[study.submission.agreement].signature,
             )
-            registry.require_signed(place, said.kind, said.statement, signature)
+            registry.require_signed(client, decision.kind, decision.statement, signature)
             consents = Consents(study.folder)
-            if consents.news(said):
+            if consents.is_new(decision):
                 write_line(
                     self.kit / "run",
-                    "accepted" if said.accepted else "declined",
+                    "accepted" if decision.accepted else "declined",
                     silo=silo,
                     study=study.name,
                 )
-                consents.note(said, signature)
+                consents.record(decision, signature)
 
     def _open(self) -> list[QueuedStudy]:
         queue = StudyQueue(self.kit)
-        return [study for study in queue.all if study.known and queue.state(study) not in OVER]
+        return [
+            study
+            for study in queue.all
+            if study.submission and queue.state(study) not in FINAL_STATES
+        ]
 
 
-def _read(kind: type[T], body: bytes) -> T:
-    tree = parse(body, lambda why: ProtocolError(f"a visit cannot be read: {why}"))
+def _read(model: type[T], body: bytes) -> T:
+    tree = parse(body, lambda reason: ProtocolError(f"a visit cannot be read: {reason}"))
     try:
-        return kind.model_validate(tree)
+        return model.model_validate(tree)
     except ValidationError as fault:
         raise ProtocolError(f"a visit cannot be read ({first(fault)})") from None
 
 
-def _require_own(who: str, silo: str) -> None:
-    if who not in {"", silo}:
+def _require_sender(member: str, silo: str) -> None:
+    if member not in {"", silo}:
         raise ProtocolError("a visit in another silo's name")
 
 
 def _member(registry: MemberRegistry, silo: str) -> int:
     try:
-        return registry.place(silo)
+        return registry.client_id(silo)
     except ConfigError:
         raise ProtocolError("no member has this name") from None

@@ -28,27 +28,27 @@ class ResultFiles:
     records: Sequence[Mapping[str, Any]]
 
     def write(
-        self, out: Path, name: str, whole: Settings, more: Mapping[str, str] | None = None
+        self, folder: Path, name: str, result: Settings, extra: Mapping[str, str] | None = None
     ) -> Path:
         """Write ``NAME.json``, ``.csv``, ``.md``, and last ``.html``, whose path is returned.
 
         Raises StorageError.
 
         Args:
-            out: the study's folder.
+            folder: the study's folder.
             name: of the files, without suffix.
-            whole: the complete result.
-            more: further texts by file name.
+            result: the complete result.
+            extra: further texts by file name.
         """
-        texts = {f"{name}.json": json.dumps(whole.model_dump(mode="json"), indent=1) + "\n"} | dict(
-            more or {}
-        )
+        texts = {
+            f"{name}.json": json.dumps(result.model_dump(mode="json"), indent=1) + "\n"
+        } | dict(extra or {})
         texts |= {f"{name}.csv": csv_text(self.records)} if self.records else {}
         escaped = (line.translate(MARKDOWN) for line in self.opening)
         texts[f"{name}.md"] = (
             "\n\n".join([f"# {self.title}", *escaped, *map(markdown, self.tables)]) + "\n"
         )
-        return write_page(out, texts | {f"{name}.html": self._html(list(texts))})
+        return write_page(folder, texts | {f"{name}.html": self._html(list(texts))})
 
     def _html(self, files: Sequence[str]) -> str:
         return render(

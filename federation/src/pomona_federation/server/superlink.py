@@ -41,8 +41,8 @@ from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.server import contacts
-from pomona_federation.server.auth_proxy import (
-    OURS,
+from pomona_federation.server.gate import (
+    OWN_ACCOUNT,
     PAGE,
     Application,
     Gate,
@@ -50,66 +50,66 @@ from pomona_federation.server.auth_proxy import (
     RequestLimits,
     RequestRefused,
     Scope,
-    announced,
+    from_own_account,
     local,
-    ours,
+    uplink_limit,
 )
-from pomona_federation.server.held_requests import Hold, Notifier, notify
-from pomona_federation.server.registry_admin import keys_of, written
+from pomona_federation.server.long_poll import LongPoll, Waker, notify
+from pomona_federation.server.registry_admin import keys_of, registry_mtime
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.supervision.processes import QUIET, die_with_parent
 
-SHOWN = "pomona.shown"  # in a request's state: the public key of its connection's certificate
+CLIENT_KEY = "pomona.shown"  # in a request's state: the public key of its connection's certificate
 
 
-def asking_for_certificates(ca: Path) -> dict[str, Any]:
+def client_certificate_settings(ca: Path) -> dict[str, Any]:
     """Uvicorn's settings that ask clients for a certificate of one authority (a file)."""
     return {"ssl_cert_reqs": ssl.CERT_OPTIONAL, "ssl_ca_certs": str(ca)}
 
 
-def showing(protocol: type[Any]) -> type[Any]:
+def with_client_key(protocol: type[Any]) -> type[Any]:
     """Uvicorn's HTTP protocol, for connections that presented a certificate, and for this machine's
     own.
     """
 
-    class Showing(protocol):  # type: ignore[misc]
+    class WithClientKey(protocol):  # type: ignore[misc]
         app_state: dict[str, Any]
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            key = shown_key(transport)
-            self.app_state = {**self.app_state, SHOWN: key}
+            key = client_key(transport)
+            self.app_state = {**self.app_state, CLIENT_KEY: key}
             if key is None and not local(self.client, self.server):
                 transport.abort()
 
-    return Showing
+    return WithClientKey
 
 
-def shown_key(transport: asyncio.BaseTransport) -> bytes | None:
+def client_key(transport: asyncio.BaseTransport) -> bytes | None:
     """The public key (PEM) of a connection's client certificate, verified by TLS; None without a
     certificate.
     """
     link = transport.get_extra_info("ssl_object")
-    shown = link.getpeercert(binary_form=True) if link else None
-    if not shown:
+    certificate = link.getpeercert(binary_form=True) if link else None
+    if not certificate:
         return None
-    key = x509.load_der_x509_certificate(shown).public_key()
+    key = x509.load_der_x509_certificate(certificate).public_key()
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def shown_head(scope: Scope) -> Headers:
+def verified_head(scope: Scope) -> Headers:
     """A request's head, if its key is the one in its connection's certificate.
 
     Raises RequestRefused.
     """
     from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER
 
-    named = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
+    by_name = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
     try:
-        key = b64decode(named[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
+        key = b64decode(by_name[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
     except (KeyError, ValueError, binascii.Error):
         key = b""
-    if not key or key != scope.get("state", {}).get(SHOWN):
+    if not key or key != scope.get("state", {}).get(CLIENT_KEY):
         raise RequestRefused(401, "the connection has shown no certificate of the key that signs")
     headers: Headers = scope["headers"]
     return headers
@@ -128,7 +128,7 @@ def command(folder: Path, federation: Federation) -> list[str]:
         ("--ssl-certfile", "server.crt"),
         ("--ssl-keyfile", "server.key"),
     )
-    secured = [word for option, name in keys for word in (option, str(certs / name))]
+    secured = [argument for option, name in keys for argument in (option, str(certs / name))]
     return [
         *(sys.executable, "-m", "pomona_federation.superlink", str(folder)),
         *("--host", bind.host, "--port", str(bind.port)),
@@ -142,7 +142,7 @@ class RequestAuth:
     """Authenticates requests by the silos' keys in the member registry."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._read, self._keys = folder, -1, dict[bytes, tuple[str, bool]]()
+        self._folder, self._version, self._keys = folder, -1, dict[bytes, tuple[str, bool]]()
 
     def __call__(self, headers: Headers) -> str:
         """The member whose key signed a request's head, as Flower's nodes do.
@@ -179,23 +179,23 @@ class RequestAuth:
         try:
             key = b64decode(by_name[FLEET_HTTP_PUBLIC_KEY_HEADER], validate=True)
             signature = b64decode(by_name[FLEET_HTTP_SIGNATURE_HEADER], validate=True)
-            when = by_name[TIMESTAMP_HEADER]
-            age = (now() - datetime.fromisoformat(when.decode("ascii"))).total_seconds()
-            silo = self._known()[key]
+            timestamp = by_name[TIMESTAMP_HEADER]
+            age = (now() - datetime.fromisoformat(timestamp.decode("ascii"))).total_seconds()
+            silo = self._registered()[key]
             timely = -SYSTEM_TIME_TOLERANCE < age < TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE
-            if not timely or not verify_signature(bytes_to_public_key(key), when, signature):
+            if not timely or not verify_signature(bytes_to_public_key(key), timestamp, signature):
                 raise ValueError
         except (KeyError, ValueError, TypeError, UnicodeError, binascii.Error):
             return "", False
         return silo
 
-    def _known(self) -> Mapping[bytes, tuple[str, bool]]:
+    def _registered(self) -> Mapping[bytes, tuple[str, bool]]:
         """Silos by public key (PEM), reloaded whenever the registry has been written."""
-        now = written(self._folder)
-        if now != self._read:
-            found = keys_of(self._folder).items()
-            self._keys = {key: (name, revoked) for name, (key, revoked) in found}
-            self._read = now
+        version = registry_mtime(self._folder)
+        if version != self._version:
+            registered = keys_of(self._folder).items()
+            self._keys = {key: (name, revoked) for name, (key, revoked) in registered}
+            self._version = version
         return self._keys
 
 
@@ -219,7 +219,10 @@ def http_protocol(seconds: float = HEAD, leaving: Callable[[], None] = lambda: N
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.app_state = {**self.app_state, OURS: ours(self.client, self.server)}
+            self.app_state = {
+                **self.app_state,
+                OWN_ACCOUNT: from_own_account(self.client, self.server),
+            }
             self.wait()
 
         def data_received(self, data: bytes) -> None:
@@ -265,16 +268,18 @@ def main(page: Callable[[Path, Federation], Application | None]) -> None:
     die_with_parent()
     folder = Path(sys.argv.pop(1))
     federation = Federation.read(folder / "federation.toml")
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # idle connections take a file each
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (hard_limit, hard_limit)
+    )  # idle connections take a file each
 
     from starlette.middleware import Middleware
 
     auth = RequestAuth(folder)
     head: Callable[[Scope], Headers] = (
-        shown_head if federation.mutual_tls else lambda scope: scope["headers"]
+        verified_head if federation.mutual_tls else lambda scope: scope["headers"]
     )
-    known: Callable[[Scope], str] = (
+    authenticate: Callable[[Scope], str] = (
         anonymous if federation.insecure else lambda scope: auth(head(scope))
     )
     membership: Callable[[Scope], str] = (
@@ -283,26 +288,26 @@ def main(page: Callable[[Path, Federation], Application | None]) -> None:
     limits = RequestLimits(
         at_once=RequestLimits.at_once * (federation.places if federation.insecure else 1)
     )
-    uplink = partial(announced, folder / "run")
+    uplink = partial(uplink_limit, folder / "run")
     studies = StudyRequests(folder).answer
     gate = Middleware(
         Gate,
-        known=known,
+        authenticate=authenticate,
         uplink=uplink,
         limits=limits,
         membership=membership,
         studies=studies,
         page=page(folder, federation),
-        heard=partial(contacts.heard, folder / "run"),
+        on_request=partial(contacts.record_request, folder / "run"),
     )
-    notifier = Notifier()
-    hold = Middleware(Hold, answered=partial(notify, folder / "run"), notifier=notifier)
-    server: dict[str, Any] = {"http": http_protocol(leaving=notifier.close)}
+    waker = Waker()
+    long_poll = Middleware(LongPoll, on_answer=partial(notify, folder / "run"), waker=waker)
+    server: dict[str, Any] = {"http": http_protocol(leaving=waker.close)}
     if federation.mutual_tls:
         print(  # noqa: T201 - the process's log
             "INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True
         )
-        server = {"http": showing(server["http"])}
-        server |= asking_for_certificates(folder / "certs" / "ca.crt")
+        server = {"http": with_client_key(server["http"])}
+        server |= client_certificate_settings(folder / "certs" / "ca.crt")
     quiet = (MEMBERSHIP, STUDIES, PAGE, "/v1/control/list-nodes")  # a few per minute and silo
-    flower_internals.run_superlink((gate, hold), server, DATABASE, quiet)
+    flower_internals.run_superlink((gate, long_poll), server, DATABASE, quiet)

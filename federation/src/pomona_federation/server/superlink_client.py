@@ -62,11 +62,11 @@ class SuperLinkClient:
         """All registered nodes."""
         from flwr.proto.control_pb2 import ListNodesRequest
 
-        with _asking():
-            found = self._client.ListNodes(ListNodesRequest()).nodes_info
+        with _requests():
+            nodes = self._client.ListNodes(ListNodesRequest()).nodes_info
         return [
             Node(n.node_id, n.name, n.status, n.public_key)
-            for n in found
+            for n in nodes
             if n.status != "unregistered"
         ]
 
@@ -74,14 +74,14 @@ class SuperLinkClient:
         """Allow the holder of a key (PEM) to connect."""
         from flwr.proto.control_pb2 import RegisterNodeRequest
 
-        with _asking():
+        with _requests():
             self._client.RegisterNode(RegisterNodeRequest(public_key=key, name=name))
 
     def unregister(self, node: int) -> None:
         """Refuse further connections from a node."""
         from flwr.proto.control_pb2 import UnregisterNodeRequest
 
-        with _asking():
+        with _requests():
             self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def submit(self, fab: bytes, settings: Mapping[str, str]) -> int:
@@ -91,7 +91,7 @@ class SuperLinkClient:
         from flwr.supercore.fab import Fab
 
         bundle = fab_to_proto(Fab(hashlib.sha256(fab).hexdigest(), fab, {}))
-        with _asking():
+        with _requests():
             answer = self._client.StartRun(
                 StartRunRequest(fab=bundle, override_config=user_config_to_proto(dict(settings)))
             )
@@ -106,20 +106,20 @@ class SuperLinkClient:
         from flwr.common.constant import Status
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        with _asking():
-            found = self._client.ListRuns(ListRunsRequest(limit=NEWEST)).run_dict
-        return sorted(int(k) for k, run in found.items() if run.status.status != Status.FINISHED)
+        with _requests():
+            runs = self._client.ListRuns(ListRunsRequest(limit=NEWEST)).run_dict
+        return sorted(int(k) for k, run in runs.items() if run.status.status != Status.FINISHED)
 
     def stop(self, run: int) -> None:
         """Stop a run that still counts as running."""
         from flwr.proto.control_pb2 import StopRunRequest
 
-        with _asking():
+        with _requests():
             self._client.StopRun(StopRunRequest(run_id=run))
 
 
 @contextmanager
-def _asking() -> Iterator[None]:
+def _requests() -> Iterator[None]:
     import httpx
 
     try:
@@ -138,39 +138,41 @@ def pem(key: str) -> bytes:
     Raises ConfigError.
     """
     try:
-        known = load_public(key.encode())
+        public = load_public(key.encode())
     except ValueError as fault:
         raise ConfigError(f"a key {fault}; give the file silo.pub of the silo") from None
-    return known.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
-def changes(wanted: Mapping[str, bytes], known: list[Node]) -> tuple[dict[str, bytes], list[Node]]:
+def changes(allowed: Mapping[str, bytes], nodes: list[Node]) -> tuple[dict[str, bytes], list[Node]]:
     """The keys to register, by silo, and the nodes to unregister, so that SuperLink knows exactly
     the wanted keys.
     """
-    keys = {node.key for node in known}
-    return {n: k for n, k in wanted.items() if k not in keys}, [
-        n for n in known if n.key not in set(wanted.values())
+    keys = {node.key for node in nodes}
+    return {n: k for n, k in allowed.items() if k not in keys}, [
+        n for n in nodes if n.key not in set(allowed.values())
     ]
 
 
-def sync_keys(client: SuperLinkClient, wanted: Mapping[str, bytes]) -> list[tuple[str, str]]:
+def sync_keys(client: SuperLinkClient, allowed: Mapping[str, bytes]) -> list[tuple[str, str]]:
     """Make SuperLink know exactly the wanted keys, by silo.
 
     Returns the changes as (event, silo) pairs.
     """
-    new, gone = changes(wanted, client.nodes())
+    new, removed = changes(allowed, client.nodes())
     for name, key in new.items():
         client.register(name, key)
-    for node in gone:
+    for node in removed:
         client.unregister(node.id)
     return [
         *(("registered", name) for name in new),
-        *(("unregistered", node.name) for node in gone),
+        *(("unregistered", node.name) for node in removed),
     ]
 
 
 def connection(federation: Federation, ca: Path) -> dict[str, Any]:
     """``config.toml`` of Flower's folder, for the `flwr` command line."""
-    how = {"insecure": True} if federation.insecure else {"root-certificates": str(ca)}
-    return {"superlink": {"default": CONNECTION, CONNECTION: {"address": federation.inside, **how}}}
+    security = {"insecure": True} if federation.insecure else {"root-certificates": str(ca)}
+    return {
+        "superlink": {"default": CONNECTION, CONNECTION: {"address": federation.inside, **security}}
+    }

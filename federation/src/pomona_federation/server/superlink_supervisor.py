@@ -19,7 +19,7 @@ from typing import Literal
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
 from pomona_federation.audit_log import Audit
-from pomona_federation.server.registry_admin import written
+from pomona_federation.server.registry_admin import registry_mtime
 from pomona_federation.server.study_queue import DRAINED, STOPPED, QueuedStudy, StudyQueue, draining
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
@@ -28,10 +28,10 @@ from pomona_federation.supervision.processes import end
 from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
 
 LAUNCH = 300.0  # seconds until a submitted run must have a process, on a busy machine
-GONE = 60.0  # the same without SuperLink's helper, which launches it
+LAUNCH_ALONE = 60.0  # the same without SuperLink's helper, which launches it
 SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
 
-Verdict = Literal[
+Action = Literal[
     "wait", "finished", "failed", "aborted", "drained", "resubmit", "restart", "refused"
 ]
 # why a study that the operator has stopped is interrupted
@@ -63,30 +63,37 @@ class Observation:
     helper: bool = True
 
 
-def judge(seen: Observation) -> Verdict:
+def next_action(observation: Observation) -> Action:
     """Choose the next action from the observed state of SuperLink and ServerApp."""
-    status = seen.status
-    if status and (not seen.app or seen.age > SETTLE):
+    status = observation.status
+    if status and (not observation.app or observation.age > SETTLE):
         if status.state == "finished":
             return "finished"
         if status.state == "failed" and status.code in range(2, 11):
             return "failed"
-    if not seen.link:
+    if not observation.link:
         return "restart"
-    if seen.app:
+    if observation.app:
         return "wait"
     if status and status.reason == DRAINED:  # also if rounds may begin again meanwhile
         return "drained"
-    if seen.appeared:
+    if observation.appeared:
         return "resubmit"
-    return "restart" if seen.waited > (LAUNCH if seen.helper else GONE) else "wait"
+    return (
+        "restart"
+        if observation.waited > (LAUNCH if observation.helper else LAUNCH_ALONE)
+        else "wait"
+    )
 
 
 APP, HELPER = "flwr-serverapp", "flower-superexec"  # in their command lines
 TICK = 1.0  # seconds between observations
 ANSWER = 300.0  # seconds until a SuperLink must answer, on a busy machine
 STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
-FIRST, LONGEST = 1.0, 60.0  # seconds before a restart, doubled by each failure since the last round
+FIRST_DELAY, LONGEST_DELAY = (
+    1.0,
+    60.0,
+)  # seconds before a restart, doubled by each failure since the last round
 
 
 @dataclass
@@ -98,26 +105,26 @@ class ServerPolicy:
         connect: a connection to SuperLink; ConnectionError while it does not answer.
         fab: the app.
         members: public keys (PEM) of the silos by name, reloaded whenever ``roster`` changes.
-        say: called with every line for the operator.
-        standing: wait for further studies when none is left.
+        log: called with every line for the operator.
+        persistent: wait for further studies when none is left.
     """
 
     folder: Path
     connect: Callable[[], SuperLinkClient]
     fab: Callable[[], bytes]
     members: Callable[[], Mapping[str, bytes]]
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     audit: Audit
-    standing: bool = False
+    persistent: bool = False
     _study: QueuedStudy | None = None  # the study that runs, or ran last
-    _over: bool = True  # whether it has finished
+    _finished: bool = True  # whether it has finished
     _link: SuperLinkClient | None = None
     _run: int = 0
     _roster: int = -1
     _trouble: str = ""
     _failures: int = 0  # since the last committed round
     _reached: tuple[str, int] = ("", -1)  # the folder of the current rounds, and the last one there
-    _alike: int = 0  # failures with code 1 since then
+    _repeats: int = 0  # failures with code 1 since then
     _refusals: int = 0  # of SuperLink since a run was last watched
 
     @property
@@ -144,31 +151,31 @@ class ServerPolicy:
             study = self._next(supervisor)
             if study is None:
                 return read_status(self.state) or Status(state="finished", round=0, code=0)
-            verdict = self._attempt(supervisor, study)
+            action = self._attempt(supervisor, study)
             self._refusals = 0
         except ConnectionError as fault:
-            self.say(str(fault))
-            verdict = "restart"
+            self.log(str(fault))
+            action = "restart"
         except ProtocolError as fault:  # as with a full disk, or for good
             self._refusals += 1
             if self._refusals >= STUBBORN:
                 raise
-            self.say(str(fault))
-            verdict = "refused"
-        step = self._judged(verdict)
+            self.log(str(fault))
+            action = "refused"
+        step = self._carry_out(action)
         if isinstance(step, Restart):
             return step
-        self._over = True
+        self._finished = True
         name = self._study.name if self._study else KIT
-        if verdict == "drained":
-            self.say(f"study {name} stops after round {step.round}: the server is drained")
+        if action == "drained":
+            self.log(f"study {name} stops after round {step.round}: the server is drained")
             return Restart(0.0, stop=False)
         with suppress(StorageError):  # a full disk, which the status has already reported
-            about = {"study": name, "state": step.state, "code": step.code}
-            self.audit.write("ended", **about, round=step.round)
-        if not self.standing and not self.queue.open:
+            fields = {"study": name, "state": step.state, "code": step.code}
+            self.audit.write("ended", **fields, round=step.round)
+        if not self.persistent and not self.queue.open:
             return step
-        self.say(f"study {name} is over ({step.state}, round {step.round})")
+        self.log(f"study {name} is over ({step.state}, round {step.round})")
         return Restart(0.0, stop=False)
 
     def _next(self, supervisor: Supervisor) -> QueuedStudy | None:
@@ -177,20 +184,20 @@ class ServerPolicy:
 
         Raises ConnectionError if SuperLink has ended.
         """
-        told = False
-        while self._over:
+        announced = False
+        while self._finished:
             waiting = [s.name for s in self.queue.open]
-            if not self.standing and not waiting:
+            if not self.persistent and not waiting:
                 return None
-            if not told:
-                self.say(
+            if not announced:
+                self.log(
                     "drained: no study begins until `pomona server undrain`"
                     if draining(self.folder / "run")
                     else f"waiting for the silos to decide on {', '.join(waiting)}"
                     if waiting
                     else "no study to run"
                 )
-                told = True
+                announced = True
             time.sleep(TICK)
             if not supervisor.alive:
                 raise ConnectionError("the SuperLink has ended")
@@ -201,45 +208,45 @@ class ServerPolicy:
 
     def _choose(self) -> None:
         """Select the study that may run now, unless one is unfinished."""
-        if self._over and (study := self.queue.next()):
-            self._study, self._over, self._failures, self._alike = study, False, 0, 0
+        if self._finished and (study := self.queue.next()):
+            self._study, self._finished, self._failures, self._repeats = study, False, 0, 0
             self._reached = "", -1
-            if study.known:
-                self.say(f"study {study.name} begins")
+            if study.submission:
+                self.log(f"study {study.name} begins")
 
-    def _judged(self, verdict: Verdict) -> Restart | Status:
-        """Follow a verdict on the current study: restart it, or return its last status."""
+    def _carry_out(self, action: Action) -> Restart | Status:
+        """Carry out an action on the current study: restart it, or return its last status."""
         round_, status = last_round(self.state), read_status(self.state)
         failed = status is not None and (status.state, status.code) == ("failed", 1)
         reached = self._progress()
-        self._alike = self._alike * (reached == self._reached) + failed
+        self._repeats = self._repeats * (reached == self._reached) + failed
         self._failures = 0 if reached > self._reached else self._failures + 1
         self._reached = max(self._reached, reached)
-        if why := STOPS.get(verdict):
-            status = Status(state="interrupted", round=round_, code=STOPPED, reason=why)
+        if reason := STOPS.get(action):
+            status = Status(state="interrupted", round=round_, code=STOPPED, reason=reason)
             write_status(self.state, status)
             self._give_up_run()
             return status
-        if verdict in {"finished", "failed"}:
-            assert status, "the verdict is based on it"
+        if action in {"finished", "failed"}:
+            assert status, "the action is based on it"
             return status
-        if status and failed and self._alike >= STUBBORN:
-            why = (
-                f"{status.reason}; so {self._alike} times since round {round_}, and a restart "
+        if status and failed and self._repeats >= STUBBORN:
+            reason = (
+                f"{status.reason}; so {self._repeats} times since round {round_}, and a restart "
                 "does not help"
             )
-            status = status.model_copy(update={"reason": f"{why}: look at `pomona server logs`"})
+            status = status.model_copy(update={"reason": f"{reason}: look at `pomona server logs`"})
             write_status(self.state, status)
             return status
-        again = verdict in {"restart", "refused"}  # of SuperLink
-        lost = "SuperLink" if again else "ServerApp"
-        how = "refuses" if verdict == "refused" else "is gone"
-        delay = backoff(self._failures + 1, FIRST, LONGEST)
-        self.say(
-            f"the {lost} {how} after round {round_}; it restarts in {delay:g} s and continues from "
-            "there"
+        again = action in {"restart", "refused"}  # of SuperLink
+        process = "SuperLink" if again else "ServerApp"
+        fate = "refuses" if action == "refused" else "is gone"
+        delay = backoff(self._failures + 1, FIRST_DELAY, LONGEST_DELAY)
+        self.log(
+            f"the {process} {fate} after round {round_}; it restarts in {delay:g} s and continues "
+            "from there"
         )
-        self.audit.write("lost", process=lost, round=round_, failures=self._failures, why=how)
+        self.audit.write("lost", process=process, round=round_, failures=self._failures, why=fate)
         self._close() if again else self._give_up_run()
         return Restart(delay, stop=again)
 
@@ -253,13 +260,13 @@ class ServerPolicy:
     def stopped(self, fault: BaseException | None, /) -> None:
         """Write why an unfinished run was interrupted."""
         self._close()
-        if fault and not self._over:
+        if fault and not self._finished:
             with suppress(StorageError):
                 status = read_status(self.state)
                 if not (status and status.state == "finished"):  # it may have just finished
                     write_status(self.state, ended(fault, last_round(self.state)))
 
-    def _attempt(self, supervisor: Supervisor, study: QueuedStudy) -> Verdict:
+    def _attempt(self, supervisor: Supervisor, study: QueuedStudy) -> Action:
         """Submit a study's run, and watch it until an action is needed."""
         assert self._link
         write_status(self.state, Status(state="running", round=last_round(self.state)))
@@ -275,10 +282,10 @@ class ServerPolicy:
             status = read_status(self.state)
             age = time.time() - status.time if status else 0.0
             waited, alive = time.monotonic() - began, supervisor.alive
-            seen = Observation(status, age, alive, app, appeared, waited, helper)
-            if (verdict := judge(seen)) != "wait":
-                return verdict
-            if study.known and self.queue.state(self.queue.named(study.name)) == "aborted":
+            observation = Observation(status, age, alive, app, appeared, waited, helper)
+            if (action := next_action(observation)) != "wait":
+                return action
+            if study.submission and self.queue.state(self.queue.study(study.name)) == "aborted":
                 self._stop_others(self._link, supervisor)
                 return "aborted"
             if self._changed():
@@ -311,7 +318,7 @@ class ServerPolicy:
                 self._close()
                 time.sleep(0.25)
                 continue
-            self.say(f"SuperLink answers after {time.monotonic() - began:.1f} s")
+            self.log(f"SuperLink answers after {time.monotonic() - began:.1f} s")
             self.audit.write("superlink", pid=process.pid)
             return
         log = supervisor.log
@@ -329,21 +336,21 @@ class ServerPolicy:
         self._changed()
         try:
             for event, name in sync_keys(self._link, self.members()):
-                self.say(f"{name}: {event}")
+                self.log(f"{name}: {event}")
                 self.audit.write(event, silo=name)
             self._trouble = ""
         except (PomonaError, ConnectionError) as fault:
             self._roster = -1
             if str(fault) != self._trouble:
                 self._trouble = str(fault)
-                self.say(f"the members' keys could not be agreed with SuperLink: {fault}")
+                self.log(f"the members' keys could not be agreed with SuperLink: {fault}")
             if isinstance(fault, ConnectionError):
                 raise
 
     def _changed(self) -> bool:
         """Return whether the registry has been written since the last call."""
-        before, self._roster = self._roster, written(self.folder)
-        return self._roster != before
+        previous, self._roster = self._roster, registry_mtime(self.folder)
+        return self._roster != previous
 
     def _give_up_run(self) -> None:
         """Tell SuperLink that a run has ended whose ServerApp it still waits for."""

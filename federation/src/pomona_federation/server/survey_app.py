@@ -26,12 +26,12 @@ from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, Figu
 from pomona_federation.survey.result import SiloDisclosure, SurveyResult
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 
-FIRST = "columns.json"
+COLUMNS_FILE = "columns.json"
 logger = logging.getLogger("pomona")
 
 
 # raises ProtocolError for an answer that does not fit the question
-Judge = Callable[[SurveyAnswer], None]
+Check = Callable[[SurveyAnswer], None]
 
 
 @dataclass
@@ -41,7 +41,7 @@ class OutgoingQuestion(OutgoingMessage):
     body: SurveyQuestion
 
     @property
-    def about(self) -> Mapping[str, object]:
+    def audit_fields(self) -> Mapping[str, object]:
         """Its hash."""
         return {"question": self.body.digest}
 
@@ -57,50 +57,55 @@ class Inquiry:
     exchange: MessageExchange
     absent: dict[str, UnusedUplink] = field(default_factory=dict)
 
-    def ask(
-        self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], judge: Judge
+    def collect(
+        self, stage: str, question: SurveyQuestion, silos: Mapping[str, int], check: Check
     ) -> dict[str, SurveyAnswer]:
-        """The answers of silos, by name, in the order of ``silos``, which gives the place of each.
+        """The answers of silos, by name, in the order of ``silos``, which gives their client ids.
 
         A silo counts as absent if it refuses, its answer does not fit, its node stays offline for
         longer than ``patience``, or it has not answered by the ``deadline``.
         """
-        questions = {place: OutgoingQuestion(name, question) for name, place in silos.items()}
+        questions = {client: OutgoingQuestion(name, question) for name, client in silos.items()}
         answers: dict[str, SurveyAnswer] = {}
 
-        def hear(place: int, message: Message) -> None:
-            sent = questions[place]
+        def on_answer(client: int, message: Message) -> None:
+            outgoing = questions[client]
             try:
                 with untrusted(Reason.UNREADABLE):
-                    answers[sent.silo] = self._verified(place, sent, message, judge)
-                sent.answered = sent.done = True
+                    answers[outgoing.silo] = self._verified(client, outgoing, message, check)
+                outgoing.answered = outgoing.finished = True
             except UnusableError as fault:
-                sent.fail(fault.reason, str(fault))
+                outgoing.fail(fault.reason, str(fault))
 
         number = 1 if question.figures is None else 2
         self.exchange.handshake.round = number
-        self.exchange.send_all(stage, questions, hear)
+        self.exchange.send_all(stage, questions, on_answer)
         self.absent = {q.silo: q.unused(number) for q in questions.values() if not q.answered}
         for unused in self.absent.values():
             self.exchange.audit.write(UNUSED, **unused.fields)
         return {name: answers[name] for name in silos if name in answers}
 
     def _verified(
-        self, place: int, sent: OutgoingQuestion, message: Message, judge: Judge
+        self, client: int, outgoing: OutgoingQuestion, message: Message, check: Check
     ) -> SurveyAnswer:
-        """An answer signed by the silo of a place. Raises ProtocolError."""
-        body, asked = self.exchange.verified(place, sent, SurveyAnswer, message), sent.body
+        """An answer signed by the client's silo. Raises ProtocolError."""
+        body, question = (
+            self.exchange.verified(client, outgoing, SurveyAnswer, message),
+            outgoing.body,
+        )
         if isinstance(body, Refusal):
             raise message.refused(body)
         if (body.silo, body.agreement, body.run, body.question) != (
-            sent.silo,
-            asked.agreement,
-            asked.run,
-            asked.digest,
+            outgoing.silo,
+            question.agreement,
+            question.run,
+            question.digest,
         ):
             raise UnusableError(Reason.WRONG_TASK, "an answer to another question")
-        judge(body)
-        self.exchange.audit.write("received", silo=sent.silo, **sent.about, bytes=message.size)
+        check(body)
+        self.exchange.audit.write(
+            "received", silo=outgoing.silo, **outgoing.audit_fields, bytes=message.size
+        )
         return body
 
 
@@ -114,9 +119,9 @@ class FirstStep(Settings):
 
 
 def conduct(
-    agreed: StudyAgreement, kit_run: Path, out: Path, bus: MessageBus, pause: float
+    agreement: StudyAgreement, kit_run: Path, folder: Path, bus: MessageBus, pause: float
 ) -> None:
-    """Run a survey in its folder ``out``; ``kit_run`` is the server's ``run/``, shared by all
+    """Run a survey in its folder ``folder``; ``kit_run`` is the server's ``run/``, shared by all
     studies.
 
     Raises:
@@ -124,102 +129,122 @@ def conduct(
         DataError: their data do not fit together.
         StorageError: a folder cannot be written.
     """
-    assert agreed.survey
-    write_status(out, Status(state="running", round=0))
+    assert agreement.survey
+    write_status(folder, Status(state="running", round=0))
     with Audit(kit_run / "audit.jsonl") as audit:
         registry = MemberRegistry(
-            out, agreed.federation, members=MemberRegistry(kit_run, agreed.federation)
+            folder, agreement.federation, members=MemberRegistry(kit_run, agreement.federation)
         )
-        exchange = MessageExchange(agreed, kit_run, run_id(out), registry, bus, audit, pause)
+        exchange = MessageExchange(agreement, kit_run, run_id(folder), registry, bus, audit, pause)
         inquiry = Inquiry(exchange)
-        about = {"agreement": agreed.agreement, "run": exchange.run, "study": agreed.study.name}
-        audit.write("start", round=0, **about)
-        consents = Consents(out)
+        fields = {
+            "agreement": agreement.agreement,
+            "run": exchange.run,
+            "study": agreement.study.name,
+        }
+        audit.write("start", round=0, **fields)
+        consents = Consents(folder)
         exchange.gather(consents.awaited)
-        first = read_json(FirstStep, out / FIRST) or _first(agreed, inquiry, consents.declined)
-        write_json(out / FIRST, first)
-        write_status(out, Status(state="running", round=1))
-        told = _second(agreed, inquiry, first)
+        first = read_json(FirstStep, folder / COLUMNS_FILE) or _ask_columns(
+            agreement, inquiry, consents.declined
+        )
+        write_json(folder / COLUMNS_FILE, first)
+        write_status(folder, Status(state="running", round=1))
+        replies = _ask_figures(agreement, inquiry, first)
         unused = {**first.absent, **inquiry.absent}
         silos = {
             name: SiloDisclosure(columns=first.silos[name], figures=reply)
-            for name, reply in told.items()
+            for name, reply in replies.items()
         }
         result = SurveyResult(
-            survey=agreed.survey,
+            survey=agreement.survey,
             question=first.question,
             silos=silos,
-            absent={name: each.sentence for name, each in unused.items()},
+            absent={name: record.sentence for name, record in unused.items()},
             notes=first.notes,
         )
-        path = page.write(result, out)
+        path = page.write(result, folder)
         live = LiveStatus(
             round=1,  # whoever was absent in its first or second step is absent
             rounds=2,
             present=tuple(silos),
             unused=exchange.handshake.turned_away | unused,
         )
-        write_json(out / LIVE, live)
+        write_json(folder / LIVE, live)
         audit.write("finished", silos=list(silos), absent=list(unused))
         logger.info("the survey is in %s", path)
 
 
-def _first(agreed: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
+def _ask_columns(
+    agreement: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]
+) -> FirstStep:
     """Ask all connected silos that have not declined for their columns."""
-    assert agreed.survey
+    assert agreement.survey
     entries = inquiry.exchange.registry.entries
     silos = {
-        e.name: p
-        for p, e in enumerate(entries)
-        if p in inquiry.exchange.known and not e.revoked and e.name not in declined
+        e.name: client
+        for client, e in enumerate(entries)
+        if client in inquiry.exchange.identified and not e.revoked and e.name not in declined
     }
-    about = {"agreement": agreed.agreement, "run": inquiry.exchange.run}
-    asked = SurveyQuestion(
-        **about, members=sum(bool(entries[place].size) for place in silos.values()) or 1
+    fields = {"agreement": agreement.agreement, "run": inquiry.exchange.run}
+    question = SurveyQuestion(
+        **fields, members=sum(bool(entries[client].size) for client in silos.values()) or 1
     )
 
-    def judge(answer: SurveyAnswer) -> None:
+    def check(answer: SurveyAnswer) -> None:
         size = inquiry.exchange.registry.entries[silos[answer.silo]].size
         if not answer.columns or answer.figures or answer.columns.rows != size:
             raise ProtocolError(f"an answer to another step, or of other than its {size} rows")
 
-    answers = _enough(agreed, inquiry, inquiry.ask("columns", asked, silos, judge))
+    answers = _require_quorum(
+        agreement, inquiry, inquiry.collect("columns", question, silos, check)
+    )
     columns = {name: answer.columns for name, answer in answers.items() if answer.columns}
-    question, notes = agreeing.common_question(agreed.survey, columns)
-    return FirstStep(silos=columns, question=question, notes=notes, absent=inquiry.absent)
+    common, notes = agreeing.common_question(agreement.survey, columns)
+    return FirstStep(silos=columns, question=common, notes=notes, absent=inquiry.absent)
 
 
-def _second(agreed: StudyAgreement, inquiry: Inquiry, first: FirstStep) -> dict[str, FiguresReply]:
+def _ask_figures(
+    agreement: StudyAgreement, inquiry: Inquiry, first: FirstStep
+) -> dict[str, FiguresReply]:
     """Ask the silos of the first step for their statistics."""
-    survey, most = agreed.survey, agreed.federation.most_samples
+    survey, max_samples = agreement.survey, agreement.federation.most_samples
     assert survey
-    places = {
-        entry.name: place
-        for place, entry in enumerate(inquiry.exchange.registry.entries)
+    clients = {
+        entry.name: client
+        for client, entry in enumerate(inquiry.exchange.registry.entries)
         if not entry.revoked
     }
-    silos = {name: places[name] for name in first.silos if name in places}
-    about = {"agreement": agreed.agreement, "run": inquiry.exchange.run, "figures": first.question}
-    asked = SurveyQuestion(**about, members=sum(first.silos[name].rows > 0 for name in silos) or 1)
+    silos = {name: clients[name] for name in first.silos if name in clients}
+    fields = {
+        "agreement": agreement.agreement,
+        "run": inquiry.exchange.run,
+        "figures": first.question,
+    }
+    question = SurveyQuestion(
+        **fields, members=sum(first.silos[name].rows > 0 for name in silos) or 1
+    )
 
-    def judge(answer: SurveyAnswer) -> None:
+    def check(answer: SurveyAnswer) -> None:
         if not answer.figures or answer.columns:
             raise ProtocolError("an answer to another step")
         agreeing.require_answered(
-            survey, first.question, first.silos[answer.silo], answer.figures, most
+            survey, first.question, first.silos[answer.silo], answer.figures, max_samples
         )
 
-    answers = _enough(agreed, inquiry, inquiry.ask("figures", asked, silos, judge))
+    answers = _require_quorum(
+        agreement, inquiry, inquiry.collect("figures", question, silos, check)
+    )
     return {name: answer.figures for name, answer in answers.items() if answer.figures}
 
 
-def _enough(
-    agreed: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]
+def _require_quorum(
+    agreement: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]
 ) -> dict[str, SurveyAnswer]:
-    if len(answers) < agreed.quorum:
-        why = "; ".join(f"{name}: {each.sentence}" for name, each in inquiry.absent.items())
+    if len(answers) < agreement.quorum:
+        reasons = "; ".join(f"{name}: {record.sentence}" for name, record in inquiry.absent.items())
         raise QuorumError(
-            f"{len(answers)} silos answered, {agreed.quorum} are needed ({why}); see to them, "
-            "then resume"
+            f"{len(answers)} silos answered, {agreement.quorum} are needed ({reasons}); see to "
+            "them, then resume"
         )
     return answers

@@ -28,7 +28,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.provision.provision import provision
 from pomona_federation.server import superlink
-from pomona_federation.server.auth_proxy import (
+from pomona_federation.server.gate import (
     ANSWERS,
     BODY,
     PIECE,
@@ -36,8 +36,8 @@ from pomona_federation.server.auth_proxy import (
     Gate,
     RequestLimits,
     RequestRefused,
-    announce,
-    announced,
+    publish_uplink_limit,
+    uplink_limit,
 )
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.server.superlink import RequestAuth, http_protocol
@@ -49,7 +49,7 @@ pytestmark = pytest.mark.long
 
 MB = 10**6
 OTHER = "/v1/fleet/pull-messages"
-SMALL = RequestLimits(piece=100, other=10)
+SMALL = RequestLimits(piece=100, default=10)
 
 
 class Behind:
@@ -171,7 +171,7 @@ def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
     anew.
     """
     whole = BODY + 1000
-    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, other=10))
+    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, default=10))
 
     async def pieces():
         return [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES + 1)]
@@ -186,7 +186,7 @@ def test_all_pieces_of_an_answer_are_as_long_as_the_uplink_agreed_on():
 @pytest.mark.parametrize("status", [400, 401, 500, 503])
 def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
     whole = BODY + 1000
-    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, other=10))
+    behind = Behind(uplink=1000, limits=RequestLimits(piece=whole, default=10))
 
     async def asked():
         pieces = [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES)]
@@ -224,12 +224,12 @@ def test_a_body_that_does_not_come_is_not_waited_for():
 
 
 def test_the_length_of_an_uplink_is_told_from_process_to_process(tmp_path):
-    assert announced(tmp_path) == 0
-    announce(tmp_path, 12345)
-    assert announced(tmp_path) == 12345
+    assert uplink_limit(tmp_path) == 0
+    publish_uplink_limit(tmp_path, 12345)
+    assert uplink_limit(tmp_path) == 12345
     for torn in (b"", b"12", b"-3", b"[]", b"9" * 200, b'"a"', b"\xff"):
         (tmp_path / "uplink.json").write_bytes(torn)
-        assert announced(tmp_path) == (12 if torn == b"12" else 0)
+        assert uplink_limit(tmp_path) == (12 if torn == b"12" else 0)
 
 
 def test_a_connection_that_sends_no_whole_head_is_ended():

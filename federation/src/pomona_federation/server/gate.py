@@ -32,21 +32,21 @@ ROOT = 0
 Address = IPv4Address | IPv6Address
 
 
-def ours(client: Any, server: Any) -> bool:
+def from_own_account(client: Any, server: Any) -> bool:
     """Whether a connection comes from this machine and from this process's account or root's, by
     its two ends.
     """
-    there, here = _ip(client), _ip(server)
-    if there is None or here is None or not local(client, server):
+    peer, local_end = _ip(client), _ip(server)
+    if peer is None or local_end is None or not local(client, server):
         return False
-    return of_this_account((there, client[1]), (here, server[1]))
+    return of_this_account((peer, client[1]), (local_end, server[1]))
 
 
 def local(client: Any, server: Any) -> bool:
     """Whether a connection comes from this machine, by the addresses of its two ends."""
-    peer, here = _ip(client), _ip(server)
+    peer, local_end = _ip(client), _ip(server)
     # Where the server listens on one address only, its own processes come from that address.
-    return peer is not None and (peer.is_loopback or peer == here)
+    return peer is not None and (peer.is_loopback or peer == local_end)
 
 
 def of_this_account(client: tuple[Address, int], server: tuple[Address, int]) -> bool:
@@ -61,17 +61,17 @@ def of_this_account(client: tuple[Address, int], server: tuple[Address, int]) ->
 
 def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterator[int]:
     for version, table in TABLES.items():
-        ends = [_as_listed(end, version) for end in (client, server)]
-        if None in ends or not table.exists():
+        addresses = [_table_address(end, version) for end in (client, server)]
+        if None in addresses or not table.exists():
             continue
-        text, both = content(table, LONG), " ".join(map(str, ends)).encode()
-        begin = text.find(both)
+        text, pair = content(table, LONG), " ".join(map(str, addresses)).encode()
+        position = text.find(pair)
         # A socket closed by its process has no inode, and is listed as root's.
-        if begin >= 0 and (found := text[begin:].split(maxsplit=INODE + 1))[INODE] != b"0":
-            yield int(found[UID])
+        if position >= 0 and (fields := text[position:].split(maxsplit=INODE + 1))[INODE] != b"0":
+            yield int(fields[UID])
 
 
-def _as_listed(end: tuple[Address, int], version: int) -> str | None:
+def _table_address(end: tuple[Address, int], version: int) -> str | None:
     """An address and port in a table's format: words of 32 bits in this machine's order; None if
     not representable.
     """
@@ -80,8 +80,8 @@ def _as_listed(end: tuple[Address, int], version: int) -> str | None:
         return None
     if version == 6 and isinstance(address, IPv4Address):
         address = IPv6Address(f"::ffff:{address}")
-    words = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
-    return "".join(f"{word:08X}" for word in words) + f":{port:04X}"
+    groups = struct.unpack(f"={len(address.packed) // 4}I", address.packed)
+    return "".join(f"{group:08X}" for group in groups) + f":{port:04X}"
 
 
 def _ip(end: Any) -> Address | None:
@@ -105,7 +105,7 @@ OPEN = "/v1/fleet/"
 HEALTH = "/health"
 PAGE = "/status"  # for people, whose requests nothing behind the gate sees
 # in a request's state: whether its connection belongs to the server's own account
-OURS = "pomona.ours"
+OWN_ACCOUNT = "pomona.ours"
 FORWARDED = {b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"}
 ANSWERS, PIECE = f"{OPEN}push-messages", f"{OPEN}push-object"
 ACTIVATE, DEACTIVATE = f"{OPEN}activate-node", f"{OPEN}deactivate-node"
@@ -131,13 +131,13 @@ class RequestLimits:
 
     Attributes:
         piece: bytes of a request with a part of an answer.
-        other: bytes of any other request.
+        default: bytes of any other request.
         at_once: concurrent requests.
         seconds: until a request's body must have arrived.
     """
 
     piece: int = BODY + CHUNK
-    other: int = SMALL
+    default: int = SMALL
     at_once: int = 8
     seconds: float = 300.0
 
@@ -148,7 +148,7 @@ class Gate:
 
     Args:
         app: SuperLink.
-        known: returns the member whose key signed a request's head; raises RequestRefused
+        authenticate: returns the member whose key signed a request's head; raises RequestRefused
             otherwise. It returns "" in a federation without keys, on loopback: then all silos share
             ``at_once``, and their answers are not added up.
         uplink: bytes of the longest agreed uplink; 0 before the first request for one.
@@ -156,97 +156,99 @@ class Gate:
         studies: answers a member's request about studies, given the member, the path and the body,
             with status and text; one request per member at a time.
         page: answers requests for ``PAGE``, from anywhere, by rules of its own; None for none.
-        heard: called with a member and the path of its node's request, of ``ACTIVATE`` and
+        on_request: called with a member and the path of its node's request, of ``ACTIVATE`` and
             ``DEACTIVATE`` once SuperLink has accepted it.
     """
 
     app: Application
-    known: Callable[[Scope], str]
+    authenticate: Callable[[Scope], str]
     uplink: Callable[[], int]
     limits: RequestLimits = RequestLimits()
     membership: Callable[[Scope], str] = lambda _: ""
     studies: Callable[[str, str, bytes], tuple[int, bytes]] = lambda *_: (404, b"")
     page: Application | None = None
-    heard: Callable[[str, str], None] = lambda *_: None
+    on_request: Callable[[str, str], None] = lambda *_: None
     _busy: Counter[str] = field(default_factory=Counter)
     _visits: defaultdict[str, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
     )
-    _left: dict[str, int] = field(default_factory=dict)  # bytes left for a member's answer
+    _allowances: dict[str, int] = field(default_factory=dict)  # bytes left for a member's answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
         if self.page and scope["type"] == "http" and scope["path"] == PAGE:
             return await self.page(scope, receive, send)
         try:
-            if not passes(scope):
+            if not is_allowed(scope):
                 raise RequestRefused(403, "forbidden")
             if scope["type"] != "http" or not scope["path"].startswith(OPEN):
                 return await self.app(scope, receive, send)
             if scope["path"] == MEMBERSHIP:
                 return await _answer(scope, send, 200, self.membership(scope))
-            who = self.known(scope)
-            with self._slot(who):
-                body = await self._body(who, scope, receive)
+            member = self.authenticate(scope)
+            with self._slot(member):
+                body = await self._body(member, scope, receive)
                 if scope["path"] == STUDIES or scope["path"].startswith(f"{STUDIES}/"):
                     text = b"".join(message.get("body", b"") for message in body)
-                    async with self._visits[who]:  # threads are few and shared by all members
-                        answer = await asyncio.to_thread(self.studies, who, scope["path"], text)
+                    async with self._visits[member]:  # threads are few and shared by all members
+                        answer = await asyncio.to_thread(self.studies, member, scope["path"], text)
                     return await _reply(scope, send, *answer)
                 if scope["path"] not in {ACTIVATE, DEACTIVATE}:
-                    self.heard(who, scope["path"])
-                await self.app(scope, again(body, receive), self._noting(who, scope, send))
+                    self.on_request(member, scope["path"])
+                await self.app(scope, replay(body, receive), self._observing(member, scope, send))
         except RequestRefused as refused:
             await _answer(scope, send, refused.status, str(refused))
 
     @contextmanager
-    def _slot(self, who: str) -> Iterator[None]:
-        if self._busy[who] >= self.limits.at_once:
+    def _slot(self, member: str) -> Iterator[None]:
+        if self._busy[member] >= self.limits.at_once:
             raise RequestRefused(503, "too many requests at a time")
-        self._busy[who] += 1
+        self._busy[member] += 1
         try:
             yield
         finally:
-            self._busy[who] -= 1
+            self._busy[member] -= 1
 
-    async def _body(self, who: str, scope: Scope, receive: Receive) -> list[Message]:
+    async def _body(self, member: str, scope: Scope, receive: Receive) -> list[Message]:
         """A whole body, up to the length that this member may send now."""
         path = scope["path"]
-        most = min(self.limits.piece, self._allowed(who)) if path == PIECE else self.limits.other
-        if _announced(scope["headers"]) > most:
-            raise RequestRefused(413, f"at most {most} bytes")
+        limit = (
+            min(self.limits.piece, self._allowed(member)) if path == PIECE else self.limits.default
+        )
+        if _content_length(scope["headers"]) > limit:
+            raise RequestRefused(413, f"at most {limit} bytes")
         try:
             async with asyncio.timeout(self.limits.seconds):
-                body, size = await _read(receive, most)
+                body, size = await _read(receive, limit)
         except TimeoutError:
             raise RequestRefused(
                 408, f"the body has not come within {self.limits.seconds:g} s"
             ) from None
-        if path == PIECE and who:
-            self._left[who] = self._allowed(who) - size
+        if path == PIECE and member:
+            self._allowances[member] = self._allowed(member) - size
         return body
 
-    def _noting(self, who: str, scope: Scope, send: Send) -> Send:
+    def _observing(self, member: str, scope: Scope, send: Send) -> Send:
         """A ``send`` that, once SuperLink has accepted a request, resets a member's allowance after
         an answer's pieces, and reports that its node has started or left.
         """
 
-        async def noting(message: Message) -> None:
+        async def observed(message: Message) -> None:
             if message["type"] == "http.response.start" and message["status"] == 200:
                 if scope["path"] == ANSWERS:
-                    self._left.pop(who, None)
+                    self._allowances.pop(member, None)
                 else:
-                    self.heard(who, scope["path"])
+                    self.on_request(member, scope["path"])
             await send(message)
 
-        return noting if scope["path"] in {ANSWERS, ACTIVATE, DEACTIVATE} else send
+        return observed if scope["path"] in {ANSWERS, ACTIVATE, DEACTIVATE} else send
 
-    def _allowed(self, who: str) -> int:
+    def _allowed(self, member: str) -> int:
         """Bytes left for the pieces of a member's answer; the next answer starts anew."""
-        return self._left.get(who, TRIES * (self.uplink() + BODY))
+        return self._allowances.get(member, TRIES * (self.uplink() + BODY))
 
 
-def passes(scope: Scope) -> bool:
+def is_allowed(scope: Scope) -> bool:
     """Whether a request may pass: fleet interface and health check always, others from the server's
     own account.
     """
@@ -258,28 +260,29 @@ def passes(scope: Scope) -> bool:
     if FORWARDED & {name.lower() for name, _ in scope.get("headers", ())}:
         return False
     return (
-        local(scope.get("client"), scope.get("server")) and scope.get("state", {}).get(OURS) is True
+        local(scope.get("client"), scope.get("server"))
+        and scope.get("state", {}).get(OWN_ACCOUNT) is True
     )
 
 
-def again(messages: list[Message], receive: Receive) -> Receive:
+def replay(messages: list[Message], receive: Receive) -> Receive:
     """A ``receive`` that replays the messages already read, then continues."""
-    waiting = deque(messages)
+    pending = deque(messages)
 
-    async def received() -> Message:
-        return waiting.popleft() if waiting else await receive()
+    async def next_message() -> Message:
+        return pending.popleft() if pending else await receive()
 
-    return received
+    return next_message
 
 
-def announce(run: Path, size: int) -> None:
+def publish_uplink_limit(run: Path, size: int) -> None:
     """Publish the maximum uplink size for the gate process."""
-    if announced(run) != size:
+    if uplink_limit(run) != size:
         publish(run / UPLINK, [b"%d\n" % size], ".uplink")
 
 
-def announced(run: Path) -> int:
-    """The size that ``announce`` published; 0 before."""
+def uplink_limit(run: Path) -> int:
+    """The size that ``publish_uplink_limit`` published; 0 before."""
     try:
         size = parse(content(run / UPLINK, 100), StorageError, 100)
     except (OSError, StorageError):
@@ -287,20 +290,20 @@ def announced(run: Path) -> int:
     return size if isinstance(size, int) and size > 0 else 0
 
 
-async def _read(receive: Receive, most: int) -> tuple[list[Message], int]:
-    """A body and its size; reads no more than ``most`` bytes."""
+async def _read(receive: Receive, limit: int) -> tuple[list[Message], int]:
+    """A body and its size; reads no more than ``limit`` bytes."""
     messages, size = [], 0
     while True:
         message = await receive()
         size += len(message.get("body", b""))
-        if size > most:
-            raise RequestRefused(413, f"at most {most} bytes")
+        if size > limit:
+            raise RequestRefused(413, f"at most {limit} bytes")
         messages.append(message)
         if message["type"] != "http.request" or not message.get("more_body"):
             return messages, size
 
 
-def _announced(headers: Headers) -> int:
+def _content_length(headers: Headers) -> int:
     lengths = [value for name, value in headers if name.lower() == b"content-length"]
     if not all(value.isdigit() and len(value) < 20 for value in lengths):
         raise RequestRefused(400, "no length")

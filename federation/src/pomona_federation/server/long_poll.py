@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pomona_federation.server.auth_proxy import (
+from pomona_federation.server.gate import (
     ACTIVATE,
     ANSWERS,
     OPEN,
@@ -31,12 +31,12 @@ from pomona_federation.server.auth_proxy import (
     Receive,
     Scope,
     Send,
-    again,
+    replay,
 )
 
 PIPE = "arrivals"
 LONGEST_TICKET = 100  # characters of a ticket
-AT_ONCE = 2**16  # bytes per read
+READ_SIZE = 2**16  # bytes per read
 
 
 def notify(run: Path, ticket: str) -> None:
@@ -70,29 +70,29 @@ class Arrivals:
         """The tickets received; waits up to this many seconds for the first one."""
         if not select.select([self._pipe], [], [], seconds)[0]:
             return frozenset()
-        return frozenset(os.read(self._pipe, AT_ONCE).decode("ascii", "replace").split())
+        return frozenset(os.read(self._pipe, READ_SIZE).decode("ascii", "replace").split())
 
 
-TASKS = f"{OPEN}pull-messages"
+PULL = f"{OPEN}pull-messages"
 UNKNOWN, LATER = 412, 503  # SuperLink's reply for an unknown key; for Flower's client: try again
-SENT = "/v1/runtime/push-messages"
-NEXT = {SENT, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}
-HOLD = 15.0  # seconds: less than Flower's client waits (30), or any proxy
-LEAST = 0.3  # seconds that a request was held, from which a silo knows that it was
+PUSH = "/v1/runtime/push-messages"
+FOLLOWING = {PUSH, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}
+MAX_HOLD = 15.0  # seconds: less than Flower's client waits (30), or any proxy
+MIN_HOLD = 0.3  # seconds that a request was held, from which a silo knows that it was
 SESSIONS = 10_000  # most answers in transit that are remembered
 
 
-class Notifier:
+class Waker:
     """Wakes all held requests; permanently once it is closed."""
 
     def __init__(self) -> None:
         self._event, self._closed = asyncio.Event(), False
 
-    def next(self) -> asyncio.Event:
-        """Event that the next ``notify`` sets."""
+    def event(self) -> asyncio.Event:
+        """Event that the next ``wake`` sets."""
         return self._event
 
-    def notify(self) -> None:
+    def wake(self) -> None:
         """Wake the requests waiting now."""
         self._event.set()
         if not self._closed:
@@ -101,96 +101,99 @@ class Notifier:
     def close(self) -> None:
         """Wake all requests, and hold no more."""
         self._closed = True
-        self.notify()
+        self.wake()
 
 
 @dataclass
-class Hold:
+class LongPoll:
     """ASGI middleware.
 
     Args:
         app: SuperLink.
-        answered: called with the ticket of each complete answer.
-        notifier: wakes held requests when messages have been sent.
+        on_answer: called with the ticket of each complete answer.
+        waker: wakes held requests when messages have been sent.
         seconds: longest time that a request is held.
     """
 
     app: Application
-    answered: Callable[[str], None]
-    notifier: Notifier
-    seconds: float = HOLD
-    _sent: bool = False  # messages that may be incomplete
+    on_answer: Callable[[str], None]
+    waker: Waker
+    seconds: float = MAX_HOLD
+    _pushed: bool = False  # messages that may be incomplete
     # session -> ticket, pieces missing
-    _left: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)
+    _incomplete: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on; hold one for messages."""
         path = scope.get("path", "")
         # the server's next request: what it sent before is complete
-        if self._sent and path in NEXT:
-            self._sent = False
-            self.notifier.notify()
-        if path == TASKS:
-            await self._held(scope, receive, send)
+        if self._pushed and path in FOLLOWING:
+            self._pushed = False
+            self.waker.wake()
+        if path == PULL:
+            await self._long_poll(scope, receive, send)
         elif path in {ANSWERS, PIECE}:
-            await self._noted(scope, receive, send)
+            await self._track(scope, receive, send)
         elif path == ACTIVATE:
             await self.app(scope, receive, _patient(send))
         else:
             await self.app(scope, receive, send)
-        self._sent = self._sent or path == SENT
+        self._pushed = self._pushed or path == PUSH
 
-    async def _held(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _long_poll(self, scope: Scope, receive: Receive, send: Send) -> None:
         from flwr.proto.fleet_pb2 import PullMessagesResponse
 
-        began = asyncio.get_running_loop().time()
-        woken = self.notifier.next()  # before SuperLink looks, so that nothing is missed
-        answer = Answer()
-        await self.app(scope, receive, answer.keep)
-        if answer.status == 200 and not PullMessagesResponse.FromString(answer.body).messages_list:
+        started_at = asyncio.get_running_loop().time()
+        wake_up = self.waker.event()  # before SuperLink looks, so that nothing is missed
+        response = BufferedResponse()
+        await self.app(scope, receive, response.buffer)
+        if (
+            response.status == 200
+            and not PullMessagesResponse.FromString(response.body).messages_list
+        ):
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.seconds):
-                    await woken.wait()
-            await asyncio.sleep(began + LEAST - asyncio.get_running_loop().time())
-        for message in answer.messages:
+                    await wake_up.wait()
+            await asyncio.sleep(started_at + MIN_HOLD - asyncio.get_running_loop().time())
+        for message in response.messages:
             await send(message)
 
-    async def _noted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a part of an answer on, and count it."""
-        asked = [await receive()]
-        while asked[-1].get("more_body"):
-            asked.append(await receive())
-        answer = Answer()
-        await self.app(scope, again(asked, receive), answer.keep)
-        if answer.status == 200:
-            self._count(scope["path"], b"".join(m.get("body", b"") for m in asked), answer.body)
-        for message in answer.messages:
+    async def _track(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a piece of an answer on, and count it."""
+        request = [await receive()]
+        while request[-1].get("more_body"):
+            request.append(await receive())
+        response = BufferedResponse()
+        await self.app(scope, replay(request, receive), response.buffer)
+        if response.status == 200:
+            self._count(scope["path"], b"".join(m.get("body", b"") for m in request), response.body)
+        for message in response.messages:
             await send(message)
 
-    def _count(self, path: str, asked: bytes, answered: bytes) -> None:
+    def _count(self, path: str, request: bytes, response: bytes) -> None:
         """Report an answer when its last piece has arrived; SuperLink has accepted both."""
         from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
         from flwr.proto.message_pb2 import PushObjectRequest
 
         if path == ANSWERS:
-            reply, missing = (
-                PushMessagesRequest.FromString(asked),
-                PushMessagesResponse.FromString(answered),
+            reply, accepted = (
+                PushMessagesRequest.FromString(request),
+                PushMessagesResponse.FromString(response),
             )
-            session = missing.session_id
+            session = accepted.session_id
             # a member may send none
             ticket = next((m.metadata.reply_to_message_id for m in reply.messages_list), "")
-            left = len(missing.objects_to_push)
+            missing = len(accepted.objects_to_push)
         else:
-            session = PushObjectRequest.FromString(asked).session_id
-            ticket, left = self._left.pop(session, ("", 0))
-            left -= 1
-        if left > 0:
-            self._left[session] = ticket, left
-            if len(self._left) > SESSIONS:
-                self._left.popitem(last=False)
+            session = PushObjectRequest.FromString(request).session_id
+            ticket, missing = self._incomplete.pop(session, ("", 0))
+            missing -= 1
+        if missing > 0:
+            self._incomplete[session] = ticket, missing
+            if len(self._incomplete) > SESSIONS:
+                self._incomplete.popitem(last=False)
         elif ticket:
-            self.answered(ticket)
+            self.on_answer(ticket)
 
 
 def _patient(send: Send) -> Send:
@@ -201,19 +204,19 @@ def _patient(send: Send) -> Send:
     it.
     """
 
-    async def sent(message: Message) -> None:
+    async def send_patiently(message: Message) -> None:
         await send({**message, "status": LATER} if message.get("status") == UNKNOWN else message)
 
-    return sent
+    return send_patiently
 
 
 @dataclass
-class Answer:
+class BufferedResponse:
     """SuperLink's answer, kept until it is sent."""
 
     messages: list[Message] = field(default_factory=list)
 
-    async def keep(self, message: Message) -> None:
+    async def buffer(self, message: Message) -> None:
         """Keep a part, as an ASGI ``send``."""
         self.messages.append(message)
 

@@ -11,16 +11,16 @@ pytest.importorskip("flwr")
 from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest, PushMessagesResponse
 from flwr.proto.message_pb2 import Message, Metadata, PushObjectRequest
 
-from pomona_federation.server import held_requests
-from pomona_federation.server.auth_proxy import ANSWERS, PIECE
-from pomona_federation.server.held_requests import (
+from pomona_federation.server import long_poll
+from pomona_federation.server.gate import ANSWERS, PIECE
+from pomona_federation.server.long_poll import (
     ACTIVATE,
     PIPE,
-    SENT,
-    TASKS,
+    PULL,
+    PUSH,
     Arrivals,
-    Hold,
-    Notifier,
+    LongPoll,
+    Waker,
     notify,
 )
 
@@ -34,8 +34,8 @@ class Link:
 
     def __init__(self, answers=(), status=200, seconds=FOREVER):
         self.answers, self.status, self.asked, self.told = dict(answers), status, [], []
-        self.notifier = Notifier()
-        self.hold = Hold(self, self.told.append, self.notifier, seconds)
+        self.waker = Waker()
+        self.hold = LongPoll(self, self.told.append, self.waker, seconds)
 
     async def __call__(self, scope, receive, send):
         body = (await receive())["body"]
@@ -63,32 +63,32 @@ async def settled(task):
     """
     for _ in range(20):
         await asyncio.sleep(0)
-    await asyncio.sleep(2 * held_requests.LEAST)
+    await asyncio.sleep(2 * long_poll.MIN_HOLD)
     return task.done()
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):
-    monkeypatch.setattr(held_requests, "LEAST", 0.01)
+    monkeypatch.setattr(long_poll, "MIN_HOLD", 0.01)
 
 
 def test_a_request_is_held_until_the_servers_next_one_after_it_has_sent():
     async def play():
         link = Link()
-        held = asyncio.create_task(link.ask(TASKS))
+        held = asyncio.create_task(link.ask(PULL))
         for other in (LOOK, NODES, "/v1/fleet/send-node-heartbeat"):
             await link.ask(other)
         assert not await settled(held), "nothing was sent"
-        await link.ask(SENT)
+        await link.ask(PUSH)
         await link.ask("/v1/runtime/push-object")
         assert not await settled(held), "a part of it may be missing"
         await link.ask(LOOK)
         assert await settled(held)
         assert held.result() == (200, b"")
-        assert [path for path, _ in link.asked].count(TASKS) == 1, (
+        assert [path for path, _ in link.asked].count(PULL) == 1, (
             "it takes no message; the silo asks again"
         )
-        later = asyncio.create_task(link.ask(TASKS))
+        later = asyncio.create_task(link.ask(PULL))
         await link.ask(LOOK)
         assert not await settled(later), "it rings once for what was sent"
         later.cancel()
@@ -99,21 +99,21 @@ def test_a_request_is_held_until_the_servers_next_one_after_it_has_sent():
 def test_a_message_that_is_there_is_not_held_nor_a_fault():
     async def play():
         whole = PullMessagesResponse(messages_list=[Message()]).SerializeToString()
-        assert await Link({TASKS: whole}).ask(TASKS) == (200, whole)
-        assert await Link(status=401).ask(TASKS) == (401, b"")
+        assert await Link({PULL: whole}).ask(PULL) == (200, whole)
+        assert await Link(status=401).ask(PULL) == (401, b"")
 
     asyncio.run(play())
 
 
 def test_a_hold_ends_by_itself_and_with_the_server():
     async def play():
-        assert await Link(seconds=0.01).ask(TASKS) == (200, b"")
+        assert await Link(seconds=0.01).ask(PULL) == (200, b"")
         link = Link()
-        held = asyncio.create_task(link.ask(TASKS))
+        held = asyncio.create_task(link.ask(PULL))
         assert not await settled(held)
-        link.notifier.close()
+        link.waker.close()
         assert await settled(held)
-        assert await asyncio.wait_for(link.ask(TASKS), 60) == (200, b"")
+        assert await asyncio.wait_for(link.ask(PULL), 60) == (200, b"")
 
     asyncio.run(play())
 
