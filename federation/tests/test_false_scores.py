@@ -8,7 +8,7 @@ import pomona
 from pomona.experiments.grid import choose
 from pomona.record.run_folder import load
 from pomona_federation.audit_log import whole
-from pomona_federation.server.search_study import Trial, _decided_alone
+from pomona_federation.server.search_study import Trial, _single_silo_notes
 from pomona_federation.silo import client_app
 
 pytestmark = pytest.mark.long
@@ -66,7 +66,7 @@ def test_a_silo_whose_scores_alone_choose_the_trial_of_a_search_is_named():
             for k, s in enumerate(scores)
         ]
         winner = choose([trial.score for trial in trials])
-        return winner, [note.partition("'")[0] for note in _decided_alone(trials, winner)]
+        return winner, [note.partition("'")[0] for note in _single_silo_notes(trials, winner)]
 
     assert named(honest) == (1, [])
     assert named(false) == (0, ["south"])

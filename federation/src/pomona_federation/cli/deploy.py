@@ -70,15 +70,15 @@ def provision(
     from pomona_federation.provision import provision as kits
 
     if add is not None and federation is None and wheels is None and libraries is None:
-        made, closing = kits.add(out, add, key), _newcomer
+        provisioned, closing = kits.add(out, add, key), _newcomer_lines
     elif federation is not None and add is None and key is None:
-        made, closing = kits.provision(federation, out, wheels, libraries), _everybody
+        provisioned, closing = kits.provision(federation, out, wheels, libraries), _kit_lines
     else:
         raise ConfigError("give either a federation.toml, or --add NAME with or without --key FILE")
     if json:
-        emit(_record(made))
+        emit(_record(provisioned))
     else:
-        print("\n".join(closing(made)))
+        print("\n".join(closing(provisioned)))
 
 
 def renew(
@@ -93,19 +93,19 @@ def renew(
     """
     from pomona_federation.provision import provision as kits
 
-    done = kits.renew(out)
+    renewal = kits.renew(out)
     if json:
         emit(
             {
-                "certificate": done.path,
-                "before": done.before.isoformat(),
-                "until": done.until.isoformat(),
+                "certificate": renewal.path,
+                "before": renewal.before.isoformat(),
+                "until": renewal.until.isoformat(),
             }
         )
         return
     print(
-        f"{done.path}  valid until {done.until:%Y-%m-%d} (before: {done.before:%Y-%m-%d}); it is "
-        "not a secret"
+        f"{renewal.path}  valid until {renewal.until:%Y-%m-%d} (before: "
+        f"{renewal.before:%Y-%m-%d}); it is not a secret"
     )
     print(
         "next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` "
@@ -137,42 +137,44 @@ def task(
     emit({**tree, "written": out}) if json else print(out)
 
 
-def _everybody(made: "Provisioned") -> Iterator[str]:
-    f = made.federation
-    what = f.own.config.method.name if f.own else "without its own study"
-    yield f"federation {f.name}, {what}: kits for the server and {len(made.silos)} silos"
-    if made.until:
+def _kit_lines(provisioned: "Provisioned") -> Iterator[str]:
+    f = provisioned.federation
+    method = f.own.config.method.name if f.own else "without its own study"
+    yield f"federation {f.name}, {method}: kits for the server and {len(provisioned.silos)} silos"
+    if provisioned.until:
         yield (
-            f"{made.folder}/authority  stays with you: ca.key adds silos; back it up offline, "
-            "put it into no kit"
+            f"{provisioned.folder}/authority  stays with you: ca.key adds silos; back it up "
+            "offline, put it into no kit"
         )
-        until = f"its certificate is valid until {made.until:%Y-%m-%d}"
-        yield f"{made.folder}/server  for who runs {f.server}; certs/server.key is secret; {until}"
+        validity = f"its certificate is valid until {provisioned.until:%Y-%m-%d}"
+        yield (
+            f"{provisioned.folder}/server  for who runs {f.server}; certs/server.key is secret; "
+            f"{validity}"
+        )
     else:
         yield (
-            f"{made.folder}/server  for who runs {f.server}; INSECURE: no encryption, no keys, "
-            "this machine only"
+            f"{provisioned.folder}/server  for who runs {f.server}; INSECURE: no encryption, no "
+            "keys, this machine only"
         )
-    yield from _silos(made)
-    yield f"libraries  by hash: {described(content(made.folder / 'server' / 'wheels' / LOCK))}"
+    yield from _silo_lines(provisioned)
+    wheels = provisioned.folder / "server" / "wheels"
+    yield f"libraries  by hash: {described(content(wheels / LOCK))}"
     yield f"agreement  {f.agreement}"
     yield (
-        f"           {made.digits}: by telephone, every silo reads what `pomona silo check` "
+        f"           {provisioned.digits}: by telephone, every silo reads what `pomona silo check` "
         "prints at compare"
     )
     wheel = (
-        ""
-        if (made.folder / "server" / "wheels" / "SHA256SUMS").exists()
-        else "Pomona's two wheels to each kit's wheels/ and "
+        "" if (wheels / "SHA256SUMS").exists() else "Pomona's two wheels to each kit's wheels/ and "
     )
     yield f"next       add {wheel}your number to each kit's README.md, then send it"
 
 
-def _newcomer(made: "Provisioned") -> Iterator[str]:
-    name = made.silos[0]
-    yield from _silos(made)
-    if made.until:
-        keys = f"{made.folder}/server/keys/{name}.pub"
+def _newcomer_lines(provisioned: "Provisioned") -> Iterator[str]:
+    name = provisioned.silos[0]
+    yield from _silo_lines(provisioned)
+    if provisioned.until:
+        keys = f"{provisioned.folder}/server/keys/{name}.pub"
         yield (
             f"next       send {keys} and {name}.cert (no secrets) to the server's "
             "administrator, who runs there"
@@ -185,42 +187,42 @@ def _newcomer(made: "Provisioned") -> Iterator[str]:
         yield f"next       pomona server add {name}"
 
 
-def _silos(made: "Provisioned") -> Iterator[str]:
-    for name in made.silos:
-        if name in made.brought:
-            how = (
+def _silo_lines(provisioned: "Provisioned") -> Iterator[str]:
+    for name in provisioned.silos:
+        if name in provisioned.brought:
+            secrecy = (
                 "its own key: no secret inside, but it must arrive unchanged (it says whom the "
                 "silo trusts)"
             )
-        elif made.until:
-            how = "keys/silo.key is secret: hand the kit over in person or encrypted"
+        elif provisioned.until:
+            secrecy = "keys/silo.key is secret: hand the kit over in person or encrypted"
         else:
-            how = "no keys"
-        yield f"{made.folder}/{name}  for silo {name}; {how}"
+            secrecy = "no keys"
+        yield f"{provisioned.folder}/{name}  for silo {name}; {secrecy}"
 
 
-def _record(made: "Provisioned") -> dict[str, object]:
+def _record(provisioned: "Provisioned") -> dict[str, object]:
     return {
-        "federation": made.federation.name,
-        "folder": made.folder,
-        "agreement": made.federation.agreement,
-        "certificate_until": made.until.isoformat() if made.until else None,
+        "federation": provisioned.federation.name,
+        "folder": provisioned.folder,
+        "agreement": provisioned.federation.agreement,
+        "certificate_until": provisioned.until.isoformat() if provisioned.until else None,
         "silos": [
-            {"name": name, "kit": made.folder / name, "own_key": name in made.brought}
-            for name in made.silos
+            {"name": name, "kit": provisioned.folder / name, "own_key": name in provisioned.brought}
+            for name in provisioned.silos
         ],
     }
 
 
-BY_KIND = "STUDY.toml of kind "
+STUDY_OF_KIND = "STUDY.toml of kind "
 FILES: Mapping[str, type[Settings]] = {
     "federation.toml": Federation,
     "federation.toml, each [[silo]]": FoundingMember,
     "STUDY.toml": StudyTerms,
-    f"{BY_KIND}train": TrainingStudy,
-    f"{BY_KIND}evaluate": EvaluationStudy,
-    f"{BY_KIND}search": SearchStudy,
-    f"{BY_KIND}survey": SurveyStudy,
+    f"{STUDY_OF_KIND}train": TrainingStudy,
+    f"{STUDY_OF_KIND}evaluate": EvaluationStudy,
+    f"{STUDY_OF_KIND}search": SearchStudy,
+    f"{STUDY_OF_KIND}survey": SurveyStudy,
     "[task]": TaskSettings,
     "[evaluate] of STUDY.toml": EvaluateTerms,
     "[search] of STUDY.toml": SearchTerms,
@@ -262,7 +264,9 @@ def settings_of(record: type[Settings]) -> list[Setting]:
     """The keys that a record adds: those of every kind of study are listed once, a federation's own
     study's too.
     """
-    known = {"study"} | (set(StudyTerms.model_fields) if record in KINDS.values() else set())
+    common = {"study"} | (set(StudyTerms.model_fields) if record in KINDS.values() else set())
     return [
-        setting for setting in table_settings(SettingsTable("", record)) if setting.key not in known
+        setting
+        for setting in table_settings(SettingsTable("", record))
+        if setting.key not in common
     ]

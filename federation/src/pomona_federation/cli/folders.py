@@ -8,4 +8,4 @@ from cyclopts import Parameter
 ServerKit = Annotated[Path, Parameter(help="the server's kit")]
 SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
 SERVER = Path("kits/server")
-HERE = Path()
+CURRENT_FOLDER = Path()

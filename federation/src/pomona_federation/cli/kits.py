@@ -11,7 +11,7 @@ from cyclopts.validators import Number
 from pomona.cli.output import Json, echo, emit, print_table, size
 from pomona.core.bounds import ROUNDS
 from pomona.core.table import of_records
-from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
+from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
 from pomona_federation.installation.contents import Item, Kind, Role, contents, require_kit
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SECRET = "it holds keys and states, readable by its owner alone: encrypt it"  # 
 def backup_silo(
     file: Path,
     *,
-    folder: SiloKit = HERE,
+    folder: SiloKit = CURRENT_FOLDER,
     without_key: Annotated[
         bool, Parameter(negative="", help="leave the silo's private key out")
     ] = False,
@@ -91,8 +91,8 @@ def restore_silo(
     from pomona_federation.installation.restore import Restoring
     from pomona_federation.silo.privacy_budget import Cost
 
-    since = None if spent is None else Cost(spent, spent_delta)
-    _restore(file, folder, "silo", Restoring(since, trained_until, trust), json)
+    cost = None if spent is None else Cost(spent, spent_delta)
+    _restore(file, folder, "silo", Restoring(cost, trained_until, trust), json)
 
 
 def restore_server(file: Path, *, folder: New, trust: Trust = False, json: Json = False) -> None:
@@ -108,47 +108,51 @@ def restore_server(file: Path, *, folder: New, trust: Trust = False, json: Json 
     _restore(file, folder, "server", Restoring(trusted=trust), json)
 
 
-def _save(folder: Path, whose: Role, file: Path, without_key: bool, json: bool) -> None:
+def _save(folder: Path, role: Role, file: Path, without_key: bool, json: bool) -> None:
     from pomona_federation.installation.backup import backup
 
-    made = backup(folder, whose, file, without_key)
+    manifest = backup(folder, role, file, without_key)
     if json:
-        emit(made.model_dump(mode="json"))
+        emit(manifest.model_dump(mode="json"))
         return
-    total = sum(one.size for one in made.files.values())
-    echo(f"{file}: {len(made.files)} files, {size(total)}, of {made.federation}; {SECRET}")
+    total = sum(entry.size for entry in manifest.files.values())
+    echo(f"{file}: {len(manifest.files)} files, {size(total)}, of {manifest.federation}; {SECRET}")
     echo("not in it: data, own files but code, a proxy's password, other silos' models, logs")
 
 
-def _restore(file: Path, folder: Path, whose: Role, said: "Restoring", json: bool) -> None:
+def _restore(file: Path, folder: Path, role: Role, options: "Restoring", json: bool) -> None:
     from pomona_federation.installation.restore import deciding, needs_key, privacy_known, restore
 
-    told = restore(file, folder, whose, said)
+    manifest = restore(file, folder, role, options)
     if json:
-        emit({**told.model_dump(mode="json", exclude={"files"}), "files": len(told.files)})
+        emit({**manifest.model_dump(mode="json", exclude={"files"}), "files": len(manifest.files)})
         return
-    echo(f"{folder}: the {whose} of {told.federation} as of {told.made}, {len(told.files)} files")
+    echo(
+        f"{folder}: the {role} of {manifest.federation} as of {manifest.made}, "
+        f"{len(manifest.files)} files"
+    )
     echo(
         "next: never run the other copy again; put the data where silo.toml says"
-        if whose == "silo"
+        if role == "silo"
         else ""
     )
-    if needs_key(folder, told):
+    if needs_key(folder, manifest):
         echo("      put the private key to keys/silo.key (mode 0600)")
-    if any(name.endswith("ledger.jsonl") for name in told.files):
-        until = said.trained_until
-        known = "all that is left of the run" if until is None else f"rounds until {until}"
-        echo(
-            f"      privacy: {known} counts as spent once more, since this backup cannot know "
-            "what was"
+    if any(name.endswith("ledger.jsonl") for name in manifest.files):
+        last_round = options.trained_until
+        rounds = (
+            "all that is left of the run" if last_round is None else f"rounds until {last_round}"
         )
-    for line in privacy_known(folder) if whose == "silo" else ():
+        echo(
+            f"      privacy: {rounds} counts as spent again, since this backup cannot know what was"
+        )
+    for line in privacy_known(folder) if role == "silo" else ():
         echo(f"      privacy: {line}")
-    for line in deciding(folder, whose):
+    for line in deciding(folder, role):
         echo(f"      it brings {line}")
 
 
-KINDS: tuple[Kind, ...] = ("keep", "secret", "kit", "own")
+ORDER: tuple[Kind, ...] = ("keep", "secret", "kit", "own")
 Paths = Annotated[
     Kind | None, Parameter(help="print only the paths of these files, one a line", name="--paths")
 ]
@@ -160,7 +164,7 @@ ELSEWHERE = (
 
 def contents_silo(
     *,
-    folder: SiloKit = HERE,
+    folder: SiloKit = CURRENT_FOLDER,
     paths: Paths = None,
     json: Json = False,
 ) -> None:
@@ -178,29 +182,29 @@ def contents_server(
     _show(folder, "server", paths, json)
 
 
-def _show(folder: Path, whose: Role, paths: Kind | None, json: bool) -> None:
-    require_kit(folder, whose)
-    found = contents(folder, whose)
+def _show(folder: Path, role: Role, paths: Kind | None, json: bool) -> None:
+    require_kit(folder, role)
+    items = contents(folder, role)
     if paths:
-        found = [item for item in found if item.rule.kind == paths and item.plain]
-        emit([str(item.path) for item in found]) if json else echo(
-            *(str(item.path) for item in found)
+        items = [item for item in items if item.rule.kind == paths and item.plain]
+        emit([str(item.path) for item in items]) if json else echo(
+            *(str(item.path) for item in items)
         )
         return
-    rows = _rows(found)
+    rows = _rows(items)
     if json:
-        emit({"contents": rows, "notes": _notes(found)})
+        emit({"contents": rows, "notes": _notes(items)})
         return
     print_table(of_records([{**row, "bytes": size(row["bytes"])} for row in rows]))
-    echo("", *_notes(found), ELSEWHERE)
+    echo("", *_notes(items), ELSEWHERE)
 
 
-def _notes(found: list[Item]) -> list[str]:
+def _notes(items: list[Item]) -> list[str]:
     """What an administrator should know before the kit goes."""
-    names = {str(item.path) for item in found}
+    names = {str(item.path) for item in items}
     lines = [
         f"{item.path} is a link, or has another name elsewhere: its content is not only here"
-        for item in found
+        for item in items
         if item.rule.kind == "secret" and not item.plain
     ]
     if "state/rounds.jsonl" in names and "state/report.md" not in names:
@@ -210,30 +214,30 @@ def _notes(found: list[Item]) -> list[str]:
     return lines
 
 
-def _rows(found: list[Item]) -> list[dict[str, Any]]:
+def _rows(items: list[Item]) -> list[dict[str, Any]]:
     """Contents of a kit by kind and description."""
     rows: dict[tuple[str, str], list[Item]] = {}
-    for kind in KINDS:
-        for item in found:
+    for kind in ORDER:
+        for item in items:
             if item.rule.kind == kind:
                 rows.setdefault((kind, item.rule.what), []).append(item)
     return [
         {
             "kind": kind,
-            "what": what,
-            "files": len(items),
-            "bytes": sum(item.size for item in items),
-            "for example": str(items[0].path),
+            "what": description,
+            "files": len(group),
+            "bytes": sum(item.size for item in group),
+            "for example": str(group[0].path),
         }
-        for (kind, what), items in rows.items()
+        for (kind, description), group in rows.items()
     ]
 
 
 TELEPHONE = "by telephone, the lead and the server's administrator read the same"
 
 
-def next_key(*, folder: SiloKit = HERE, json: Json = False) -> None:
-    """Make this silo's next key, beside the one in use; it never leaves the silo."""
+def next_key(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
+    """Make this silo's next key, in addition to the one in use; it never leaves the silo."""
     from pomona_federation.installation import key_renewal
 
     public, fingerprint = key_renewal.begin(folder)
@@ -251,7 +255,7 @@ def next_key(*, folder: SiloKit = HERE, json: Json = False) -> None:
     )
 
 
-def use_key(came: Path, *, folder: SiloKit = HERE, json: Json = False) -> None:
+def use_key(came: Path, *, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Put this silo's next key into use, once the server knows it; the silo must be stopped.
 
     Parameters
@@ -289,11 +293,13 @@ def certify_key(
     """
     from pomona_federation.installation import key_renewal
 
-    made = key_renewal.certify(out, name, key)
+    certified = key_renewal.certify(out, name, key)
     if json:
-        emit(vars(made))
+        emit(vars(certified))
         return
-    echo(f"{made.folder}  {made.fingerprint}; no secrets inside", f"compare    {TELEPHONE}")
+    echo(
+        f"{certified.folder}  {certified.fingerprint}; no secrets inside", f"compare    {TELEPHONE}"
+    )
     echo(
         f"next       {name}.pub and {name}.cert to the server, whose administrator runs there, "
         "between two rounds:"
@@ -307,7 +313,7 @@ def certify_key(
 def replace_key(
     name: str,
     *,
-    key: Annotated[Path, Parameter(help="its next public key; the certificate is beside it")],
+    key: Annotated[Path, Parameter(help="its next public key; the certificate is next to it")],
     folder: ServerKit = SERVER,
     json: Json = False,
 ) -> None:

@@ -53,10 +53,10 @@ def rehearse(
         raise ConfigError(f"{folder} already exists; give another --out")
     study = planned.study
     assert study is not None, "scenario refuses a federation without a study"
-    found = rehearsed(
+    rehearsal = rehearsed(
         prepared,
         folder,
-        _say,
+        _log,
         wire=study.wire,
         share_scores=study.share_scores,
         deadline=study.deadline,
@@ -66,16 +66,16 @@ def rehearse(
         quorum=min(planned.quorum, len(planned.silo)),
     )
     if json:
-        emit({**asdict(found), "largest": found.largest, "folder": str(found.folder)})
+        emit({**asdict(rehearsal), "largest": rehearsal.largest, "folder": str(rehearsal.folder)})
     else:
-        _show(found)
+        _show(rehearsal)
 
 
-def _say(text: str) -> None:
+def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _show(found: "Rehearsal") -> None:
+def _show(rehearsal: "Rehearsal") -> None:
     rows = [
         {
             "silo": name,
@@ -83,20 +83,20 @@ def _show(found: "Rehearsal") -> None:
             if d == 0
             else f"up to {d:.3g} away from it",
         }
-        for name, d in found.difference.items()
+        for name, d in rehearsal.difference.items()
     ]
     print_table(of_records(rows))
-    down, up = median(found.bytes_down), median(found.bytes_up)
+    downlink, uplink = median(rehearsal.bytes_down), median(rehearsal.bytes_up)
     print(
-        f"{len(found.seconds)} rounds: {median(found.seconds):.1f} s each (median), the "
-        f"simulator's {median(found.simulated_seconds):.2f} s; {size(down)} down and {size(up)} "
-        f"up, all silos together; ready after {found.started:.0f} s"
+        f"{len(rehearsal.seconds)} rounds: {median(rehearsal.seconds):.1f} s each (median), the "
+        f"simulator's {median(rehearsal.simulated_seconds):.2f} s; {size(downlink)} down "
+        f"and {size(uplink)} up, all silos together; ready after {rehearsal.started:.0f} s"
     )
     print(
         "memory (most of one process): "
-        + ", ".join(f"{k} {size(v)}" for k, v in sorted(found.memory.items()))
+        + ", ".join(f"{k} {size(v)}" for k, v in sorted(rehearsal.memory.items()))
     )
-    print(f"kits, logs and records: {found.folder}")
+    print(f"kits, logs and records: {rehearsal.folder}")
 
 
 def simulate(

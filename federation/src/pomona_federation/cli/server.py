@@ -16,29 +16,33 @@ from pomona.core.errors import StorageError
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import SERVER, ServerKit
 
-Standing = Annotated[
+StandingOption = Annotated[
     bool,
     Parameter(negative="", help="wait for further studies; always on if the kit came without one"),
 ]
 
 
-def start(*, folder: ServerKit = SERVER, standing: Standing = False, json: Json = False) -> None:
+def start(
+    *, folder: ServerKit = SERVER, standing: StandingOption = False, json: Json = False
+) -> None:
     """Run the studies until all have ended; a started study continues after its last committed
     round.
     """
-    _serve(folder, json, resume=False, standing=standing)
+    _serve(folder, json, resume=False, persistent=standing)
 
 
-def resume(*, folder: ServerKit = SERVER, standing: Standing = False, json: Json = False) -> None:
+def resume(
+    *, folder: ServerKit = SERVER, standing: StandingOption = False, json: Json = False
+) -> None:
     """Continue an interrupted or failed run; refused if there is nothing to continue."""
-    _serve(folder, json, resume=True, standing=standing)
+    _serve(folder, json, resume=True, persistent=standing)
 
 
-def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
+def _serve(folder: Path, json: bool, resume: bool, persistent: bool) -> None:
     from pomona_federation.server.launcher import serve
 
     try:
-        status = serve(folder, echo_stderr, resume, standing)
+        status = serve(folder, echo_stderr, resume, persistent)
     except KeyboardInterrupt:
         print(
             "error[INTERRUPTED]: stopped before the end; `pomona server resume` continues",
@@ -48,8 +52,8 @@ def _serve(folder: Path, json: bool, resume: bool, standing: bool) -> None:
     if json:
         emit(status.model_dump())
     if status.state != "finished":
-        said = f"error[RUN]: {status.state} after round {status.round}: {status.reason}"
-        print(printable(said), file=sys.stderr)
+        line = f"error[RUN]: {status.state} after round {status.round}: {status.reason}"
+        print(printable(line), file=sys.stderr)
     elif not json:
         print(f"finished after round {status.round}")
     sys.exit(status.code or 0)
@@ -70,10 +74,10 @@ def status(
     from pomona_federation.status import server
 
     while True:
-        standing = server(folder, study)
+        row = server(folder, study)
         if watch and not json:
             stdout.clear()
-        emit(standing) if json else _show(standing)
+        emit(row) if json else _show(row)
         if not watch:
             return
         try:
@@ -103,13 +107,15 @@ def _show(s: dict[str, Any]) -> None:
         *_notices(s),
     )
     if s["silos"]:
-        print_table(of_records([{**silo, "unused": _last(silo["unused"])} for silo in s["silos"]]))
+        print_table(
+            of_records([{**silo, "unused": _last_unused(silo["unused"])} for silo in s["silos"]])
+        )
     if len(s["studies"]) > 1:
         print_table(of_records(s["studies"]))
 
 
 def _notices(s: dict[str, Any]) -> Iterator[str]:
-    """What there is to say beside the state of the study."""
+    """What there is to say in addition to the state of the study."""
     if s["waiting"]:
         yield s["waiting"]["line"]
     if s["seconds"] is not None:
@@ -131,19 +137,19 @@ def drain(*, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Finish the current round, then begin no round and no study, also after a restart, until
     `pomona server undrain`.
     """
-    _drain(folder, json, on=True)
+    _drain(folder, json, enabled=True)
 
 
 def undrain(*, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Let rounds and studies begin again; a running server continues the study that it stopped."""
-    _drain(folder, json, on=False)
+    _drain(folder, json, enabled=False)
 
 
-def _drain(folder: Path, json: bool, on: bool) -> None:
+def _drain(folder: Path, json: bool, enabled: bool) -> None:
     from pomona_federation.server.study_queue import StudyQueue
     from pomona_federation.status import server
 
-    StudyQueue(folder).drain(on)
+    StudyQueue(folder).drain(enabled)
     state = server(folder)["drain"]
     sentences = {
         "": "rounds and studies begin again",
@@ -153,7 +159,7 @@ def _drain(folder: Path, json: bool, on: bool) -> None:
     emit({"drain": state}) if json else print(sentences[state])
 
 
-def _last(unused: dict[str, Any] | None) -> str:
+def _last_unused(unused: dict[str, Any] | None) -> str:
     return f"round {unused['round']}: {unused['reason']}" if unused else ""
 
 
@@ -183,13 +189,15 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
 
 def _spans(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of consecutive rounds with one reason as one."""
-    same = groupby(rows, lambda row: (row["study"], row.get("trial"), row["stage"], row["reason"]))
-    for (study, trial, stage, reason), group in same:
+    groups = groupby(
+        rows, lambda row: (row["study"], row.get("trial"), row["stage"], row["reason"])
+    )
+    for (study, trial, stage, reason), group in groups:
         span = list(group)
-        ends, last = dict.fromkeys((span[0]["round"], span[-1]["round"])), span[-1]
+        bounds, last = dict.fromkeys((span[0]["round"], span[-1]["round"])), span[-1]
         yield {
             "study": study if trial is None else f"{study}, trial {trial}",
-            "rounds": "-".join(map(str, ends)),
+            "rounds": "-".join(map(str, bounds)),
             "stage": stage,
             "reason": reason,
             "sentence": last["sentence"],
@@ -200,19 +208,19 @@ def stop(*, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Stop the server cleanly; the round in flight is dropped, and `pomona server resume` continues
     the run.
     """
-    stopping(folder / "run", "server", json)
+    stop_process(folder / "run", "server", json)
 
 
-def stopping(state: Path, what: str, json: bool) -> None:
+def stop_process(state: Path, role: str, json: bool) -> None:
     """Ask the process that holds a folder to stop, and report whether it did."""
     from pomona_federation.supervision.processes import ask_to_stop, holder
 
     if not holder(state):
-        raise StorageError(f"no {what} runs in {state}; nothing to stop")
+        raise StorageError(f"no {role} runs in {state}; nothing to stop")
     stopped = ask_to_stop(state)
     if not stopped:
         raise StorageError(
-            f"the {what} in {state} has not stopped; look at its logs, or stop it on its own "
+            f"the {role} in {state} has not stopped; look at its logs, or stop it on its own "
             "machine"
         )
     emit({"stopped": True}) if json else print("stopped")
@@ -236,12 +244,12 @@ def add(
     from pomona_federation.server.study_queue import StudyQueue
 
     declined = StudyQueue(folder).declined
-    place = admit(folder, name, key)
+    client = admit(folder, name, key)
     reopened = sorted(declined - StudyQueue(folder).declined)
     if json:
-        emit({"silo": name, "place": place, "reopened": reopened})
+        emit({"silo": name, "place": client, "reopened": reopened})
         return
-    print(f"{name} has place {place} and joins at the next round that it is there for")
+    print(f"{name} has place {client} and joins at the next round that it is there for")
     for study in reopened:
         print(
             f"study {study}, which was declined, is open again: with {name} enough members could "
@@ -286,8 +294,8 @@ def readmit(
     """
     from pomona_federation.server.study_queue import StudyQueue
 
-    of, number = StudyQueue(folder).readmit(name, study)
+    study_name, number = StudyQueue(folder).readmit(name, study)
     if json:
-        emit({"silo": name, "study": of, "round": number})
+        emit({"silo": name, "study": study_name, "round": number})
     else:
-        print(f"{name} is taken again in study {of}, at the latest in round {number}")
+        print(f"{name} is taken again in study {study_name}, at the latest in round {number}")

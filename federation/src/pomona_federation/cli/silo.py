@@ -11,8 +11,8 @@ from pomona.cli.predict import ExportFormat, export_model
 from pomona.core.errors import ConfigError
 from pomona.core.files import own
 from pomona.core.table import of_records
-from pomona_federation.cli.folders import HERE, SiloKit
-from pomona_federation.cli.server import stopping
+from pomona_federation.cli.folders import CURRENT_FOLDER, SiloKit
+from pomona_federation.cli.server import stop_process
 
 Study = Annotated[
     str | None,
@@ -21,7 +21,7 @@ Study = Annotated[
 NO_BOUND = "no noise, so no bound"
 
 
-def start(*, folder: SiloKit = HERE, json: Json = False) -> None:
+def start(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Keep this silo connected until it is stopped."""
     from pomona_federation.silo.node_supervisor import run_node
 
@@ -32,7 +32,7 @@ def start(*, folder: SiloKit = HERE, json: Json = False) -> None:
         sys.exit(130)
 
 
-def status(*, folder: SiloKit = HERE, json: Json = False) -> None:
+def status(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Show the node's state, the last visit, certificate and disk."""
     from pomona_federation.installation.contents import require_kit
     from pomona_federation.status import silo
@@ -49,7 +49,7 @@ def status(*, folder: SiloKit = HERE, json: Json = False) -> None:
             f"node      {s['state']}{_in_brackets(s['reason'])}, since {s['since'] or '-'}, "
             f"{s['restarts']} restarts"
         ),
-        *(f"study     {w['study']} ({w['hash']}): {_at(w)}" for w in s["studies"]),
+        *(f"study     {w['study']} ({w['hash']}): {_study_progress(w)}" for w in s["studies"]),
         f"round     {s['round'] or 0} of {s['rounds']}, {visits}"
         if s["own_study"]
         else "round     the kit came without a study",
@@ -67,8 +67,8 @@ def status(*, folder: SiloKit = HERE, json: Json = False) -> None:
     )
 
 
-def _if(said: object, line: str) -> list[str]:
-    return [line] if said else []
+def _if(condition: object, line: str) -> list[str]:
+    return [line] if condition else []
 
 
 def _in_brackets(text: str) -> str:
@@ -87,7 +87,7 @@ def cost_line(study: dict[str, Any]) -> str:
     return f"privacy   study {study['study']}: {cost}"
 
 
-def _at(study: dict[str, Any]) -> str:
+def _study_progress(study: dict[str, Any]) -> str:
     """Progress of a study at this silo."""
     last = f", last round {study['round']}, {_traffic([study])}" if study["round"] else ""
     waits = f"; {study['why']}" if study["decision"] == "pending" and study["why"] else ""
@@ -96,19 +96,19 @@ def _at(study: dict[str, Any]) -> str:
     )
 
 
-def _traffic(parts: list[dict[str, Any]]) -> str:
+def _traffic(studies: list[dict[str, Any]]) -> str:
     return (
-        f"{size(sum(p['bytes_down'] for p in parts))} down, "
-        f"{size(sum(p['bytes_up'] for p in parts))} up"
+        f"{size(sum(p['bytes_down'] for p in studies))} down, "
+        f"{size(sum(p['bytes_up'] for p in studies))} up"
     )
 
 
-def stop(*, folder: SiloKit = HERE, json: Json = False) -> None:
+def stop(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Stop taking part; the silo keeps its state, and `pomona silo start` continues from it."""
-    stopping(folder / "state", "silo", json)
+    stop_process(folder / "state", "silo", json)
 
 
-def check(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -> None:
+def check(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Find problems before taking part, and show what would leave the silo."""
     from pomona_federation.silo.outgoing_filter import texts
     from pomona_federation.silo.preflight import run
@@ -126,7 +126,7 @@ def check(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) ->
     sys.exit(code)
 
 
-def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -> None:
+def report(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import progress_display
     from pomona_federation.silo.silo_report import NO_GAIN, WITHOUT_NOISE
@@ -137,15 +137,15 @@ def report(*, study: Study = None, folder: SiloKit = HERE, json: Json = False) -
     if json:
         emit(vars(r))
         return
-    own, alone = r.own, r.alone
+    personal, local = r.own, r.alone
     echo(
-        f"{r.silo} in {r.federation}: {r.method}, model {own['model']} {own['when']}, round "
-        f"{own['round']}"
+        f"{r.silo} in {r.federation}: {r.method}, model {personal['model']} {personal['when']}, "
+        f"round {personal['round']}"
     )
     echo(
-        f"test {r.judged.title} {r.judged.text(own['value'])} on {own['samples']} own samples; "
-        f"training alone{WITHOUT_NOISE if r.privacy else ''} for as many rounds "
-        f"{r.judged.text(alone['value'])}"
+        f"test {r.judged.title} {r.judged.text(personal['value'])} on {personal['samples']} own "
+        f"samples; training alone{WITHOUT_NOISE if r.privacy else ''} for as many rounds "
+        f"{r.judged.text(local['value'])}"
     )
     echo(NO_GAIN)
     if r.privacy:
@@ -163,10 +163,10 @@ def export(
     out_: Annotated[
         Path | None, Parameter(name="--out", help="the file; default state/.../exports/personal.TO")
     ] = None,
-    folder: SiloKit = HERE,
+    folder: SiloKit = CURRENT_FOLDER,
     json: Json = False,
 ) -> None:
-    """Export this silo's own model for other programs, as `pomona export` does, beside its card.
+    """Export this silo's own model for other programs, as `pomona export` does, with its card.
 
     Own code that the model names is run if silo.toml lists code.
     """

@@ -13,9 +13,9 @@ from pomona.cli.output import Json, echo, emit, print_table
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.registry import importable
 from pomona.core.table import of_records
-from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
+from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
 
-By = Annotated[str, Parameter(help="who decides; default the account's name")]
+DecidedBy = Annotated[str, Parameter(help="who decides; default the account's name")]
 
 
 def submit(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> None:
@@ -32,12 +32,15 @@ def submit(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> Non
 
     importable(folder)
     queue = StudyQueue(folder)
-    known = queue.submit(file)
-    digits = in_fours(known.agreement)
+    submission = queue.submit(file)
+    digits = in_fours(submission.agreement)
     if json:
-        emit({"study": known.study.name, "agreement": known.agreement, "digits": digits})
+        emit({"study": submission.study.name, "agreement": submission.agreement, "digits": digits})
         return
-    print(f"study {known.study.name} is number {known.number}; its hash is\n  {known.agreement}")
+    print(
+        f"study {submission.study.name} is number {submission.number}; its hash is\n"
+        f"  {submission.agreement}"
+    )
     print(
         "by telephone, every silo reads what `pomona silo check --study` prints at compare\n  "
         f"{digits}"
@@ -83,13 +86,13 @@ def begin(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     """
     from pomona_federation.server.study_queue import StudyQueue
 
-    without = StudyQueue(folder).start(name)
+    undecided = StudyQueue(folder).start(name)
     if json:
-        emit({"study": name, "begun": True, "undecided": without})
+        emit({"study": name, "begun": True, "undecided": undecided})
         return
     echo(
         f"study {name} starts when its turn comes"
-        + (f", without {', '.join(without)}" if without else "")
+        + (f", without {', '.join(undecided)}" if undecided else "")
     )
 
 
@@ -121,13 +124,13 @@ def result(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None
     """
     from pomona_federation.server.study_requests import result_text
 
-    found = result_text(folder, name, "json" if json else "md")
-    print(found, end="")
+    content = result_text(folder, name, "json" if json else "md")
+    print(content, end="")
 
 
 def studies(
     *,
-    folder: SiloKit = HERE,
+    folder: SiloKit = CURRENT_FOLDER,
     ask: Annotated[bool, Parameter(negative="", help="ask the server for new studies now")] = False,
     json: Json = False,
 ) -> None:
@@ -139,7 +142,7 @@ def studies(
         from pomona_federation.silo.study_proposals import consider, over_the_network
 
         consider(folder, over_the_network(folder), echo)
-    rows = [_known(k) for k in KnownStudies(folder).all]
+    rows = [_study_row(k) for k in KnownStudies(folder).all]
     if json:
         emit(rows)
     elif not rows:
@@ -155,26 +158,28 @@ def studies(
             echo("and what would leave")
             echo(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
     if not json and (costs := overview(folder)):
-        whom = {c["study"]: against for c in costs if (against := c.pop("against"))}
-        notes = [f"study {name}: an epsilon holds {against}" for name, against in whom.items()]
+        scopes = {c["study"]: against for c in costs if (against := c.pop("against"))}
+        notes = [f"study {name}: an epsilon holds {against}" for name, against in scopes.items()]
         title = "Privacy: epsilon that is reserved on this silo's data, and spent"
         print_table(of_records(costs, title, notes))
 
 
-def _known(known: Any) -> dict[str, Any]:
-    digits = known.agreement[:16]
+def _study_row(study: Any) -> dict[str, Any]:
+    digits = study.agreement[:16]
     return {
-        "study": known.study.name,
+        "study": study.study.name,
         "hash": digits,
-        "kind": known.study.kind,
-        "decision": known.status,
-        "by": known.by,
-        "when": known.when,
-        "why": known.why,
+        "kind": study.study.kind,
+        "decision": study.status,
+        "by": study.by,
+        "when": study.when,
+        "why": study.why,
     }
 
 
-def accept(study: str, *, by: By = "", folder: SiloKit = HERE, json: Json = False) -> None:
+def accept(
+    study: str, *, by: DecidedBy = "", folder: SiloKit = CURRENT_FOLDER, json: Json = False
+) -> None:
     """Accept a study: this silo does its tasks from then on. What `silo check --study` refuses is
     refused.
 
@@ -186,7 +191,9 @@ def accept(study: str, *, by: By = "", folder: SiloKit = HERE, json: Json = Fals
     _decide(study, True, by, folder, json)
 
 
-def decline(study: str, *, by: By = "", folder: SiloKit = HERE, json: Json = False) -> None:
+def decline(
+    study: str, *, by: DecidedBy = "", folder: SiloKit = CURRENT_FOLDER, json: Json = False
+) -> None:
     """Decline a study, even an accepted one: this silo does none of its tasks from then on.
 
     Parameters
@@ -197,33 +204,34 @@ def decline(study: str, *, by: By = "", folder: SiloKit = HERE, json: Json = Fal
     _decide(study, False, by, folder, json)
 
 
-def _decide(study: str, accepted: bool, by: str, folder: Path, json: bool) -> None:
+def _decide(study: str, accepted: bool, decider: str, folder: Path, json: bool) -> None:
     from pomona_federation.silo.known_studies import KnownStudies
 
-    known = KnownStudies(folder)
-    if unheard := not known.matching(study):
-        _hear(folder)
-    named = known.named(study)
-    if unheard and accepted and study == named.study.name:
+    studies = KnownStudies(folder)
+    if unknown := not studies.matching(study):
+        _fetch_studies(folder)
+    offered = studies.named(study)
+    if unknown and accepted and study == offered.study.name:
         raise ConfigError(
             f"study {study} has only now come from the server: see what it would do with `pomona "
-            f"silo check --study {named.agreement[:9]}`, then accept it by this hash"
+            f"silo check --study {offered.agreement[:9]}`, then accept it by this hash"
         )
     if accepted:
         from pomona_federation.silo.preflight import require_acceptable
 
-        require_acceptable(folder, named)
-    done = known.decide(named, accepted, by or _account())
-    news = _tell(folder)
+        require_acceptable(folder, offered)
+    decided = studies.decide(offered, accepted, decider or _account())
+    news = _send_decisions(folder)
     if json:
-        emit(_known(done))
+        emit(_study_row(decided))
     else:
         echo(
-            f"study {done.study.name} ({done.agreement[:16]}) is {done.status} by {done.by}; {news}"
+            f"study {decided.study.name} ({decided.agreement[:16]}) is {decided.status} by "
+            f"{decided.by}; {news}"
         )
 
 
-def _hear(folder: Path) -> None:
+def _fetch_studies(folder: Path) -> None:
     """Ask the server for new studies; if it cannot be reached, those that are known remain."""
     from pomona_federation.silo.study_proposals import consider, over_the_network
 
@@ -241,7 +249,7 @@ def _account() -> str:
         return f"account {os.getuid()}"
 
 
-def _tell(folder: Path) -> str:
+def _send_decisions(folder: Path) -> str:
     """Send decisions to the server at once; if it cannot be reached, a running silo sends them
     later.
     """

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 
 from pomona.cli.output import Json, echo, echo_stderr, emit
 from pomona.core.errors import ConfigError, StorageError
-from pomona_federation.cli.folders import HERE, SERVER, ServerKit, SiloKit
+from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
 from pomona_federation.installation.contents import STATE, Role
 from pomona_federation.supervision.process_logs import LogLine, LogReader
 
@@ -36,7 +36,7 @@ def audit_server(
 
 def audit_silo(
     *,
-    folder: SiloKit = HERE,
+    folder: SiloKit = CURRENT_FOLDER,
     verify: Verify = False,
     json: Json = False,
 ) -> None:
@@ -55,8 +55,10 @@ def _show_audit(path: Path, json: bool) -> None:
     if json:
         emit(list(rows))
     for row in rows:
-        rest = "  ".join(f"{k}={v}" for k, v in row.items() if k not in {"time", "event", "chain"})
-        echo(f"{row.get('time')}  {row.get('event')!s:<14} {rest}")
+        fields = "  ".join(
+            f"{k}={v}" for k, v in row.items() if k not in {"time", "event", "chain"}
+        )
+        echo(f"{row.get('time')}  {row.get('event')!s:<14} {fields}")
 
 
 def _verify(path: Path, json: bool) -> None:
@@ -95,7 +97,7 @@ def logs_server(
 
 def logs_silo(
     *,
-    folder: SiloKit = HERE,
+    folder: SiloKit = CURRENT_FOLDER,
     lines: Lines = 100,
     follow: Follow = False,
     json: Json = False,
@@ -148,7 +150,7 @@ def metrics_server(
     _serve(lambda: metrics_app(report), port)
 
 
-def metrics_silo(*, folder: SiloKit = HERE, port: Port = 9465) -> None:
+def metrics_silo(*, folder: SiloKit = CURRENT_FOLDER, port: Port = 9465) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
     from pomona_federation.monitoring.metrics_app import metrics_app, of_silo
 
@@ -161,7 +163,9 @@ def _serve(make: Callable[[], Any], port: int) -> None:
 
     try:
         serve(
-            make, port, lambda taken: echo_stderr(f"http://127.0.0.1:{taken}/metrics and /health")
+            make,
+            port,
+            lambda bound_port: echo_stderr(f"http://127.0.0.1:{bound_port}/metrics and /health"),
         )
     except KeyboardInterrupt:
         sys.exit(130)
