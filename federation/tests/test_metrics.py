@@ -30,8 +30,8 @@ from pomona_federation.monitoring.prometheus_text import (
     CONTENT_TYPE,
     Family,
     Sample,
+    merged,
     rendered,
-    together,
 )
 from pomona_federation.monitoring.watched_server import AuditedServer, moment
 from pomona_federation.supervision.followed_file import Followed
@@ -50,7 +50,7 @@ ESCAPES = {"\\\\": "\\", '\\"': '"', "\\n": "\n"}
 
 
 def parsed(text):
-    """Samples by name and labels, by the grammar of the text format: each name's lines together,
+    """Samples by name and labels, by the grammar of the text format: each name's lines merged,
     after its type.
     """
     samples, types, last = {}, {}, None
@@ -317,7 +317,7 @@ def test_only_loopback_is_listened_on_and_a_port_that_is_taken_is_one_line(tmp_p
 
 def test_hostile_names_stay_labels():
     one = Family("x", "gauge", "", (Sample(1, {"silo": HOSTILE + "\n"}),))
-    samples, _ = parsed(rendered(together("study", {HOSTILE: [one], "b": [one]})))
+    samples, _ = parsed(rendered(merged("study", {HOSTILE: [one], "b": [one]})))
     assert [dict(pairs)["silo"] for _, pairs in samples] == [HOSTILE + "\n"] * 2
     assert {dict(pairs)["study"] for _, pairs in samples} == {HOSTILE, "b"}
 

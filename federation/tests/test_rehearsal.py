@@ -86,7 +86,7 @@ def test_real_processes(silos, tmp_path):
 def test_a_server_that_has_died_is_not_said_to_be_slow(tmp_path):
     (tmp_path / "server.log").write_text("one\nerror[CONFIG]: two\n")
     local = LocalFederation(tmp_path, (), None)
-    local._own["server"] = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    local._processes["server"] = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     log = re.escape(str(tmp_path / "server.log"))
     with pytest.raises(
         QuorumError, match=rf"server ended with code 3 \(error\[CONFIG\]: two\); see {log}"
@@ -101,7 +101,7 @@ def test_a_rehearsal_with_a_round_in_each_limit_is_not_ended(tmp_path, monkeypat
     clock = SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda _: None, now=0.0)
     monkeypatch.setattr(run, "time", clock)
     local = LocalFederation(tmp_path, (), None)
-    local._own["server"] = SimpleNamespace(poll=lambda: None, pid=os.getpid())
+    local._processes["server"] = SimpleNamespace(poll=lambda: None, pid=os.getpid())
 
     def commits():
         clock.now += 3.0

@@ -304,9 +304,11 @@ def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
     assert [silo["state"] for silo in at_server["silos"]] == ["present"] * 3
     own = next(row for row in at_silo["studies"] if row["study"] == "tune")
     assert own["round"] >= 3
-    view = next(v for v in WatchedServer(federation.server).studies() if v.now["study"] == "tune")
-    assert view.recorded.up > 0
-    samples = rendered(WatchedSilo(federation.kits / "silo-0").look()[1])
+    view = next(
+        v for v in WatchedServer(federation.server).studies() if v.status["study"] == "tune"
+    )
+    assert view.recorded.bytes_up > 0
+    samples = rendered(WatchedSilo(federation.kits / "silo-0").report()[1])
     assert 'pomona_silo_bytes_total{study="tune",direction="up"} 0' not in samples
 
 

@@ -16,9 +16,9 @@ from pomona_federation.rehearsal.inputs import (
     SAMPLES,
     data_section,
     federation_file,
-    made_up,
     of_study,
     scenario,
+    synthetic,
     write_rows,
 )
 from pomona_federation.silo.settings import SiloFile
@@ -124,7 +124,7 @@ def test_a_network_sees_numbers_about_standard_normal_and_every_class():
                 "silo": [{"name": "north"}],
             }
         ).study.task
-        made = made_up(task, ["north"], 1)
+        made = synthetic(task, ["north"], 1)
         seen = (made.x.astype(float) - task.shift) / task.scale
         assert abs(seen.mean()) < 0.1
         assert abs(seen.std() - 1) < 0.1

@@ -21,12 +21,12 @@ from torch import Tensor
 from pomona.core.bounds import Place
 from pomona.methods import base
 
-GIVEN = "given"
+GIVEN_WEIGHTS = "given"
 
 
-def name(place: int) -> str:
+def name(client: int) -> str:
     """Name of the model from the silo at a place."""
-    return f"model {place}"
+    return f"model {client}"
 
 
 class CrossEvaluation(base.MethodSettings):
@@ -41,8 +41,8 @@ class CrossEvaluation(base.MethodSettings):
         if not self.places:
             return base.Method(
                 base.constant_server(),
-                base.Client(base.model_state, judge_given),
-                replace(CARD, models=(GIVEN,)),
+                base.Client(base.model_state, evaluate_initial),
+                replace(CARD, models=(GIVEN_WEIGHTS,)),
             )
         card = replace(
             CARD,
@@ -55,7 +55,7 @@ class CrossEvaluation(base.MethodSettings):
         )
         return base.Method(
             server(frozenset(self.places)),
-            base.Client(base.model_state, judge_all(self.places)),
+            base.Client(base.model_state, evaluate_all(self.places)),
             card,
         )
 
@@ -63,55 +63,57 @@ class CrossEvaluation(base.MethodSettings):
 NAME = f"{__name__}:{CrossEvaluation.__qualname__}"
 
 
-def run(places: tuple[int, ...]) -> dict[str, Any]:
+def run(clients: tuple[int, ...]) -> dict[str, Any]:
     """The settings of a run that evaluates the models of the silos at these places."""
-    return {"method": {"name": NAME, "places": places}, "rounds": 1, "lr": 1.0}
+    return {"method": {"name": NAME, "places": clients}, "rounds": 1, "lr": 1.0}
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentModels:
     """The models (N, d), and whether each was sent (N,)."""
 
     models: Tensor
-    there: Tensor
+    sent: Tensor
 
 
-def server(places: frozenset[int]) -> base.Server:
+def server(clients: frozenset[int]) -> base.Server:
     """A server half that collects the models of some places and sends them all to every silo."""
 
-    def begin(initial: base.Initial, roster: base.Roster, seed: int) -> Sent:
-        return Sent(initial().expand(len(roster), -1), torch.zeros(len(roster), dtype=torch.bool))
+    def initialize(initial: base.Initial, roster: base.Roster, seed: int) -> SentModels:
+        return SentModels(
+            initial().expand(len(roster), -1), torch.zeros(len(roster), dtype=torch.bool)
+        )
 
-    def down(
-        sent: Sent, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    def downlink(
+        state: SentModels, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        index = [[j if sent.there[j] else i for j in sorted(places)] for i in ids]
-        return {"models": base.Rows(sent.models, torch.tensor(index))}
+        index = [[j if state.sent[j] else i for j in sorted(clients)] for i in ids]
+        return {"models": base.Rows(state.models, torch.tensor(index))}
 
     def aggregate(
-        sent: Sent,
+        state: SentModels,
         uplink: base.Uplink,
         ids: tuple[int, ...],
         roster: base.Roster,
         round_: base.Round,
-    ) -> Sent:
-        who = torch.tensor([i for i in ids if i in places], dtype=torch.long)
-        return Sent(
-            base.replace_rows(sent.models, ids, uplink["model"]),
-            sent.there.index_fill(0, who, True),
+    ) -> SentModels:
+        senders = torch.tensor([i for i in ids if i in clients], dtype=torch.long)
+        return SentModels(
+            base.replace_rows(state.models, ids, uplink["model"]),
+            state.sent.index_fill(0, senders, True),
         )
 
     return base.Server(
-        begin,
-        down,
+        initialize,
+        downlink,
         aggregate,
         base.add_from_initial,
-        lambda sent: {"model": sent.models[0]},
+        lambda state: {"model": state.models[0]},
         relays={"models": "model"},
     )
 
 
-def judge_all(places: tuple[int, ...]) -> Any:
+def evaluate_all(clients: tuple[int, ...]) -> Any:
     """A client half that first sends its own model and finally evaluates all models."""
 
     def train(
@@ -119,22 +121,22 @@ def judge_all(places: tuple[int, ...]) -> Any:
     ) -> base.Trained[Tensor]:
         if training.trains:
             return W, {"model": W}, {}
-        models, here = received["models"], training.ids
-        for j in places:
-            own = (here == j).unsqueeze(1)
-            if bool((own | (models.index == j)).any(1).all()):
-                training.observe(name(j), torch.where(own, W, models.bank[j]), "received")
+        models, ids = received["models"], training.ids
+        for j in clients:
+            is_own = (ids == j).unsqueeze(1)
+            if bool((is_own | (models.index == j)).any(1).all()):
+                training.observe(name(j), torch.where(is_own, W, models.bank[j]), "received")
         return W, {}, {}
 
     return train
 
 
-def judge_given(
+def evaluate_initial(
     W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
 ) -> base.Trained[Tensor]:
     """A client half that evaluates the model it started from."""
     if not training.trains:
-        training.observe(GIVEN, W, "received")
+        training.observe(GIVEN_WEIGHTS, W, "received")
     return W, {}, {}
 
 

@@ -31,7 +31,7 @@ INVALID, CRASHED = (
 )
 RAISED = 2  # the app has raised an exception
 PIECE = 5 * 2**20  # bytes of a record of a message, as in Flower's own pieces of an array
-FEW = 8  # parts of a message beside its pieces
+EXTRA_OBJECTS = 8  # objects of a message in addition to its pieces
 TOO_LONG = "refused: the message is longer than this silo takes"
 
 # A silo's node.
@@ -54,11 +54,11 @@ class Connection:
     push_object: Callable[..., None]
     confirm: Callable[[int, str], None]
 
-    def pull(self, message: Any, tree: Any, most: int) -> list[bytes]:
+    def pull(self, message: Any, tree: Any, max_bytes: int) -> list[bytes]:
         """Fetch a received message, as bytes for ``run_client_app``.
 
-        Raises RunEndedError, and ProtocolError for more than ``most`` bytes or more parts than so
-        many are cut into.
+        Raises RunEndedError, and ProtocolError for more than ``max_bytes`` bytes or more objects than
+        that many are cut into.
         """
         from flwr.common.serde import message_to_proto
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
@@ -66,33 +66,33 @@ class Connection:
         from flwr.supercore.run import RunNotRunningException
 
         run, size, counting = int(message.metadata.run_id), 0, Lock()
-        ids = list(dict.fromkeys(part.object_id for part in iterate_object_tree(tree)))
-        if len(ids) > most // PIECE + FEW:
-            raise ProtocolError(f"{TOO_LONG} ({len(ids)} parts)")
+        ids = list(dict.fromkeys(o.object_id for o in iterate_object_tree(tree)))
+        if len(ids) > max_bytes // PIECE + EXTRA_OBJECTS:
+            raise ProtocolError(f"{TOO_LONG} ({len(ids)} objects)")
 
-        def pulled(part: str) -> bytes:
+        def pulled(object_id: str) -> bytes:
             nonlocal size
-            data = self.pull_object(run, part)
+            data = self.pull_object(run, object_id)
             with counting:
                 size += len(data)
-                if size > most:
-                    raise ProtocolError(f"{TOO_LONG} (over {most} bytes)")
+                if size > max_bytes:
+                    raise ProtocolError(f"{TOO_LONG} (over {max_bytes} bytes)")
             return data
 
         try:
-            parts = pull_objects(ids, pull_object_fn=pulled)
+            objects = pull_objects(ids, pull_object_fn=pulled)
             self.confirm(run, message.metadata.message_id)
         except RunNotRunningException:
             raise RunEndedError from None
-        named = [part for name, data in parts.items() for part in (name.encode(), data)]
-        return [message_to_proto(message).SerializeToString(), tree.SerializeToString(), *named]
+        records = [o for name, data in objects.items() for o in (name.encode(), data)]
+        return [message_to_proto(message).SerializeToString(), tree.SerializeToString(), *records]
 
     def federated(self, run: int) -> str:
         """SHA-256 of a run's app, as the server states it; "" for a run without a ServerApp."""
         from flwr.supercore.constant import TaskType
 
-        found = self.get_run(run)
-        return str(found.fab_hash) if found.primary_task_type == TaskType.SERVER_APP else ""
+        info = self.get_run(run)
+        return str(info.fab_hash) if info.primary_task_type == TaskType.SERVER_APP else ""
 
     def refuse(self, message: Any, code: int, reason: str) -> None:
         """Answer a message with an error. Raises RunEndedError."""
@@ -119,13 +119,13 @@ class Connection:
             message_from_proto(MessageProto.FromString(reply[0])),
             ObjectTree.FromString(reply[1]),
         )
-        parts = dict(zip((part.decode() for part in reply[2::2]), reply[3::2], strict=True))
+        objects = dict(zip((o.decode() for o in reply[2::2]), reply[3::2], strict=True))
         try:
-            wanted, session = self.send(message, tree, seconds)
-            ids = dict.fromkeys(part.object_id for part in iterate_object_tree(tree))
+            requested, session = self.send(message, tree, seconds)
+            ids = dict.fromkeys(o.object_id for o in iterate_object_tree(tree))
             push = partial(self.push_object, message.metadata.run_id, session)
             push_object_contents_from_iterable(
-                ((i, parts[i]) for i in ids if i in wanted), push_object_fn=push
+                ((i, objects[i]) for i in ids if i in requested), push_object_fn=push
             )
         except RunNotRunningException:
             raise RunEndedError from None
@@ -137,7 +137,7 @@ def connection(
     ca: str | None,
     key: EllipticCurvePrivateKey | None,
     make: Callable[[], Any],
-    before: int | None = None,
+    previous: int | None = None,
 ) -> Iterator[Connection]:
     """Connect to SuperLink, and send it a sign of life every 30 s; at the end, tell it so.
 
@@ -149,8 +149,8 @@ def connection(
         ca: path of the authority's certificate; None without TLS.
         key: the silo's private key; None for a federation without keys.
         make: makes the HTTP client (httpx) that carries everything.
-        before: the node of an earlier life, which may have been killed: SuperLink would count it as
-            connected for a minute, and refuse this one.
+        previous: the node of an earlier life, which may have been killed: SuperLink would count it
+            as connected for a minute, and refuse this one.
     """
     from flwr.proto.fleet_pb2 import DeactivateNodeRequest
     from flwr.supernode import fleet_http_connection as module
@@ -163,18 +163,18 @@ def connection(
             self._client = make()
 
         def ActivateNode(self, request: Any) -> Any:
-            if before is not None:
+            if previous is not None:
                 with suppress(httpx.HTTPError):
-                    self.DeactivateNode(DeactivateNodeRequest(node_id=before))
+                    self.DeactivateNode(DeactivateNodeRequest(node_id=previous))
             return super().ActivateNode(request)
 
     vars(module)["FleetHttpClient"] = FleetClient
     keys = (key, key.public_key()) if key else None
-    with module.http_request_response(address, ca is None, ca, keys) as made:
-        yield Connection(*made)
+    with module.http_request_response(address, ca is None, ca, keys) as functions:
+        yield Connection(*functions)
 
 
-def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:
+def run_client_app(app: Any, request: Sequence[bytes], node: int) -> list[bytes]:
     """The reply of a ClientApp to a message, as ``flwr-clientapp`` makes it; an exception becomes
     an error.
     """
@@ -185,12 +185,14 @@ def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:
     from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree
     from flwr.supercore.task_identity import TaskIdentity
 
-    tree = ObjectTree.FromString(asked[1])
-    parts = dict(zip((part.decode() for part in asked[2::2]), asked[3::2], strict=True))
-    run = int(message_from_proto(MessageProto.FromString(asked[0])).metadata.run_id)
+    tree = ObjectTree.FromString(request[1])
+    objects = dict(
+        zip((object_id.decode() for object_id in request[2::2]), request[3::2], strict=True)
+    )
+    run = int(message_from_proto(MessageProto.FromString(request[0])).metadata.run_id)
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, node, 1
     message = pull_and_inflate_object_from_tree(
-        tree, parts.__getitem__, lambda _: None, return_type=Message
+        tree, objects.__getitem__, lambda _: None, return_type=Message
     )
     message.metadata.__dict__["_message_id"] = tree.object_id
     try:
@@ -202,7 +204,7 @@ def run_client_app(app: Any, asked: Sequence[bytes], node: int) -> list[bytes]:
 
 
 def deflated(message: Any) -> list[bytes]:
-    """A message as bytes: without its content, the tree of its parts, and each part's id and
+    """A message as bytes: without its content, the tree of its parts, and each object's id and
     bytes.
     """
     from flwr.app.message import remove_content_from_message
@@ -216,13 +218,13 @@ def deflated(message: Any) -> list[bytes]:
     message.metadata.__dict__["_message_id"] = message.object_id
     with no_object_id_recompute():
         tree = get_object_tree(message)
-        parts = [
+        objects = [
             p
-            for name, part in get_all_nested_objects(message).items()
-            for p in (name.encode(), part.deflate())
+            for name, o in get_all_nested_objects(message).items()
+            for p in (name.encode(), o.deflate())
         ]
         bare = remove_content_from_message(message) if message.has_content() else message
-    return [message_to_proto(bare).SerializeToString(), tree.SerializeToString(), *parts]
+    return [message_to_proto(bare).SerializeToString(), tree.SerializeToString(), *objects]
 
 
 # SuperLink.
@@ -234,8 +236,9 @@ ALIVE = 60  # seconds without a sign of life after which it counts as gone, as i
 def patient_starts() -> None:
     """Let an app start on a busy machine.
 
-    SuperLink launches an app a second time beside the first one if that takes 30 s to start, then a
-    third, and hears none of the earlier ones: where each slows the others down, none ever begins.
+    SuperLink launches an app a second time, next to the first one, if that takes 30 s to start,
+    then a third, and hears none of the earlier ones: where each slows the others down, none ever
+    begins.
     """
     from flwr.supercore.corestate import sql_corestate
 
@@ -266,8 +269,8 @@ def run_superlink(
 
     event.listen(Pool, "checkout", patient)
     logging.getLogger("uvicorn.access").addFilter(FailuresOf(quiet))
-    others = extensions.get_middleware
-    extensions.get_middleware = lambda: (*middleware, *others())
+    flower_middleware = extensions.get_middleware
+    extensions.get_middleware = lambda: (*middleware, *flower_middleware())
     uvicorn.run = partial(uvicorn.run, **server)
     patient_starts()
     flower_superlink()
@@ -341,10 +344,10 @@ def agreed_bundle(kit: Path) -> bytes:
     Raises ConfigError for any other app, since every silo would refuse it.
     """
     content, expected = bundle(kit / "app"), pinned(kit)
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != expected:
         raise ConfigError(
-            f"{kit / 'app'} is bundled with SHA-256 {found[:12]}, but {kit / PIN} and every silo "
+            f"{kit / 'app'} is bundled with SHA-256 {digest[:12]}, but {kit / PIN} and every silo "
             f"pin {expected[:12]}; copy app from the kit again, take the Pomona, Flower and Python "
             "that made the kits, or provision again"
         )

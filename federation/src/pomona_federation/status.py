@@ -37,8 +37,8 @@ from pomona_federation.supervision.status_files import (
 from pomona_federation.unused_uplinks import UnusedUplink
 
 Row = dict[str, Any]
-ENDED = {"stopped", "revoked"}  # lines of a node's last output
-WHOSE = {
+FINAL_STATES = {"stopped", "revoked"}  # lines of a node's last output
+CERTIFICATES = {
     "certificate": ("the server's", certificates.RENEW),
     "authority": ("the authority's", certificates.LAST),
 }
@@ -55,35 +55,35 @@ def server(folder: Path, study: str | None = None) -> Row:
     cannot be read.
     """
     queue = StudyQueue(folder)
-    meant, federation = queue.current if study is None else queue.study(study), queue.federation
-    agreed, state, work = None, folder / "run", folder / "run"
-    if meant:
-        agreed, state, work = meant.agreement(federation, folder), meant.folder, meant.at_work
-    state_in_queue = queue.state(meant) if meant and meant.submission else None
-    live, held = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
+    chosen, federation = queue.current if study is None else queue.study(study), queue.federation
+    agreement, state, work = None, folder / "run", folder / "run"
+    if chosen:
+        agreement, state, work = chosen.agreement(federation, folder), chosen.folder, chosen.at_work
+    state_in_queue = queue.state(chosen) if chosen and chosen.submission else None
+    live, process = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
     members, share = (
-        entries(folder, work if meant and meant.submission else None),
-        agreed.largest_share if agreed else SHARE,
+        entries(folder, work if chosen and chosen.submission else None),
+        agreement.largest_share if agreement else SHARE,
     )
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
     return {
         "federation": federation.name,
-        "study": getattr(meant, "name", None),
+        "study": getattr(chosen, "name", None),
         "studies": overview(folder),
-        "drain": _drain(folder, queue, held is not None),
-        "method": _method(agreed) if agreed else "",
+        "drain": _drain(folder, queue, process is not None),
+        "method": _method(agreement) if agreement else "",
         "version": str(versions.own()),
-        **_fields(held, "pid", "since"),
+        **_fields(process, "pid", "since"),
         "trial": None if work == state else int(work.name),
-        **_run(state, work, held is not None, state_in_queue),
-        "sum": _sum(agreed),
-        "rounds": live.rounds or (agreed.study.rounds if agreed else None),
+        **_run(state, work, process is not None, state_in_queue),
+        "sum": _sum(agreement),
+        "rounds": live.rounds or (agreement.study.rounds if agreement else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
         **_certificate(
             "certificate", None if federation.insecure else folder / "certs" / "server.crt"
         ),
         "silos": _silos(
-            members, share, live, contacts(folder / "run") if held else {}, versions_of
+            members, share, live, contacts(folder / "run") if process else {}, versions_of
         ),
         "notes": [
             *_other_versions(versions_of),
@@ -106,22 +106,24 @@ def _fields(record: object, *names: str) -> Row:
     return {name: getattr(record, name, None) for name in names}
 
 
-def _run(state: Path, work: Path, held: bool, queued: str | None) -> Row:
+def _run(state: Path, work: Path, alive: bool, queued: str | None) -> Row:
     """The state of a run, ``queued`` if it has one in the queue, its last round, and what it waits
     for, unless that is from an earlier life of the server.
     """
-    said, rounds, waits = (
+    status, work_status, waiting = (
         read_status(state),
         read_status(work),
         read_status_file(WaitingStatus, work / WAITING),
     )
-    current = said is not None and held and said.state == "running" and waits.since >= said.time
+    current = (
+        status is not None and alive and status.state == "running" and waiting.since >= status.time
+    )
     return {
-        "state": _spoken(queued or getattr(said, "state", None), held),
-        "round": getattr(rounds, "round", 0),
-        "code": getattr(said, "code", None),
-        "reason": getattr(said, "reason", ""),
-        "waiting": {**waits.model_dump(mode="json"), "line": waits.line} if current else None,
+        "state": _state_text(queued or getattr(status, "state", None), alive),
+        "round": getattr(work_status, "round", 0),
+        "code": getattr(status, "code", None),
+        "reason": getattr(status, "reason", ""),
+        "waiting": {**waiting.model_dump(mode="json"), "line": waiting.line} if current else None,
     }
 
 
@@ -150,31 +152,31 @@ def _silos(
 
 def _connected(contact: Contact | None) -> Row:
     """Whether a silo is connected, and since when it is or is not; None if that is unknown."""
-    since = datetime.fromtimestamp(contact.since, UTC) if contact else None
+    changed = datetime.fromtimestamp(contact.since, UTC) if contact else None
     return {
         "connected": contact is not None and contact.connected,
-        "since": since and since.isoformat(timespec="seconds"),
+        "since": changed and changed.isoformat(timespec="seconds"),
     }
 
 
-def _method(agreed: StudyAgreement) -> str:
+def _method(agreement: StudyAgreement) -> str:
     """The method's name, or what is done instead; loads PyTorch only if the file leaves the method
     to the default.
     """
-    study = agreed.study
+    study = agreement.study
     if isinstance(study, SurveyStudy | EvaluationStudy):
         return study.kind
     section = study.run.get("method")
     name = section.get("name") if isinstance(section, dict) else section
-    return str(name or agreed.config.method.name)
+    return str(name or agreement.config.method.name)
 
 
-def _sum(agreed: StudyAgreement | None) -> str:
+def _sum(agreement: StudyAgreement | None) -> str:
     """What secure aggregation, if agreed on, hides from this server."""
-    if agreed is None or agreed.least_in_a_sum is None:
+    if agreement is None or agreement.least_in_a_sum is None:
         return ""
     return (
-        f"the server sees sums over {agreed.least_in_a_sum} silos or more, no silo's own model: "
+        f"the server sees sums over {agreement.least_in_a_sum} silos or more, no silo's own model: "
         "no norm of it is admitted or refused"
     )
 
@@ -205,19 +207,19 @@ def _unused(last: UnusedUplink | None) -> Row | None:
     return {**last.fields, "sentence": last.sentence, "remedy": last.remedy} if last else None
 
 
-def _other_versions(spoken: Mapping[str, versions.Versions]) -> list[str]:
+def _other_versions(by_name: Mapping[str, versions.Versions]) -> list[str]:
     return [
-        f"{name} has {said}, which this server does not work with: {versions.own()}"
-        for name, said in spoken.items()
-        if not said.works_with(versions.own())
+        f"{name} has {installed}, which this server does not work with: {versions.own()}"
+        for name, installed in by_name.items()
+        if not installed.works_with(versions.own())
     ]
 
 
-def _spoken(state: str | None, held: bool) -> str:
+def _state_text(state: str | None, alive: bool) -> str:
     """State of a run; recognises a killed run although its file says "running"."""
-    if state == "running" and not held:
+    if state == "running" and not alive:
         return "killed; `pomona server resume` continues"
-    return state or ("starting" if held else "never started")
+    return state or ("starting" if alive else "never started")
 
 
 def silo(folder: Path) -> Row:
@@ -233,13 +235,13 @@ def silo(folder: Path) -> Row:
         "version": str(versions.own()),
         "server_version": str(versions.noted(state).get("server", "")),
         "version_warning": versions.warning(state, "server"),
-        "state": _node_state(node, held=holder(state) is not None),
+        "state": _node_state(node, alive=holder(state) is not None),
         **_fields(node, "since", "restarts", "reason"),
         **visited,
         "rounds": rounds,
         "own_study": federation.study is not None,
-        "studies": [_study(folder, known) for known in KnownStudies(folder).all],
-        "last_visit": _when(state / history.FILE),
+        "studies": [_study(folder, study) for study in KnownStudies(folder).all],
+        "last_visit": _mtime(state / history.FILE),
         "torn_visits": torn,
         "privacy": privacy(folder),
         **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
@@ -247,21 +249,25 @@ def silo(folder: Path) -> Row:
     }
 
 
-def _node_state(node: NodeStatus, held: bool) -> str:
+def _node_state(node: NodeStatus, alive: bool) -> str:
     """State of a node; recognises a killed one although its file says something else."""
-    if held:
+    if alive:
         return node.state or "starting"
     return (
-        "never started" if node.state is None else node.state if node.state in ENDED else "killed"
+        "never started"
+        if node.state is None
+        else node.state
+        if node.state in FINAL_STATES
+        else "killed"
     )
 
 
-def _visited(homes: Sequence[Path], rounds: int | None) -> Row:
+def _visited(folders: Sequence[Path], rounds: int | None) -> Row:
     """The last round of a study here, 0 for none, its traffic and its last fault, from the folders
     of its rounds.
     """
-    visits = [visit for home in homes for visit in history.read(home)[0]]
-    faults = [fault for home in homes if (fault := history.last_fault(home))]
+    visits = [visit for folder in folders for visit in history.read(folder)[0]]
+    faults = [fault for folder in folders if (fault := history.last_fault(folder))]
     last = visits[-1].round if visits else 0
     return {
         "round": min(
@@ -273,33 +279,33 @@ def _visited(homes: Sequence[Path], rounds: int | None) -> Row:
     }
 
 
-def _study(kit: Path, known: KnownStudy) -> Row:
+def _study(kit: Path, study: KnownStudy) -> Row:
     """The decision on a study, and its last round here."""
-    about = {
-        "study": known.study.name,
-        "hash": known.agreement[:16],
-        "decision": known.status,
-        "why": known.why,
+    fields = {
+        "study": study.study.name,
+        "hash": study.agreement[:16],
+        "decision": study.status,
+        "why": study.why,
     }
-    return {**about, **_visited(KnownStudies(kit).homes(known), known.study.rounds)}
+    return {**fields, **_visited(KnownStudies(kit).homes(study), study.study.rounds)}
 
 
 def _certificate(name: str, path: Path | None) -> Row:
     """The expiry date of a certificate, with a warning if it is near; None without one."""
     try:
-        until = certificates.expires(path) if path else None
+        expiry = certificates.expires(path) if path else None
     except PomonaError as fault:
         return {name: None, "warning": str(fault)}
-    if until is None:
+    if expiry is None:
         return {name: None, "warning": ""}
-    said, (whose, remedy) = certificates.warning(until), WHOSE[name]
+    warning, (owner, remedy) = certificates.warning(expiry), CERTIFICATES[name]
     return {
-        name: f"{until:%Y-%m-%d}",
-        "warning": f"{whose} certificate {said}; {remedy}" if said else "",
+        name: f"{expiry:%Y-%m-%d}",
+        "warning": f"{owner} certificate {warning}; {remedy}" if warning else "",
     }
 
 
-def _when(path: Path) -> str | None:
+def _mtime(path: Path) -> str | None:
     try:
         return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
     except OSError:

@@ -13,7 +13,7 @@ from itertools import groupby
 import numpy as np
 import psutil
 
-from pomona_federation.rehearsal.run import KINDS, kind_of
+from pomona_federation.rehearsal.run import PROCESSES, process_role
 from pomona_federation.supervision.processes import process_tree
 
 EVERY = 60.0
@@ -37,8 +37,8 @@ def sample(local, owner):
     sums = Counter()
     for process, command in process_tree(local.process(owner).pid).items():
         with suppress(psutil.Error):
-            kind = kind_of(process, command)
-            if kind == "ClientApp" or kind in KINDS:
+            kind = process_role(process, command)
+            if kind == "ClientApp" or kind in PROCESSES:
                 sums[kind, "MB"] += process.memory_full_info().pss / 1e6
                 sums[kind, "descriptors"] += process.num_fds()
                 sums[kind, "threads"] += process.num_threads()

@@ -21,7 +21,7 @@ from pomona_federation.monitoring.prometheus_text import (
     counters,
     gauge,
     gauges,
-    together,
+    merged,
 )
 from pomona_federation.monitoring.watched_server import StudyView, moment
 from pomona_federation.silo import history
@@ -46,9 +46,9 @@ HEALTHY_STUDY = {"starting", "running", "finished", *QUEUED}
 SERVER = "pomona_server"
 
 
-def state_of(now: dict[str, Any]) -> str:
+def state_of(row: dict[str, Any]) -> str:
     """The state as one of ``STUDY_STATES``."""
-    return str(now["state"]).partition(";")[0]
+    return str(row["state"]).partition(";")[0]
 
 
 def families_of_study(study: StudyView) -> list[Family]:
@@ -57,26 +57,30 @@ def families_of_study(study: StudyView) -> list[Family]:
 
 
 def _run(study: StudyView) -> list[Family]:
-    now, record, state = study.now, study.recorded, state_of(study.now)
-    about = {"federation": now["federation"], "method": now["method"], "version": version("pomona")}
-    waiting, committed = now["waiting"] or {}, moment(study.judged.committed)
+    row, record, state = study.status, study.recorded, state_of(study.status)
+    labels = {
+        "federation": row["federation"],
+        "method": row["method"],
+        "version": version("pomona"),
+    }
+    waiting, committed = row["waiting"] or {}, moment(study.audited.committed)
     return [
-        gauge(f"{SERVER}_info", "What runs here, in labels; the value says nothing.", 1, **about),
+        gauge(f"{SERVER}_info", "What runs here, in labels; the value says nothing.", 1, **labels),
         gauge(
             f"{SERVER}_up",
             "Whether a server process holds the folder.",
-            float(now["pid"] is not None),
+            float(row["pid"] is not None),
         ),
-        gauge(f"{SERVER}_draining", "Whether no round begins.", float(bool(now["drain"]))),
+        gauge(f"{SERVER}_draining", "Whether no round begins.", float(bool(row["drain"]))),
         gauges(
             f"{SERVER}_state",
             "1 for the state of the run.",
             "state",
             {s: float(s == state) for s in STUDY_STATES},
         ),
-        gauge(f"{SERVER}_round", "Rounds that are committed.", now["round"]),
-        gauge(f"{SERVER}_rounds", "Rounds of the whole run.", now["rounds"]),
-        gauge(f"{SERVER}_round_seconds", "Seconds of the last round.", now["seconds"]),
+        gauge(f"{SERVER}_round", "Rounds that are committed.", row["round"]),
+        gauge(f"{SERVER}_rounds", "Rounds of the whole run.", row["rounds"]),
+        gauge(f"{SERVER}_round_seconds", "Seconds of the last round.", row["seconds"]),
         gauge(
             f"{SERVER}_last_round_timestamp_seconds",
             "When the last round was committed.",
@@ -96,7 +100,7 @@ def _run(study: StudyView) -> list[Family]:
             f"{SERVER}_bytes_total",
             "Bytes of models that were sent and received, all rounds.",
             "direction",
-            {"down": record.down, "up": record.up},
+            {"down": record.bytes_down, "up": record.bytes_up},
         ),
         counters(
             f"{SERVER}_restarts_total",
@@ -110,20 +114,20 @@ def _run(study: StudyView) -> list[Family]:
             "Mean over silos of the last evaluation of each kind.",
             tuple(
                 Sample(
-                    mean, {"metric": record.metric, "model": model, "when": when, "split": split}
+                    mean, {"metric": record.metric, "model": model, "when": timing, "split": split}
                 )
-                for (model, when, split), mean in record.means.items()
+                for (model, timing, split), mean in record.means.items()
             ),
         ),
     ]
 
 
 def _silos(study: StudyView) -> list[Family]:
-    silos, judged = study.now["silos"], study.judged
+    silos, audited = study.status["silos"], study.audited
     names = [silo["silo"] for silo in silos]
-    counted = {state: float(sum(silo["state"] == state for silo in silos)) for state in SILO_STATES}
+    counts = {state: float(sum(silo["state"] == state for silo in silos)) for state in SILO_STATES}
     return [
-        gauges(f"{SERVER}_silos", "Silos by their state in the last round.", "state", counted),
+        gauges(f"{SERVER}_silos", "Silos by their state in the last round.", "state", counts),
         gauges(
             f"{SERVER}_silo_present",
             "Whether a silo's model was used in the last round.",
@@ -134,7 +138,7 @@ def _silos(study: StudyView) -> list[Family]:
             f"{SERVER}_silo_last_seen_timestamp_seconds",
             ("When a silo last sent a signed message."),
             "silo",
-            {name: moment(study.seen.get(name, "")) for name in names},
+            {name: moment(study.last_messages.get(name, "")) for name in names},
         ),
         gauges(
             f"{SERVER}_silo_samples",
@@ -153,7 +157,7 @@ def _silos(study: StudyView) -> list[Family]:
             "counter",
             "Uplinks that were used, or not, by the stage of the reason.",
             tuple(
-                Sample(judged.uplinks[name, outcome], {"silo": name, "outcome": outcome})
+                Sample(audited.uplinks[name, outcome], {"silo": name, "outcome": outcome})
                 for outcome in (ADMITTED, *get_args(Stage))
                 for name in names
             ),
@@ -174,14 +178,14 @@ def _silos(study: StudyView) -> list[Family]:
 
 
 def _machine(study: StudyView) -> list[Family]:
-    now, folder = study.now, study.folder
+    row, folder = study.status, study.folder
     free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
     return [
         gauge(f"{SERVER}_disk_free_bytes", "Room on the disk of the run.", free),
         gauge(
             f"{SERVER}_certificate_expiry_timestamp_seconds",
             "When the certificate ends.",
-            moment(now["certificate"] or ""),
+            moment(row["certificate"] or ""),
         ),
     ]
 
@@ -212,77 +216,85 @@ class WatchedSilo:
         """Raise ConfigError for a folder that is not a kit."""
         Federation.read(self.kit / "federation.toml")
 
-    def look(self) -> tuple[dict[str, Any], list[Family]]:
+    def report(self) -> tuple[dict[str, Any], list[Family]]:
         """The status, as returned by ``status.silo``, and all metrics.
 
         Raises StorageError, ConfigError.
         """
-        now, own = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
+        row, settings = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
         studies = {title: self._study(homes, study) for title, homes, study in self._studies()}
-        return now, [*self._node(now, own), *together("study", studies)]
+        return row, [*self._node(row, settings), *merged("study", studies)]
 
     def _studies(self) -> Iterator[tuple[str, Sequence[Path], Study]]:
         """For each study that this silo takes part in: its name, the folders of its rounds, and
         itself.
         """
-        federation, known = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
+        federation, studies = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
         if federation.study:
             yield KIT, [self.kit / "state"], federation.study
-        for study in known.all:
+        for study in studies.all:
             if study.status == "accepted":
-                yield study.study.name, known.homes(study), study.study
+                yield study.study.name, studies.homes(study), study.study
 
-    def _node(self, now: dict[str, Any], own: SiloFile) -> list[Family]:
-        about = {"federation": now["federation"], "silo": own.name, "version": version("pomona")}
-        counted = Counter(str(known.status) for known in KnownStudies(self.kit).all)
-        spent, reserved = (
-            _by_study(now["privacy"], "spent", max),
-            _by_study(now["privacy"], "epsilon_at_most", sum),
+    def _node(self, node: dict[str, Any], settings: SiloFile) -> list[Family]:
+        labels = {
+            "federation": node["federation"],
+            "silo": settings.name,
+            "version": version("pomona"),
+        }
+        counts = Counter(str(study.status) for study in KnownStudies(self.kit).all)
+        costs, reserved = (
+            _by_study(node["privacy"], "spent", max),
+            _by_study(node["privacy"], "epsilon_at_most", sum),
         )
-        most = max((_bound(row["all_on_its_data"]) for row in now["privacy"]), default=None)
+        total = max((_bound(row["all_on_its_data"]) for row in node["privacy"]), default=None)
         return [
-            gauge(f"{SILO}_info", "What runs here, in labels; the value says nothing.", 1, **about),
+            gauge(
+                f"{SILO}_info", "What runs here, in labels; the value says nothing.", 1, **labels
+            ),
             gauge(
                 f"{SILO}_up",
                 "Whether a silo process holds the folder.",
-                float(now["state"] in RUNNING),
+                float(node["state"] in RUNNING),
             ),
             gauges(
                 f"{SILO}_state",
                 "1 for the state of the node.",
                 "state",
-                {state: float(state == now["state"]) for state in NODE_STATES},
+                {state: float(state == node["state"]) for state in NODE_STATES},
             ),
             counter(
-                f"{SILO}_restarts_total", "Times that the node was started again.", now["restarts"]
+                f"{SILO}_restarts_total", "Times that the node was started again.", node["restarts"]
             ),
             gauges(
                 f"{SILO}_studies",
                 "Studies that the server has offered.",
                 "decision",
-                {status: counted[status] for status in STATUSES},
+                {status: counts[status] for status in STATUSES},
             ),
             gauges(
-                f"{SILO}_epsilon_spent", "What a study has cost, by its ledger.", "study", spent
+                f"{SILO}_epsilon_spent", "What a study has cost, by its ledger.", "study", costs
             ),
             gauges(f"{SILO}_epsilon_reserved", "Largest cost of a study.", "study", reserved),
             gauge(
                 f"{SILO}_epsilon_on_same_data",
                 ("Largest cost of all studies on the same data together."),
-                most,
+                total,
             ),
             gauge(
-                f"{SILO}_epsilon_accepted", "Limit of silo.toml for one study.", own.accept_epsilon
+                f"{SILO}_epsilon_accepted",
+                "Limit of silo.toml for one study.",
+                settings.accept_epsilon,
             ),
             gauge(
                 f"{SILO}_epsilon_accepted_on_same_data",
                 "The most for all on one data.",
-                own.accept_epsilon_total,
+                settings.accept_epsilon_total,
             ),
             gauge(
                 f"{SILO}_authority_expiry_timestamp_seconds",
                 ("When the authority's certificate ends."),
-                moment(now["authority"] or ""),
+                moment(node["authority"] or ""),
             ),
             gauge(
                 f"{SILO}_disk_free_bytes",
@@ -291,11 +303,11 @@ class WatchedSilo:
             ),
         ]
 
-    def _study(self, homes: Sequence[Path], study: Study) -> list[Family]:
-        begun = [(home, visits) for home in homes if (visits := history.read(home)[0])]
-        visits = [visit for _, each in begun for visit in each]
+    def _study(self, folders: Sequence[Path], study: Study) -> list[Family]:
+        visited = [(folder, visits) for folder in folders if (visits := history.read(folder)[0])]
+        visits = [visit for _, folder_visits in visited for visit in folder_visits]
         traffic = {"down": sum(v.bytes_down for v in visits), "up": sum(v.bytes_up for v in visits)}
-        last = (begun[-1][0] / history.FILE).stat().st_mtime if begun else None
+        last = (visited[-1][0] / history.FILE).stat().st_mtime if visited else None
         return [
             gauge(
                 f"{SILO}_round",
@@ -308,19 +320,21 @@ class WatchedSilo:
                 f"{SILO}_bytes_total",
                 "counter",
                 "Bytes of models, all rounds.",
-                tuple(Sample(count, {"direction": way}) for way, count in traffic.items()),
+                tuple(
+                    Sample(count, {"direction": direction}) for direction, count in traffic.items()
+                ),
             ),
         ]
 
 
 def _by_study(
-    rows: Sequence[Mapping[str, Any]], key: str, over: Callable[[Sequence[float]], float]
+    rows: Sequence[Mapping[str, Any]], key: str, combine: Callable[[Sequence[float]], float]
 ) -> dict[str, float | None]:
     """A figure for each study over its reservations: worst costs add up, as do the amounts in its
     ledger.
     """
     return {
-        name: over([_bound(row[key]) for row in rows if row["study"] == name])
+        name: combine([_bound(row[key]) for row in rows if row["study"] == name])
         for name in dict.fromkeys(row["study"] for row in rows)
     }
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from pomona.core.errors import LockedError, PomonaError
 from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics import WatchedSilo
-from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, rendered, together
+from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, merged, rendered
 from pomona_federation.monitoring.watched_server import WatchedServer
 
 # host names that a browser on this machine, or a tunnel, may use
@@ -16,7 +16,7 @@ LOCAL = [
     "127.0.0.1",
     "localhost",
 ]
-AT_ONCE = 32  # most connections
+MAX_CONNECTIONS = 32  # most connections
 
 
 def application(routes: Sequence[Any]) -> Any:
@@ -48,32 +48,32 @@ def listening(port: int) -> socket.socket:
         ) from None
 
 
-def serve(make: Callable[[], Any], port: int, say: Callable[[int], None]) -> None:
+def serve(make: Callable[[], Any], port: int, on_listening: Callable[[int], None]) -> None:
     """Serve an application until a signal.
 
     Args:
         make: builds the application.
         port: on loopback; 0 picks a free port.
-        say: called with the port when connections are accepted.
+        on_listening: called with the port when connections are accepted.
 
     Raises LockedError.
     """
     import uvicorn
 
-    with listening(port) as taken:
+    with listening(port) as listener:
         settings = uvicorn.Config(
             make(),
             log_level="warning",
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=AT_ONCE,
+            limit_concurrency=MAX_CONNECTIONS,
             timeout_keep_alive=5,
             timeout_graceful_shutdown=2,
             lifespan="off",
         )
-        say(taken.getsockname()[1])
-        uvicorn.Server(settings).run(sockets=[taken])
+        on_listening(listener.getsockname()[1])
+        uvicorn.Server(settings).run(sockets=[listener])
 
 
 class Report(NamedTuple):
@@ -92,11 +92,11 @@ def of_server(kit: Path) -> Callable[[], Report]:
     server = WatchedServer(kit)
 
     def report() -> Report:
-        found = {str(study.now["study"] or ""): study for study in server.studies()}
-        families = {title: metrics.families_of_study(study) for title, study in found.items()}
-        states = {title: metrics.state_of(study.now) for title, study in found.items()}
+        views = {str(study.status["study"] or ""): study for study in server.studies()}
+        families = {title: metrics.families_of_study(study) for title, study in views.items()}
+        states = {title: metrics.state_of(study.status) for title, study in views.items()}
         return Report(
-            together("study", families), states, set(states.values()) <= metrics.HEALTHY_STUDY
+            merged("study", families), states, set(states.values()) <= metrics.HEALTHY_STUDY
         )
 
     return report
@@ -110,9 +110,9 @@ def of_silo(kit: Path) -> Callable[[], Report]:
     silo = WatchedSilo(kit)
 
     def report() -> Report:
-        now, families = silo.look()
-        states = {now["federation"]: str(now["state"])}
-        return Report(families, states, now["state"] in metrics.HEALTHY_NODE)
+        row, families = silo.report()
+        states = {row["federation"]: str(row["state"])}
+        return Report(families, states, row["state"] in metrics.HEALTHY_NODE)
 
     return report
 
@@ -136,11 +136,12 @@ def metrics_app(report: Callable[[], Report]) -> Any:
 
     def health(_: Request) -> Response:
         try:
-            found = report()
+            snapshot = report()
         except PomonaError as fault:
             return JSONResponse({"healthy": False, "error": fault.line()}, 503)
         return JSONResponse(
-            {"healthy": found.healthy, "states": found.states}, 200 if found.healthy else 503
+            {"healthy": snapshot.healthy, "states": snapshot.states},
+            200 if snapshot.healthy else 503,
         )
 
     return application([Route("/metrics", metrics), Route("/health", health)])

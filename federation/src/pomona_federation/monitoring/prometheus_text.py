@@ -64,17 +64,19 @@ def counter(name: str, text: str, value: float) -> Family:
     return Family(name, "counter", text, (Sample(value, {}),))
 
 
-def together(label: str, groups: Mapping[str, Iterable[Family]]) -> list[Family]:
+def merged(label: str, groups: Mapping[str, Iterable[Family]]) -> list[Family]:
     """Merge the families of several groups, each name once; the group becomes an extra label of its
     samples.
     """
-    joined: dict[str, Family] = {}
+    families_by_name: dict[str, Family] = {}
     for group, families in groups.items():
-        for one in families:
-            samples = tuple(Sample(s.value, {label: group, **s.labels}) for s in one.samples)
-            known = joined.get(one.name)
-            joined[one.name] = replace(one, samples=(known.samples if known else ()) + samples)
-    return list(joined.values())
+        for family in families:
+            samples = tuple(Sample(s.value, {label: group, **s.labels}) for s in family.samples)
+            previous = families_by_name.get(family.name)
+            families_by_name[family.name] = replace(
+                family, samples=(previous.samples if previous else ()) + samples
+            )
+    return list(families_by_name.values())
 
 
 def rendered(families: Iterable[Family]) -> str:

@@ -29,7 +29,7 @@ def status_html(kit: Path) -> Callable[[], str]:
 
     def rendered() -> str:
         views = server.studies()
-        status = views[0].now
+        status = views[0].status
         tables = [_silos(status), *filter(None, map(_rounds, views)), _studies(status["studies"])]
         links = [(table.name, table.title) for table in tables if table.rows]
         return render(
@@ -63,7 +63,7 @@ def _lines(status: Row, views: Iterable[StudyView]) -> Iterable[str]:
 
 
 def _of_study(view: StudyView) -> Iterable[str]:
-    status, record = view.now, view.recorded
+    status, record = view.status, view.recorded
     if status["study"] is None:
         yield "There is no study."
         return
@@ -99,29 +99,29 @@ def _silos(status: Row) -> Table:
         {
             "silo": silo["silo"],
             "state": silo["state"],
-            "connected": f"{'yes' if silo['connected'] else 'no'}{_since(silo['since'])}",
+            "connected": f"{'yes' if silo['connected'] else 'no'}{_since_text(silo['since'])}",
             "samples": silo["samples"],
             "weight": silo["weight"],
             "version": _safe(silo["version"] or ""),
-            "not used": _safe(_last(silo["unused"])),
+            "not used": _safe(_last_unused(silo["unused"])),
         }
         for silo in status["silos"]
     ]
     return _table("silos", "Silos", rows)
 
 
-def _since(time: str | None) -> str:
+def _since_text(time: str | None) -> str:
     return f" since {_time(time)}" if time else ""
 
 
-def _last(unused: Row | None) -> str:
+def _last_unused(unused: Row | None) -> str:
     """The last round that did not use a silo's uplink, and why."""
     return f"round {unused['round']}: {unused['sentence']}" if unused else ""
 
 
 def _rounds(view: StudyView) -> Table | None:
     """Who was present in the last rounds of a study."""
-    rounds = sorted(view.judged.present.items())
+    rounds = sorted(view.audited.present.items())
     if not rounds:
         return None
     rows = [
@@ -131,10 +131,10 @@ def _rounds(view: StudyView) -> Table | None:
                 PRESENT if silo["silo"] in present else ABSENT for _, present in rounds
             ),
         }
-        for silo in view.now["silos"]
+        for silo in view.status["silos"]
     ]
-    name = str(view.now["study"])
-    return _table(f"rounds-{name}", f"Present in study {_title(view.now)}", rows)
+    name = str(view.status["study"])
+    return _table(f"rounds-{name}", f"Present in study {_title(view.status)}", rows)
 
 
 def _studies(rows: Iterable[Row]) -> Table:

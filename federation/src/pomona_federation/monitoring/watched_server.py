@@ -37,27 +37,27 @@ class RecordedRun:
 
     Attributes:
         metric: the run's, as the record names it.
-        down, up: bytes of models, over all rounds and silos.
+        bytes_down, bytes_up: bytes of models, over all rounds and silos.
         means: the last mean over silos, by model, moment and split.
     """
 
     metric: str = ""
-    down: int = 0
-    up: int = 0
+    bytes_down: int = 0
+    bytes_up: int = 0
     means: dict[Key, float] = field(default_factory=dict)
 
     def take(self, line: bytes) -> None:
         """Add one event; an unreadable one is skipped."""
         try:
-            kind, body = events.read(line)
+            event, body = events.read(line)
         except ValueError:
             return
-        match kind:
+        match event:
             case "start":
                 self.metric = body.get("metric", "")
             case "round":
-                self.down += sum(body.bytes_down)
-                self.up += sum(body.bytes_up)
+                self.bytes_down += sum(body.bytes_down)
+                self.bytes_up += sum(body.bytes_up)
             case "evaluation":
                 mean = summarize(body.value, body.samples, metric=body.judged)["mean"]
                 if mean is not None and math.isfinite(mean):
@@ -65,7 +65,7 @@ class RecordedRun:
 
 
 @dataclass
-class JudgedStudy:
+class AuditedStudy:
     """One study in the audit log.
 
     Attributes:
@@ -80,13 +80,13 @@ class JudgedStudy:
     present: dict[int, frozenset[str]] = field(default_factory=dict)
     _outcomes: dict[str, tuple[object, str]] = field(default_factory=dict)  # last round, by silo
 
-    def ended(self, silo: str, number: object, outcome: str) -> None:
+    def record_outcome(self, silo: str, number: object, outcome: str) -> None:
         """Count what became of a silo's uplink of a round."""
         if self._outcomes.get(silo) != (number, outcome):
             self._outcomes[silo] = number, outcome
             self.uplinks[silo, outcome] += 1
 
-    def attended(self, number: object, silos: object) -> None:
+    def record_round(self, number: object, silos: object) -> None:
         """Add a round; one that is repeated, or of a search's next trial, replaces later ones."""
         if isinstance(number, int) and isinstance(silos, list):
             earlier = [(k, names) for k, names in self.present.items() if k < number]
@@ -99,14 +99,14 @@ class AuditedServer:
     """A server's audit log, which all its studies share.
 
     Attributes:
-        seen: by silo, the time of its last message signed with its key, in ISO 8601.
+        last_messages: by silo, the time of its last message signed with its key, in ISO 8601.
         lost: processes that had to be restarted, by name.
         studies: by name.
     """
 
-    seen: dict[str, str] = field(default_factory=dict)
+    last_messages: dict[str, str] = field(default_factory=dict)
     lost: Counter[str] = field(default_factory=Counter)
-    studies: dict[str, JudgedStudy] = field(default_factory=lambda: defaultdict(JudgedStudy))
+    studies: dict[str, AuditedStudy] = field(default_factory=lambda: defaultdict(AuditedStudy))
     _study: str = KIT  # the study whose lines follow
 
     def take(self, line: bytes) -> None:
@@ -114,26 +114,28 @@ class AuditedServer:
         fields = parsed(line)
         if fields is None:
             return
-        event, when, silo = (plain(str(fields.get(key, ""))) for key in ("event", "time", "silo"))
+        event, timestamp, silo = (
+            plain(str(fields.get(key, ""))) for key in ("event", "time", "silo")
+        )
         if event == "start":
             self._study = plain(str(fields.get("study", KIT)))
         elif event in SPOKE:
-            self.seen[silo] = when
+            self.last_messages[silo] = timestamp
         elif event == "lost":
             self.lost[plain(str(fields.get("process")), 40)] += 1
         else:
-            self._judged(self.studies[self._study], event, when, silo, fields)
+            self._add_uplink_event(self.studies[self._study], event, timestamp, silo, fields)
 
-    def _judged(
-        self, study: JudgedStudy, event: str, when: str, silo: str, fields: dict[str, Any]
+    def _add_uplink_event(
+        self, study: AuditedStudy, event: str, timestamp: str, silo: str, fields: dict[str, Any]
     ) -> None:
         if event == "round":
-            study.committed = when
-            study.attended(fields.get("round"), fields.get("present"))
+            study.committed = timestamp
+            study.record_round(fields.get("round"), fields.get("present"))
         elif event == ADMITTED:
-            study.ended(silo, fields.get("round"), ADMITTED)
+            study.record_outcome(silo, fields.get("round"), ADMITTED)
         elif event == UNUSED:
-            study.ended(silo, fields.get("round"), plain(str(fields.get("stage")), 40))
+            study.record_outcome(silo, fields.get("round"), plain(str(fields.get("stage")), 40))
 
 
 AUDIT = "audit.jsonl"
@@ -147,10 +149,10 @@ class PrivacyAccount:
     Without privacy nothing is loaded.
     """
 
-    agreed: StudyAgreement
-    _known: dict[tuple[int, int], float | None] = field(default_factory=dict)
+    agreement: StudyAgreement
+    _cache: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
-    def bounds(self, now: Mapping[str, Any]) -> dict[str, float | None]:
+    def bounds(self, row: Mapping[str, Any]) -> dict[str, float | None]:
         """By silo, the largest epsilon that its rounds can have cost, including the current round.
 
         It follows from the agreed settings and each silo's registered samples, by the RDP
@@ -158,35 +160,35 @@ class PrivacyAccount:
         None if Opacus is not installed.
 
         Args:
-            now: as returned by ``status.server``.
+            row: as returned by ``status.server``.
         """
-        if isinstance(study := self.agreed.study, SurveyStudy) or "privacy" not in study.run:
+        if isinstance(study := self.agreement.study, SurveyStudy) or "privacy" not in study.run:
             return {}
-        last = now["round"] + (now["state"] == "running")
-        members = [s for s in now["silos"] if s["samples"] and s["joined"]]
+        last = row["round"] + (row["state"] == "running")
+        members = [s for s in row["silos"] if s["samples"] and s["joined"]]
         rounds = {
             s["silo"]: max(0, min(s["left"] or last, last) - s["joined"] + 1) for s in members
         }
-        return {s["silo"]: self._kept(s["samples"], rounds[s["silo"]]) for s in members}
+        return {s["silo"]: self._cached_bound(s["samples"], rounds[s["silo"]]) for s in members}
 
-    def _kept(self, samples: int, rounds: int) -> float | None:
-        if (samples, rounds) not in self._known:
+    def _cached_bound(self, samples: int, rounds: int) -> float | None:
+        if (samples, rounds) not in self._cache:
             try:
-                self._known[samples, rounds] = self._bound(samples, rounds)
+                self._cache[samples, rounds] = self._bound(samples, rounds)
             except ConfigError:  # no accountant is installed, or it cannot handle these settings
-                self._known[samples, rounds] = None
-        return self._known[samples, rounds]
+                self._cache[samples, rounds] = None
+        return self._cache[samples, rounds]
 
     def _bound(self, samples: int, rounds: int) -> float:
         from pomona.privacy.accounting import projected_epsilon
 
-        config = self.agreed.config
+        config = self.agreement.config
         assert config.privacy
         if config.void:
             return math.inf
         settings = config.privacy.model_copy(update={"accountant": "rdp"})
-        asked = config.method.method().card.privacy.gradients
-        return projected_epsilon(settings, asked, samples, config.batch_size, config.passes, rounds)
+        cost = config.method.method().card.privacy.gradients
+        return projected_epsilon(settings, cost, samples, config.batch_size, config.passes, rounds)
 
 
 @dataclass(frozen=True)
@@ -195,17 +197,17 @@ class StudyView:
 
     Attributes:
         folder: of its run.
-        now: as returned by ``status.server``, with each silo's ``epsilon``.
+        status: as returned by ``status.server``, with each silo's ``epsilon``.
         recorded: its events; for a search those of its newest trial.
-        judged: its entries in the audit log.
-        seen, lost: as in ``AuditedServer``.
+        audited: its entries in the audit log.
+        last_messages, lost: as in ``AuditedServer``.
     """
 
     folder: Path
-    now: Row
+    status: Row
     recorded: RecordedRun
-    judged: JudgedStudy
-    seen: Mapping[str, str]
+    audited: AuditedStudy
+    last_messages: Mapping[str, str]
     lost: Mapping[str, int]
 
 
@@ -227,28 +229,30 @@ class WatchedServer:
     def studies(self) -> list[StudyView]:
         """The unfinished studies, and the last one that ran. Raises StorageError, ConfigError."""
         queue = StudyQueue(self.kit)
-        meant = {study.name: study for study in (queue.current, *queue.open) if study}
-        return [self._view(queue, study) for study in meant.values()] or [self._view(queue, None)]
+        chosen = {study.name: study for study in (queue.current, *queue.open) if study}
+        return [self._view(queue, study) for study in chosen.values()] or [self._view(queue, None)]
 
-    def _view(self, queue: StudyQueue, meant: QueuedStudy | None) -> StudyView:
-        name, folder = (meant.name, meant.folder) if meant else (KIT, self.kit / "run")
+    def _view(self, queue: StudyQueue, chosen: QueuedStudy | None) -> StudyView:
+        name, folder = (chosen.name, chosen.folder) if chosen else (KIT, self.kit / "run")
         with self._lock:
             audited = self._audit.look()
-            events = (meant.at_work if meant else folder) / EVENTS
+            events = (chosen.at_work if chosen else folder) / EVENTS
             record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
-            now = status.server(self.kit, meant.name if meant else None)
-            if meant and name not in self._accounts:
-                self._accounts[name] = PrivacyAccount(meant.agreement(queue.federation, self.kit))
-            spent = self._accounts[name].bounds(now) if meant else {}
-            silos = [{**silo, "epsilon": spent.get(silo["silo"])} for silo in now["silos"]]
-            now = {**now, "silos": silos}
-            return StudyView(folder, now, record, audited.studies[name], audited.seen, audited.lost)
+            row = status.server(self.kit, chosen.name if chosen else None)
+            if chosen and name not in self._accounts:
+                self._accounts[name] = PrivacyAccount(chosen.agreement(queue.federation, self.kit))
+            epsilons = self._accounts[name].bounds(row) if chosen else {}
+            silos = [{**silo, "epsilon": epsilons.get(silo["silo"])} for silo in row["silos"]]
+            row = {**row, "silos": silos}
+            return StudyView(
+                folder, row, record, audited.studies[name], audited.last_messages, audited.lost
+            )
 
 
 def moment(text: str) -> float | None:
     """An ISO 8601 time as seconds since 1970; None for any other text."""
     try:
-        when = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()

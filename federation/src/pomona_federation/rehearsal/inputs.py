@@ -81,15 +81,15 @@ def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]
     """
     rows: ClientRows = scenario.partition.clients[client]
     if draws_validation(scenario):
-        both = np.union1d(rows.train, rows.validation)
-        rows = replace(rows, train=both, validation=both[:0])
+        union = np.union1d(rows.train, rows.validation)
+        rows = replace(rows, train=union, validation=union[:0])
     folder.mkdir(parents=True, exist_ok=True)
     files = {}
-    for part in SPLITS:
-        own = getattr(rows, part)
-        if len(own):
-            files[part] = folder / f"{part}.npz"
-            np.savez(files[part], x=scenario.dataset.x[own], y=scenario.dataset.y[own])
+    for split in SPLITS:
+        indices = getattr(rows, split)
+        if len(indices):
+            files[split] = folder / f"{split}.npz"
+            np.savez(files[split], x=scenario.dataset.x[indices], y=scenario.dataset.y[indices])
     if "test" not in files:
         raise ConfigError(
             f"{titled(scenario.names[client])} has no test rows; a rehearsal needs some "
@@ -100,7 +100,9 @@ def write_rows(scenario: Scenario, client: int, folder: Path) -> dict[str, Path]
 
 def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) -> Tree:
     """Return the settings' section data for these files: those of one silo, or of all."""
-    clients = [{"name": name, **{k: str(v) for k, v in own.items()}} for name, own in files.items()]
+    clients = [
+        {"name": name, **{k: str(v) for k, v in paths.items()}} for name, paths in files.items()
+    ]
     share = scenario.config.data.validation_share if draws_validation(scenario) else 0.0
     section: Tree = {"name": "arrays", "clients": clients, "validation_share": share}
     if scenario.targets != "classes":
@@ -129,42 +131,42 @@ Array = NDArray[Any]
 Prepare = Callable[[Config], Scenario]
 
 
-def scenario(federation: Federation, over: Tree) -> Scenario:
+def scenario(federation: Federation, overrides: Tree) -> Scenario:
     """The federation's run with its own ``[task]``, on local samples.
 
     Args:
         federation: its silos, settings and task are rehearsed.
-        over: keys of a run that override the federation's. If they name data, it is partitioned
-            among the silos and must fit the task as a silo's own does; otherwise samples are
-            synthetic.
+        overrides: keys of a run that override the federation's. If they name data, it is
+            partitioned among the silos and must fit the task as a silo's own does; otherwise
+            samples are synthetic.
 
     Raises:
         ConfigError: the model, the method or the settings do not fit the task.
         DataError: the given data does not fit it.
     """
-    agreed, silos = federation.own, [silo.name for silo in federation.silo]
-    if agreed is None:
+    agreement, silos = federation.own, [silo.name for silo in federation.silo]
+    if agreement is None:
         raise ConfigError(
             "section task is missing; a rehearsal needs a study: give sections run and task"
         )
-    task = agreed.task
+    task = agreement.task
     if task.kind == "text":
         raise ConfigError(
             "[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona "
             "run`"
         )
-    named = "name" in over.get("data", {})
-    made: Tree = (
+    names_data = "name" in overrides.get("data", {})
+    defaults: Tree = (
         DEALT
-        if named
-        else {"data": {"name": f"{__name__}:made_up"}, "partition": {"name": "natural"}}
+        if names_data
+        else {"data": {"name": f"{__name__}:synthetic"}, "partition": {"name": "natural"}}
     )
-    fixed = {"clients": len(silos), "workers": 1, "metric": agreed.config.metric}
-    below = {"largest_share": agreed.largest_share, "engine": agreed.config.engine}
-    config = resolve(made, below, agreed.run_study.run, fixed, over)
+    fixed = {"clients": len(silos), "workers": 1, "metric": agreement.config.metric}
+    agreed_settings = {"largest_share": agreement.largest_share, "engine": agreement.config.engine}
+    config = resolve(defaults, agreed_settings, agreement.run_study.run, fixed, overrides)
 
     def read(settings: DataSettings) -> Dataset:
-        return agreed_data(settings, task) if named else made_up(task, silos, config.seed)
+        return agreed_data(settings, task) if names_data else synthetic(task, silos, config.seed)
 
     return Scenario.prepare(config, read, agreed=True)
 
@@ -222,9 +224,9 @@ def _other_silos(clients: Sequence[str], silos: Sequence[str]) -> list[str]:
             "other places in their federation draw other splits: name its federation.toml, or the "
             "server's kit, with --members"
         ]
-    if lacking := [silo for silo in silos[: len(clients)] if silo not in clients]:
+    if missing := [silo for silo in silos[: len(clients)] if silo not in clients]:
         return [
-            f"the data have no rows of silo {listed(lacking, 12)}: the clients after it have other "
+            f"the data have no rows of silo {listed(missing, 12)}: the clients after it have other "
             "places than the silos of the federation, and draw other splits"
         ]
     return []
@@ -241,19 +243,19 @@ def of_study(path: Path, members: Path | None = None) -> tuple[Tree, Prepare]:
     Raises:
         ConfigError: no federation would run it, or it trains no model; the message names the file.
     """
-    standing = "silo" in read_file(path)
-    study = Federation.load(path).study if standing else read_study(path)
-    silos = silos_of(members or path) if members or standing else ()
+    names_silos = "silo" in read_file(path)
+    study = Federation.load(path).study if names_silos else read_study(path)
+    silos = silos_of(members or path) if members or names_silos else ()
     with named_file(path):
         if not isinstance(study, TrainingStudy):
-            lacking = (
+            problem = (
                 f"kind = {study.kind!r} trains no model" if study else "section task is missing"
             )
             raise ConfigError(
-                f"{lacking}; simulated is a study of kind train, with its sections run and task"
+                f"{problem}; simulated is a study of kind train, with its sections run and task"
             )
         task = study.task
-        agreed = resolved(study, task, 1, SHARE, insecure=False)
+        resolved_config = resolved(study, task, 1, SHARE, insecure=False)
 
     def read(data: DataSettings) -> Dataset:
         dataset = in_order(agreed_data(data, task), silos)
@@ -267,26 +269,28 @@ def of_study(path: Path, members: Path | None = None) -> tuple[Tree, Prepare]:
             )
         return Scenario.prepare(config, read, agreed=True)
 
-    own = {"metric": agreed.metric, "engine": agreed.engine}
-    return {"largest_share": SHARE, **study.run, **own}, prepare
+    fixed = {"metric": resolved_config.metric, "engine": resolved_config.engine}
+    return {"largest_share": SHARE, **study.run, **fixed}, prepare
 
 
-def made_up(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
+def synthetic(task: TaskSettings, silos: list[str], seed: int) -> Dataset:
     """Random samples of a task for each silo: no real person's, and with nothing to learn.
 
     A table has the features of ``input_shape``, not the columns from which ``preprocessing``
     computes them.
     """
     size = prod(task.input_shape) * np.dtype(task.dtype).itemsize
-    each = max(2 * len(ROLES), min(SAMPLES, ROOM // size))
-    n, rng = each * len(silos), stream(seed, "rehearsal")
+    per_silo = max(2 * len(ROLES), min(SAMPLES, ROOM // size))
+    n, rng = per_silo * len(silos), stream(seed, "rehearsal")
     role = np.array(ROLES, np.int8)[np.arange(n) % len(ROLES)]
     order = np.argsort(role, kind="stable")  # training rows come first
-    owners = Owners(tuple(silos), np.arange(n)[order] // each, role[order])
+    owners = Owners(tuple(silos), np.arange(n)[order] // per_silo, role[order])
     x, y = _inputs(task, n, rng), _targets(task, n, rng)
-    drawn = Dataset("made-up", task.kind, x, y, task.classes, int((role < 2).sum()), owners=owners)
+    dataset = Dataset(
+        "made-up", task.kind, x, y, task.classes, int((role < 2).sum()), owners=owners
+    )
     plain = task.model_copy(update={"preprocessing": None})
-    return conformed(replace(drawn, target_kind=task.targets), plain)
+    return conformed(replace(dataset, target_kind=task.targets), plain)
 
 
 def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
@@ -297,8 +301,8 @@ def _inputs(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:
     x += np.array(task.shift, np.float32)
     if task.dtype == "float32":
         return x
-    most = np.iinfo(task.dtype)
-    return x.round().clip(most.min, most.max).astype(task.dtype)
+    bounds = np.iinfo(task.dtype)
+    return x.round().clip(bounds.min, bounds.max).astype(task.dtype)
 
 
 def _targets(task: TaskSettings, n: int, rng: np.random.Generator) -> Array:

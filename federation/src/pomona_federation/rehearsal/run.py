@@ -44,8 +44,8 @@ from pomona_federation.supervision.processes import (
     reap,
 )
 
-Say = Callable[[str], None]
-KINDS = {
+Log = Callable[[str], None]
+PROCESSES = {
     "SuperLink": "pomona_federation.superlink",
     "node": "pomona_federation.silo.node",
     "SuperExec": "flower-superexec",
@@ -66,7 +66,7 @@ class Rehearsal:
         started: seconds from the first process to the start of the first round.
         seconds, simulated_seconds: of each round, deployed and simulated.
         bytes_down, bytes_up: of each round, all silos.
-        memory: by kind of process, the largest resident memory of one process in bytes, sampled
+        memory: by role of process, the largest resident memory of one process in bytes, sampled
             every 0.2 s.
         folder: kits, logs and records.
     """
@@ -97,7 +97,7 @@ class LocalFederation:
     names: tuple[str, ...]
     simulation: Scenario
     memory: dict[str, int] = field(default_factory=dict)
-    _own: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    _processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
     def server(self) -> Path:
@@ -108,29 +108,40 @@ class LocalFederation:
         """A silo's kit."""
         return self.folder / "kits" / name
 
-    def start(self, who: str, before: Sequence[str] = ()) -> None:
+    def start(self, name: str, wrapper: Sequence[str] = ()) -> None:
         """Start the server, or a silo by name, as its administrator does; with a wrapper command,
         if any.
         """
-        role, kit = ("server", self.server) if who == "server" else ("silo", self.silo(who))
-        with (self.folder / f"{who}.log").open("ab") as file:
-            command = [*before, sys.executable, "-m", "pomona", role, "start", "--folder", str(kit)]
+        role, kit = ("server", self.server) if name == "server" else ("silo", self.silo(name))
+        with (self.folder / f"{name}.log").open("ab") as file:
+            command = [
+                *wrapper,
+                sys.executable,
+                "-m",
+                "pomona",
+                role,
+                "start",
+                "--folder",
+                str(kit),
+            ]
             study = Federation.read(self.server / "federation.toml").study
-            named = named_code(study.run) if study else []
-            path = [*sys.path, *map(str, own_code_folders() if named else ())]
+            own_code = named_code(study.run) if study else []
+            path = [*sys.path, *map(str, own_code_folders() if own_code else ())]
             env = environment(self.folder) | {"PYTHONPATH": os.pathsep.join(path)}
-            self._own[who] = subprocess.Popen(
+            self._processes[name] = subprocess.Popen(
                 command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=env
             )
 
-    def process(self, who: str) -> subprocess.Popen[bytes]:
+    def process(self, name: str) -> subprocess.Popen[bytes]:
         """The process of a started supervisor."""
-        return self._own[who]
+        return self._processes[name]
 
-    def find(self, kind: str, who: str) -> list[psutil.Process]:
-        """Return the processes of a kind that a supervisor has started."""
-        tree = process_tree(self._own[who].pid) if who in self._own else {}
-        return [process for process, command in tree.items() if kind_of(process, command) == kind]
+    def find(self, role: str, name: str) -> list[psutil.Process]:
+        """Return the processes of a role that a supervisor has started."""
+        tree = process_tree(self._processes[name].pid) if name in self._processes else {}
+        return [
+            process for process, command in tree.items() if process_role(process, command) == role
+        ]
 
     @property
     def status(self) -> Status | None:
@@ -139,74 +150,74 @@ class LocalFederation:
 
     def wait(
         self,
-        until: Callable[[Status], bool],
+        condition: Callable[[Status], bool],
         seconds: float = LIMIT,
-        look: Callable[[], None] = lambda: None,
+        poll: Callable[[], None] = lambda: None,
     ) -> Status:
-        """Wait until the status satisfies a condition; ``look`` is called meanwhile.
+        """Wait until the status satisfies a condition; ``poll`` is called meanwhile.
 
         Raises QuorumError after ``seconds`` without a committed round, or if the server ends.
         """
         limit, reached = time.monotonic() + seconds, 0
         while time.monotonic() < limit:
-            self._weigh()
+            self._record_memory()
             status = self.status
-            if status and until(status):
+            if status and condition(status):
                 return status
             if status and status.round > reached:
                 limit, reached = time.monotonic() + seconds, status.round
-            code = self._own["server"].poll()
-            if code is not None and not (self.status and until(self.status)):
-                raise self._given_up(f"the rehearsal's server ended with code {code}")
-            look()
+            code = self._processes["server"].poll()
+            if code is not None and not (self.status and condition(self.status)):
+                raise self._failure(f"the rehearsal's server ended with code {code}")
+            poll()
             time.sleep(0.2)
-        raise self._given_up(f"the rehearsal made no progress within {seconds:.0f} s")
+        raise self._failure(f"the rehearsal made no progress within {seconds:.0f} s")
 
     def require_alive(self) -> None:
         """Raise QuorumError, with its last line, for a silo that has ended with an error."""
         for name in self.names:
-            if code := self._own[name].poll():
-                raise self._given_up(f"{name} ended with code {code}", name)
+            if code := self._processes[name].poll():
+                raise self._failure(f"{name} ended with code {code}", name)
 
-    def _given_up(self, why: str, who: str = "server") -> QuorumError:
-        log = self.folder / f"{who}.log"
+    def _failure(self, reason: str, name: str = "server") -> QuorumError:
+        log = self.folder / f"{name}.log"
         last = "".join(
             f" ({line})"
             for line in content(log, LONG).decode(errors="replace").strip().splitlines()[-1:]
         )
-        return QuorumError(f"{why}{last}; see {log}")
+        return QuorumError(f"{reason}{last}; see {log}")
 
-    def _weigh(self) -> None:
-        """Record the largest memory of each kind of process."""
-        for own in self._own.values():
-            for process, command in process_tree(own.pid).items():
+    def _record_memory(self) -> None:
+        """Record the largest memory of each role of process."""
+        for supervisor in self._processes.values():
+            for process, command in process_tree(supervisor.pid).items():
                 with suppress(psutil.Error):
-                    if kind := kind_of(process, command):
-                        self.memory[kind] = max(process.memory_info().rss, self.memory.get(kind, 0))
+                    if role := process_role(process, command):
+                        self.memory[role] = max(process.memory_info().rss, self.memory.get(role, 0))
 
     def close(self) -> None:
         """End every process started here, with all its descendants."""
 
         def living() -> Collection[psutil.Process]:
-            reap([p.pid for p in self._own.values()])
+            reap([p.pid for p in self._processes.values()])
             return [
                 process
-                for p in self._own.values()
+                for p in self._processes.values()
                 if p.poll() is None
                 for process in process_tree(p.pid)
             ]
 
         end(living, patience=10.0)
-        for process in self._own.values():
+        for process in self._processes.values():
             with suppress(subprocess.TimeoutExpired):
                 process.wait(5.0)
 
 
-def kind_of(process: psutil.Process, command: str) -> str:
-    """The kind of a deployment's process; "ClientApp" for a fork of a worker, "" for others."""
-    kind = next((kind for kind, sign in KINDS.items() if sign in command), "")
-    parent = process.parent() if kind == "worker" else None
-    return "ClientApp" if parent and KINDS["worker"] in " ".join(parent.cmdline()) else kind
+def process_role(process: psutil.Process, command: str) -> str:
+    """The role of a deployment's process; "ClientApp" for a fork of a worker, "" for others."""
+    role = next((role for role, sign in PROCESSES.items() if sign in command), "")
+    parent = process.parent() if role == "worker" else None
+    return "ClientApp" if parent and PROCESSES["worker"] in " ".join(parent.cmdline()) else role
 
 
 @contextmanager
@@ -227,10 +238,10 @@ def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterat
         for i, n in enumerate(names)
     }
     for name in names:
-        own = folder / "kits" / name / "silo.toml"
-        known = read_file(own)
+        silo_file = folder / "kits" / name / "silo.toml"
+        settings = read_file(silo_file)
         section = data_section(scenario, {name: files[name]})
-        own.write_text(tomli_w.dumps({**known, "data": section}), encoding="utf-8")
+        silo_file.write_text(tomli_w.dumps({**settings, "data": section}), encoding="utf-8")
     local = LocalFederation(folder, names, scenario)
     with ExitStack() as closing:
         closing.callback(disown)
@@ -239,14 +250,14 @@ def local_federation(scenario: Scenario, folder: Path, **options: Any) -> Iterat
 
 
 def rehearse(
-    scenario: Scenario, folder: Path, say: Say = lambda _: None, **options: Any
+    scenario: Scenario, folder: Path, log: Log = lambda _: None, **options: Any
 ) -> Rehearsal:
     """Deploy the clients of a scenario on this machine, simulate it too, and compare.
 
     Args:
         scenario: its clients become silos.
         folder: for kits, logs and records; new.
-        say: called with progress messages.
+        log: called with progress messages.
         options: keys of ``federation.toml`` to override, such as ``wire``.
 
     Raises:
@@ -254,33 +265,33 @@ def rehearse(
         PomonaError: it could not start.
     """
     with local_federation(scenario, folder, **options) as local:
-        began, at = time.time(), 0
-        say(f"{len(local.names)} silos and the server start on loopback")
-        for who in ("server", *local.names):
-            local.start(who)
+        began, last_round = time.time(), 0
+        log(f"{len(local.names)} silos and the server start on loopback")
+        for name in ("server", *local.names):
+            local.start(name)
 
-        def ended(status: Status) -> bool:
-            nonlocal at
-            if status.round > at:
-                at = status.round
-                say(
-                    f"round {at} of {scenario.config.rounds} committed after "
+        def is_over(status: Status) -> bool:
+            nonlocal last_round
+            if status.round > last_round:
+                last_round = status.round
+                log(
+                    f"round {last_round} of {scenario.config.rounds} committed after "
                     f"{time.time() - began:.0f} s"
                 )
             return status.state != "running"
 
-        status = local.wait(ended, look=local.require_alive)
+        status = local.wait(is_over, poll=local.require_alive)
         memory = dict(local.memory)
     if status.state != "finished":
         raise QuorumError(
             f"the federation ended with code {status.code}: {status.reason}; see {folder}"
         )
-    say("the simulator on the same seeds")
+    log("the simulator on the same seeds")
     simulation = simulate(local.simulation, folder / "simulation")
     deployed = load(local.server / "run")
     return Rehearsal(
         differences(local, simulation),
-        _first(local.server / "run", began),
+        _seconds_to_first_round(local.server / "run", began),
         tuple(r.seconds for r in deployed.rounds),
         tuple(r.seconds for r in simulation.rounds),
         tuple(sum(r.bytes_down) for r in deployed.rounds),
@@ -293,26 +304,28 @@ def rehearse(
 def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
     """By silo, the largest difference between its personal model and the simulator's."""
     assert simulation.folder
-    found = {}
+    by_silo = {}
     for i, name in enumerate(local.names):
-        ours = load_file(local.silo(name) / "state" / "models" / "personal.safetensors")
-        theirs = load_file(simulation.folder / "models" / f"client-{i:02d}.safetensors")
-        if ours.keys() != theirs.keys():
+        deployed = load_file(local.silo(name) / "state" / "models" / "personal.safetensors")
+        simulated = load_file(simulation.folder / "models" / f"client-{i:02d}.safetensors")
+        if deployed.keys() != simulated.keys():
             raise PomonaError(
                 f"{name} has a model of other tensors than the simulator's; report this"
             )
-        found[name] = max(float((ours[k].double() - theirs[k].double()).abs().max()) for k in ours)
-        if found[name] == 0 and not all(torch.equal(ours[k], theirs[k]) for k in ours):
+        by_silo[name] = max(
+            float((deployed[k].double() - simulated[k].double()).abs().max()) for k in deployed
+        )
+        if by_silo[name] == 0 and not all(torch.equal(deployed[k], simulated[k]) for k in deployed):
             raise PomonaError(
                 f"{name} has a model that differs from the simulator's in signs of zero; report "
                 "this"
             )
-    return found
+    return by_silo
 
 
-def _first(out: Path, began: float) -> float:
+def _seconds_to_first_round(folder: Path, began: float) -> float:
     """Seconds until the record was opened, the earliest start of the first round."""
-    with opened(out / "events.jsonl") as file:
+    with opened(folder / "events.jsonl") as file:
         return float(json.loads(file.readline())["time"]) - began
 
 

@@ -73,7 +73,7 @@ def collected(
     """The matrix from a run's record; see ``write``."""
     terms = agreement.evaluate
     assert terms
-    weights = {cross_evaluation.GIVEN: cross_evaluation.GIVEN}
+    weights = {cross_evaluation.GIVEN_WEIGHTS: cross_evaluation.GIVEN_WEIGHTS}
     owners = {
         cross_evaluation.name(client): silo for silo, client in terms.models.items()
     } or weights
