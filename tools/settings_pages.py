@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pomona.cli.settings import TABLES, Setting, owners, table_settings
-from pomona_federation.cli.deploy import BY_KIND, FILES, settings_of
+from pomona_federation.cli.deploy import STUDY_OF_KIND, FILES, settings_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -52,14 +52,14 @@ def of_files() -> str:
         "that study comes with the kits.",
     ]
     kinds = {
-        title.removeprefix(BY_KIND): settings_of(record)
+        title.removeprefix(STUDY_OF_KIND): settings_of(record)
         for title, record in FILES.items()
-        if title.startswith(BY_KIND)
+        if title.startswith(STUDY_OF_KIND)
     }
     for title, record in FILES.items():
-        if title == f"{BY_KIND}train":
+        if title == f"{STUDY_OF_KIND}train":
             parts.append(table_by("kind", "STUDY.toml, by kind of study", kinds))
-        elif title.removeprefix(BY_KIND) not in kinds:
+        elif title.removeprefix(STUDY_OF_KIND) not in kinds:
             parts.append(table(title, settings_of(record)))
     return "\n\n".join(parts) + "\n"
 

@@ -315,7 +315,7 @@ def test_a_message_of_more_parts_than_its_bytes_are_cut_into_is_refused_unfetche
         lines = served(server)
         assert server.replies[0].has_error() != taken
         assert bool(server.fetched) == taken
-    assert "(11 parts)" in lines[0]
+    assert "(11 objects)" in lines[0]
 
 
 @pytest.mark.parametrize(

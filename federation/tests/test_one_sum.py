@@ -87,7 +87,7 @@ class Desk:
         assert self.path.exists()  # settled before anybody is asked
         self.sent = sent
         for place, one in sent.items():
-            assert one.about == {"round": NUMBER, "task": one.body.digest}
+            assert one.audit_fields == {"round": NUMBER, "task": one.body.digest}
             for body, data in self.answers.get(place, ()):
                 self.body = body
                 hear(place, Message("answer", "", enclosed={"uplink": data}))
@@ -101,7 +101,7 @@ class Desk:
         request = ClientRequest(
             a_round(number), Roster((1,) * PLACES), tuple(range(PLACES)), expects={"model": CAME}
         )
-        return self.sums.of_round(arrivals, tasks, request, DOWN)
+        return self.sums.aggregate(arrivals, tasks, request, DOWN)
 
     @property
     def reasons(self):
@@ -121,7 +121,7 @@ def test_a_sum_is_the_change_of_all_from_what_they_received(tmp_path):
     for place in (0, 1):
         assert torch.equal(got[place].reply.uplink["model"], expected)
         assert got[place].bytes_up == 10 + len("uplink") + 4 * 4
-        assert desk.sent[place].done
+        assert desk.sent[place].finished
         assert desk.sent[place].answered
     assert [got[place].reply.uplink for place in (2, 3)] == [{}, {}]
     assert desk.sums.unused == {}

@@ -57,8 +57,8 @@ class Connection:
     def pull(self, message: Any, tree: Any, max_bytes: int) -> list[bytes]:
         """Fetch a received message, as bytes for ``run_client_app``.
 
-        Raises RunEndedError, and ProtocolError for more than ``max_bytes`` bytes or more objects than
-        that many are cut into.
+        Raises RunEndedError, and ProtocolError for more than ``max_bytes`` bytes, or for more
+        objects than that many bytes are cut into.
         """
         from flwr.common.serde import message_to_proto
         from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
