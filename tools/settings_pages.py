@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pomona.cli.settings import TABLES, Setting, owners, table_settings
-from pomona_federation.cli.deploy import STUDY_OF_KIND, FILES, settings_of
+from pomona_federation.cli.deploy import FILES, STUDY_OF_KIND, settings_of
 
 DOCS = Path(__file__).parents[1] / "docs"
 
