@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from pomona.core.fixed_point import Numbers, Words, clipped, decoded, encoded, error
+from pomona.core.fixed_point import Integers, Numbers, clipped, decoded, encoded, error
 from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
@@ -52,7 +52,7 @@ class Silos:
         for i, signature in enumerate(self.signed):
             assert keys.signed(self.public[i], "mask", {"key": self.shown[i]}, signature)
 
-    def part(self, i: int) -> Words:
+    def part(self, i: int) -> Integers:
         """A silo's part of the sum."""
         moved, _ = clipped(self.changes[i], self.terms.max_norm)
         words = encoded(moved, float(self.weights[i]), self.terms)
@@ -69,7 +69,7 @@ class Silos:
         return change.tobytes()
 
 
-def added(parts: list[bytes], total: Words) -> None:
+def added(parts: list[bytes], total: Integers) -> None:
     """Add parts, as the server does."""
     for part in parts:
         total += np.frombuffer(part, total.dtype)

@@ -35,7 +35,7 @@ from torch import Tensor
 from memory import GIGABYTE, RUN, Case, case_of, field, report
 from pomona.core.rng import stream
 from pomona.core.round import Roster
-from pomona.core.state import Named
+from pomona.core.state import NamedTensors
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, UplinkSpool
 from pomona.federation.transport import SIMULATION, as_arrivals
 from pomona.methods.base import Downlink
@@ -114,11 +114,11 @@ class Answers:
     def commit(self, ids: Sequence[int]) -> None:
         """Do nothing: silos keep nothing."""
 
-    def save(self, ids: Sequence[int]) -> tuple[Named, Any]:  # noqa: ARG002 - a Transport
+    def save(self, ids: Sequence[int]) -> tuple[NamedTensors, Any]:  # noqa: ARG002 - a Transport
         """Return nothing: silos keep nothing."""
         return {}, None
 
-    def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: NamedTensors, note: Any, roster: Roster) -> None:
         """Do nothing: silos keep nothing."""
 
     @staticmethod

@@ -23,12 +23,12 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from numpy.typing import NDArray
 
-from pomona.core.fixed_point import Words
+from pomona.core.fixed_point import Integers
 from pomona_federation.messages.masks import masked, public
 
 CONTEXT = "00" * 32
 LENGTH = 4  # numbers of a vector: two masks are equal by chance with probability 2^-256
-Derivation = Callable[[Words, str, int, Mapping[int, str], str], Words]
+Derivation = Callable[[Integers, str, int, Mapping[int, str], str], Integers]
 _public = cache(public)
 
 
@@ -97,8 +97,8 @@ def _smallest_group(masks: NDArray[np.uint64]) -> float:
 
 
 def without_places(
-    values: Words, secret: str, place: int, keys: Mapping[int, str], context: str
-) -> Words:
+    values: Integers, secret: str, place: int, keys: Mapping[int, str], context: str
+) -> Integers:
     """Add masks that depend on the two keys alone."""
     total = values.copy()
     private = X25519PrivateKey.from_private_bytes(bytes.fromhex(secret))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pomona.config import Config
-from pomona.core.bounds import PLACES, ROUNDS
+from pomona.core.bounds import MAX_CLIENTS, ROUNDS
 from pomona.core.errors import ConfigError
 from pomona_federation.address import Address
 from pomona_federation.agreed_config import ELSEWHERE
@@ -66,18 +66,18 @@ def test_what_is_read_fits_into_messages(tmp_path):
     be made.
     """
     path = tmp_path / "federation.toml"
-    for wrong in (tree(places=PLACES + 1), tree(run__rounds=ROUNDS)):
+    for wrong in (tree(places=MAX_CLIENTS + 1), tree(run__rounds=ROUNDS)):
         path.write_text(tomli_w.dumps(wrong))
         with pytest.raises(ConfigError):
             Federation.read(path)
-    f = load(tmp_path, tree(places=PLACES, run__rounds=ROUNDS - 1))
+    f = load(tmp_path, tree(places=MAX_CLIENTS, run__rounds=ROUNDS - 1))
     known = {"agreement": f.agreement, "run": "ab", "settled": 0, "trains": False, "watched": ()}
     message = Message(
         **known, number=f.own.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places
     )
     assert read(Message, message.model_dump_json()) == message
-    many = [{"name": f"s{i}"} for i in range(PLACES - 1)]
-    assert Federation.of(tree(silo=many)).places == PLACES
+    many = [{"name": f"s{i}"} for i in range(MAX_CLIENTS - 1)]
+    assert Federation.of(tree(silo=many)).places == MAX_CLIENTS
 
 
 @given(st.integers(1, 60))

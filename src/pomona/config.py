@@ -22,10 +22,18 @@ from pydantic import (
 from pomona import methods
 from pomona.core.attack import Attack
 from pomona.core.bounds import Number
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, suggestion
 from pomona.core.membership import Membership
 from pomona.core.settings import LARGEST, Settings, require_name
-from pomona.core.toml import Choices, Tree, explained, flat, named, read_text, require_shallow
+from pomona.core.toml import (
+    Choices,
+    Tree,
+    expand_names,
+    explained,
+    flat,
+    read_text,
+    require_shallow,
+)
 from pomona.core.toml import keys as known_keys
 from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, SecureAggregation, Stop
 from pomona.data.axes import BundledImages
@@ -89,14 +97,14 @@ def _method(value: Any) -> Any:
 
 def own_method(tree: Mapping[str, Any]) -> str | None:
     """Return the ``module:Class`` of a tree's method; None for a method of the package."""
-    section = named(tree).get("method")
+    section = expand_names(tree).get("method")
     name = section.get("name") if isinstance(section, Mapping) else None
     return name if isinstance(name, str) and ":" in name else None
 
 
 def _choices(tree: Mapping[str, Any]) -> Choices:
     """Return the settings selected by each section's name, including the tree's own method."""
-    section = named(tree).get("method")
+    section = expand_names(tree).get("method")
     name = section.get("name") if isinstance(section, Mapping) else None
     this = (
         {name: methods.resolve(name)}
@@ -310,7 +318,7 @@ class Config(Settings):
     @classmethod
     def _known(cls, name: str | None) -> str | None:
         if name is not None and name not in METRICS and not is_own(name):
-            raise ValueError(f"{near(name, METRICS)}; your own: module:function")
+            raise ValueError(f"{suggestion(name, METRICS)}; your own: module:function")
         return name
 
     @model_validator(mode="after")
@@ -347,7 +355,7 @@ class Config(Settings):
         if not isinstance(given, Mapping):
             return handler(given)
         require_shallow(given)
-        tree = named(given)
+        tree = expand_names(given)
         try:
             return handler(tree)
         except ValidationError as fault:
@@ -421,7 +429,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     tree: Tree = {}
     for layer in layers:
         require_shallow(layer)
-        merge(tree, named(layer))
+        merge(tree, expand_names(layer))
     return Config.model_validate(tree)
 
 
@@ -471,7 +479,7 @@ def read_overrides(words: Iterable[str]) -> Tree:
         for part in reversed(key.split(".")):
             leaf = {part: leaf}
         require_shallow(leaf)
-        merge(tree, named(leaf))
+        merge(tree, expand_names(leaf))
     return tree
 
 

@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pomona.config import merge, resolve
-from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.errors import ConfigError, DataError, suggestion
 from pomona.core.notes import CallerWarnings
 from pomona.core.toml import Tree, branch
 from pomona.data.formats.frame import is_frame
@@ -163,7 +163,7 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if is_frame(X):
             names = [str(name) for name in X.columns]
             if str(column) not in names:
-                raise DataError(f"X has no column {column!r}; {near(str(column), names)}")
+                raise DataError(f"X has no column {column!r}; {suggestion(str(column), names)}")
             rest = [name for name in X.columns if str(name) != str(column)]
             return X[rest], X[X.columns[names.index(str(column))]]
         X = np.asarray(X)
@@ -206,7 +206,9 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             )
         rows = {known[0]: np.arange(count)} if groups is None else _rows(groups, count)
         if odd := next((name for name in rows if name not in known), None):
-            raise DataError(f"groups: {odd!r} was not in fit, and has no model; {near(odd, known)}")
+            raise DataError(
+                f"groups: {odd!r} was not in fit, and has no model; {suggestion(odd, known)}"
+            )
         return rows
 
 

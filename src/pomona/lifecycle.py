@@ -27,7 +27,7 @@ from torch import Tensor
 import pomona
 from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
-from pomona.core.files import LONG, content
+from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, omit, require_same
 from pomona.objective.native_package import release
@@ -37,7 +37,7 @@ from pomona.record.run_folder import Mark, RunRecord, load, require_unchanged
 from pomona.record.run_summary import summarise
 from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
-from pomona.storage.run_status import FOLDER, Paused, ended, last_round, sums, write_status
+from pomona.storage.run_status import FOLDER, Paused, last_round, status_after, sums, write_status
 from pomona.storage.safetensors_stream import digest
 
 
@@ -90,9 +90,9 @@ def status_kept(out: Path) -> Iterator[None]:
             unnamed = isinstance(fault, SystemExit) and not isinstance(fault, Paused)
             cause = SystemExit(143) if unnamed else fault
             with suppress(StorageError):
-                write_status(out, ended(cause, last_round(out)))
+                write_status(out, status_after(cause, last_round(out)))
         raise
-    write_status(out, ended(None, last_round(out), sums(out)))
+    write_status(out, status_after(None, last_round(out), sums(out)))
 
 
 def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any]) -> None:
@@ -210,7 +210,7 @@ def require_own_files(config: Config, partition: str, out: Path) -> None:
             )
     path = out / "partition.json"
     try:
-        if path.exists() and content(path, LONG) != partition.encode():
+        if path.exists() and content(path, MAX_LOG_BYTES) != partition.encode():
             raise CheckpointError(
                 f"{path} is not the partition of the checkpoints beside it; {beside}"
             )

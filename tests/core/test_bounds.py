@@ -48,7 +48,8 @@ def test_a_hash_is_64_hex_digits_and_nothing_else(text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "most"), [(bounds.Count, 2**53 - 1), (bounds.Number, 10**6), (bounds.Place, 10**4 - 1)]
+    ("kind", "most"),
+    [(bounds.Count, 2**53 - 1), (bounds.Number, 10**6), (bounds.ClientId, 10**4 - 1)],
 )
 def test_numbers_have_limits_on_both_sides(kind, most):
     adapter = TypeAdapter(kind)
@@ -79,7 +80,7 @@ def test_what_is_no_bounded_json_is_the_readers_own_error(text):
 
 def test_length_is_looked_at_before_anything_else():
     with pytest.raises(ProtocolError, match="12 bytes, at most 10"):
-        bounds.parse('"0123456789"', ProtocolError, most=10)
+        bounds.parse('"0123456789"', ProtocolError, max_bytes=10)
 
 
 @given(

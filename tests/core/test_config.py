@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 import pomona
 from pomona.config import Config, keys, read_overrides, resolve
-from pomona.core.errors import ConfigError, StorageError, near
+from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.settings import Settings
 from pomona.core.toml import read_file, validated
 from pomona.data import data_settings
@@ -342,10 +342,10 @@ def test_settings_are_plain_json():
 
 
 def test_near_names_fall_back_to_all():
-    assert near("zzz", ["b", "a"]) == "known: a, b"
+    assert suggestion("zzz", ["b", "a"]) == "known: a, b"
     # near in letters only
-    assert near("unet", ["lenet", "mlp"]) == "did you mean lenet? known: lenet, mlp"
-    assert near("lenett", [f"vgg{k}" for k in range(40)] + ["lenet"]) == "did you mean lenet?"
+    assert suggestion("unet", ["lenet", "mlp"]) == "did you mean lenet? known: lenet, mlp"
+    assert suggestion("lenett", [f"vgg{k}" for k in range(40)] + ["lenet"]) == "did you mean lenet?"
 
 
 @pytest.mark.parametrize(
@@ -367,7 +367,7 @@ def test_an_unknown_key_is_not_answered_with_a_neighbour_of_another_meaning(key,
         resolve({section: {last: 1}} if section else {last: 1})
     assert f"unknown key {key!r}; {advice}" in str(caught.value)
     assert ("did you mean" in str(caught.value)) == ("did you mean" in advice)
-    assert "apple" in near("aple", ["apple", "fedavg"])
+    assert "apple" in suggestion("aple", ["apple", "fedavg"])
 
 
 def test_a_key_that_is_no_name_in_python_is_written_as_in_the_paper():

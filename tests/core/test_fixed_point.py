@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pomona.core.fixed_point import clipped, decoded, encoded, error, scale, word
+from pomona.core.fixed_point import clipped, decoded, encoded, error, integer_dtype, scale
 from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
 
@@ -19,7 +19,7 @@ TERMS = st.builds(
 
 def total(changes, weights, terms):
     """The sum modulo 2^b of all clients' integers."""
-    made = np.zeros(changes.shape[1], word(terms))
+    made = np.zeros(changes.shape[1], integer_dtype(terms))
     for change, weight in zip(changes, weights, strict=True):
         made += encoded(change, float(weight), terms)
     return made

@@ -18,14 +18,14 @@ def plainly():
 @pytest.mark.parametrize(
     ("takes", "asked"),
     [
-        (plainly, "there is no memory; "),
+        (plainly, "not enough memory; "),
         (lambda: np.empty(NEVER, np.uint8), "256. PiB more"),
         (lambda: torch.empty(NEVER, dtype=torch.uint8), f"{2**58 / 1e9:.1f} GB more"),
     ],
 )
 def test_memory_that_is_short_is_one_line(takes, asked):
     with (
-        pytest.raises(OutOfMemoryError, match="drawing: there is no memory") as caught,
+        pytest.raises(OutOfMemoryError, match="drawing: not enough memory") as caught,
         enough("drawing"),
     ):
         takes()

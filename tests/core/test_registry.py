@@ -11,10 +11,10 @@ from pomona.core.errors import ConfigError
 from pomona.core.registry import (
     Registry,
     code_sha256,
+    import_own_code,
     importable,
     importing_from,
     load,
-    own,
     own_code_folders,
 )
 
@@ -44,9 +44,9 @@ def folder(tmp_path, monkeypatch):
 def test_what_a_setting_names_is_found_in_the_folder_and_what_it_imports_too(folder):
     before = list(sys.path)
     with pytest.raises(ConfigError, match="cannot load"):
-        own("mine:VALUE")
+        import_own_code("mine:VALUE")
     with importing_from(folder):
-        assert own("mine:VALUE") == 2
+        assert import_own_code("mine:VALUE") == 2
         assert Registry("number", {}).resolve("mine:VALUE") == 2
         assert len(code_sha256("sibling:VALUE")) == 64
     assert (sys.path, own_code_folders()) == (before, ())
@@ -56,19 +56,19 @@ def test_what_nobody_has_named_is_not_looked_for_there(folder):
     """A folder that somebody sent may hold a pydicom.py."""
     importable(folder)
     assert own_code_folders() == (folder,)
-    assert own("mine:VALUE") == 2
+    assert import_own_code("mine:VALUE") == 2
     for name in ("pomona_trap:x", "sibling_2:x"):
         with pytest.raises(ConfigError, match="No module named"):
             load(name)
     with pytest.raises(ModuleNotFoundError):
-        own("mine:later")()
+        import_own_code("mine:later")()
     assert str(folder) not in sys.path
 
 
 def test_a_folder_that_was_on_the_path_before_stays_there(folder, monkeypatch):
     monkeypatch.syspath_prepend(folder)
     importable(folder)
-    assert own("mine:VALUE") == 2
+    assert import_own_code("mine:VALUE") == 2
     assert sys.path[0] == str(folder)
 
 
@@ -80,10 +80,12 @@ def test_the_folder_is_searched_until_the_last_of_several_threads_is_done(folder
     builtins.HERE, builtins.GO = here, go
     try:
         importable(folder)
-        thread = threading.Thread(target=lambda: found.append(own("mine:sibling").VALUE))
+        thread = threading.Thread(
+            target=lambda: found.append(import_own_code("mine:sibling").VALUE)
+        )
         thread.start()
         assert here.wait(30)
-        assert own("sibling:VALUE") == 1
+        assert import_own_code("sibling:VALUE") == 1
         sys.modules.pop("sibling")
         go.set()
         thread.join(30)

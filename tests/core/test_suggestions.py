@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pomona
-from pomona.core.errors import ConfigError, near
-from pomona.core.synonyms import SYNONYMS, form
+from pomona.core.errors import ConfigError, suggestion
+from pomona.core.synonyms import SYNONYMS, normalized
 from pomona.core.training_settings import OPTIMIZERS
 from pomona.data.section import NAMES as DATA_NAMES
 from pomona.methods import METHODS
@@ -59,7 +59,7 @@ def test_case_separators_and_synonyms_do_not_hide_a_name(key, name, suggestion):
 )
 def test_words_for_forms_of_data_are_understood(name):
     hint = refusal(data=name).partition("did you mean ")[2].partition("?")[0]
-    assert hint in (form(name), *SYNONYMS.get(form(name), ()))
+    assert hint in (normalized(name), *SYNONYMS.get(normalized(name), ()))
 
 
 @pytest.mark.parametrize("key", NAMES)
@@ -76,13 +76,13 @@ def test_any_case_suggests_exactly_the_name(entry, data):
     written = "".join(
         data.draw(st.sampled_from([c.lower(), c.upper()])) for c in name.replace("-", "_")
     )
-    assert written in NAMES[key] or near(written, NAMES[key]) == f"did you mean {name}?"
+    assert written in NAMES[key] or suggestion(written, NAMES[key]) == f"did you mean {name}?"
 
 
 def test_every_synonym_is_of_a_name_that_exists():
     known = {name for names in NAMES.values() for name in names}
     assert all(set(names) & known for names in SYNONYMS.values())
-    assert all(word == form(word) for word in SYNONYMS)
+    assert all(word == normalized(word) for word in SYNONYMS)
 
 
 def test_a_network_in_place_of_its_name_is_told_the_form():

@@ -344,10 +344,10 @@ MALFORMED = {
     "shape of 2^40": (built(table(core=claim(shape=(2**40,)))), "not those of its shape"),
     "shape and offsets of 2^40": (
         built(table(core=claim(shape=(2**38,), offsets=(16, 16 + 2**40)))),
-        "begin at",
+        "start at",
     ),
-    "overlap": (built(table(core=claim(offsets=(8, 32))), DATA), "begin at 8"),
-    "gap": (built(table(core=claim(offsets=(24, 48))), DATA), "begin at 24"),
+    "overlap": (built(table(core=claim(offsets=(8, 32))), DATA), "start at 8"),
+    "gap": (built(table(core=claim(offsets=(24, 48))), DATA), "start at 24"),
     "beyond the end": (built(table(), DATA[:-1]), "the file has"),
     "bytes left over": (built(table(), DATA + b"\0"), "the file has"),
     "unknown dtype": (built(table(core=claim("F128")), DATA), "unknown dtype"),

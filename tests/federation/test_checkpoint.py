@@ -128,9 +128,9 @@ def test_the_last_rounds_are_kept(tmp_path, keep):
 def test_a_round_that_is_spared_outlives_the_others(tmp_path):
     """Round 1 while somebody may go on from it; the two newest beside it, as ever."""
     for number in range(1, 6):
-        save(tmp_path, number, example(number), {}, keep=2, spare={1})
+        save(tmp_path, number, example(number), {}, keep_rounds=2, spare={1})
     assert [n for n, _ in committed(tmp_path)] == [1, 4, 5]
-    save(tmp_path, 6, example(6), {}, keep=2, spare={5})
+    save(tmp_path, 6, example(6), {}, keep_rounds=2, spare={5})
     assert [n for n, _ in committed(tmp_path)] == [5, 6]
 
 

@@ -49,7 +49,7 @@ def test_a_bank_holds_what_was_put_and_not_dropped(kind, steps):
             assert torch.equal(bank.row(number), row(held[number]))
         elif isinstance(what, list):
             held = {n: v for k, (n, v) in enumerate(held.items()) if k not in what}
-            bank.keep(held)
+            bank.retain(held)
         if held:
             index = torch.tensor([list(held), list(held)[::-1]])
             expected = torch.stack(
@@ -72,7 +72,7 @@ def test_a_file_grows_by_pieces_and_takes_new_rows_where_old_ones_were(kind, pie
     assert size == -(-7 // at_once) * page
     assert bank.filed == (size if kind == "disk" else 0)
     for turn in range(10):
-        bank.keep(numbers[2:])
+        bank.retain(numbers[2:])
         numbers[:2] = [bank.put(row(100 * turn + k)) for k in range(2)]
     assert os.fstat(bank._file.fileno()).st_size == size
     assert [float(bank.row(n)[0]) for n in numbers] == [900.0, 901.0, 2.0, 3.0, 4.0, 5.0, 6.0]
@@ -94,7 +94,7 @@ def test_a_forked_process_sees_what_is_put_later():
         for numbers, values in ((old, [0, 1, 2, 3, 4]), (old[:1], [0])):
             here.send(torch.tensor([numbers]))
             assert here.recv()[0, :, 0].tolist() == values
-        bank.keep(old[1:])
+        bank.retain(old[1:])
         new = bank.put(row(9))
         here.send(torch.tensor([[new]]))
         assert here.recv()[0, :, 0].tolist() == [9.0]
@@ -124,9 +124,9 @@ def test_a_row_that_stands_in_its_place_is_not_copied_again():
         ([3, 5, 1], [3, 1]),
     ):
         asked.clear()
-        assert work.of(torch.tensor([index]), of)[0, :, 0].tolist() == index
+        assert work.gather(torch.tensor([index]), of)[0, :, 0].tolist() == index
         assert asked[-len(copied) :] == copied if copied else not asked
-    assert work.of(torch.tensor([[1], [2]]), of).shape == (2, 1, D)
+    assert work.gather(torch.tensor([[1], [2]]), of).shape == (2, 1, D)
 
 
 def test_a_full_disk_is_said_before_anything_is_written(monkeypatch, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import pomona
 from pomona.cli import app
 from pomona.core.errors import StorageError
-from pomona.core.files import UNFINISHED, own, publish
+from pomona.core.files import UNFINISHED, publish, safe_path
 from pomona.record.run_folder import load, require_unchanged
 from pomona.results.figures.plot import FORMATS
 from pomona.results.web.report_page import write
@@ -119,9 +119,11 @@ def test_a_path_that_is_written_to_lies_in_its_folder(names, tmp_path):
     for link in ("link", "a/link"):
         (tmp_path / "out" / link).symlink_to(tmp_path)
     (tmp_path / "way").symlink_to("out")
-    assert own(tmp_path / "way", "a", "b", "c.html") == tmp_path / "way" / "a" / "b" / "c.html"
+    assert (
+        safe_path(tmp_path / "way", "a", "b", "c.html") == tmp_path / "way" / "a" / "b" / "c.html"
+    )
     with pytest.raises(StorageError, match="files are written into a folder of their own"):
-        own(tmp_path / "out", *names)
+        safe_path(tmp_path / "out", *names)
 
 
 def test_an_evaluation_that_stands_twice_is_one_line(made, tmp_path):

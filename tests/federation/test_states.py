@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import pomona
 from pomona.core.errors import CheckpointError, ConfigError, StorageError
-from pomona.core.state import flatten, form, forms, merged, only
+from pomona.core.state import flatten, merged, meta_tensor, meta_tensors, only
 from pomona.federation import client_states as state
 from pomona.federation.callbacks import StopAfter
 from pomona.federation.client_states import choose, file_bytes, in_memory, to_file, unchanged
@@ -103,7 +103,7 @@ def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
     lazy = read(
         save(tmp_path, 1, merged(tensors, only({"x": torch.ones(1)}, lambda name: name == "y")), {})
     ).tensors
-    assert {n: (t.device.type, t.shape) for n, t in forms(lazy).items()} == {
+    assert {n: (t.device.type, t.shape) for n, t in meta_tensors(lazy).items()} == {
         n: ("meta", t.shape) for n, t in tensors.items()
     }
     (saved,) = tmp_path.iterdir()
@@ -116,7 +116,7 @@ def test_lazy_tensors_are_fetched_only_when_asked_for(tmp_path):
         with pytest.raises(KeyError):
             clients[name]
     saved.unlink()
-    assert form(both["own"]).shape == forms(both)["own"].shape  # needs no file
+    assert meta_tensor(both["own"]).shape == meta_tensors(both)["own"].shape  # needs no file
     with pytest.raises(CheckpointError, match="cannot be used"):
         both["client.1.w"]
 

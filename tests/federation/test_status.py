@@ -12,7 +12,14 @@ import pytest
 
 from pomona.core.errors import DivergedError, LockedError, StorageError
 from pomona.storage.lock import LOCK, locked
-from pomona.storage.run_status import STATUS, Status, ended, exit_code, read_status, write_status
+from pomona.storage.run_status import (
+    STATUS,
+    Status,
+    exit_code,
+    read_status,
+    status_after,
+    write_status,
+)
 
 pytestmark = pytest.mark.long
 
@@ -22,7 +29,7 @@ def test_a_status_reads_back(tmp_path):
     for status in (
         Status(state="running", round=0),
         Status(state="running", round=7),
-        ended(None, 9),
+        status_after(None, 9),
     ):
         write_status(tmp_path, status)
         assert read_status(tmp_path) == status
@@ -42,7 +49,7 @@ def test_a_status_reads_back(tmp_path):
     ],
 )
 def test_a_status_and_the_exit_code_say_the_same(fault, state, code, reason):
-    status = ended(fault, 4)
+    status = status_after(fault, 4)
     assert (status.state, status.code, status.reason, status.round) == (state, code, reason, 4)
     assert exit_code(fault) == code
 

@@ -20,7 +20,7 @@ from report_results import comparison, degenerate, result
 
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.table import NOTHING
+from pomona.core.table import PLACEHOLDER
 from pomona.metrics.metric import ACCURACY
 from pomona.record.paired_gain import gains
 from pomona.record.result import Result
@@ -408,7 +408,7 @@ def test_settings_that_were_chosen_come_before_the_defaults() -> None:
     chosen, rest = settings(runs(results))
     assert [line for line in chosen if line[0].startswith("method.")] == [
         ("method.name", ["fedprox", "separate"], True),
-        ("method.mu", ["0.3", NOTHING], True),
+        ("method.mu", ["0.3", PLACEHOLDER], True),
     ]
     assert ("lr", ["0.1", "0.1"], False) in chosen
     assert ("momentum", ["0.0", "0.0"], False) in rest

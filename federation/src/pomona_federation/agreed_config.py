@@ -4,7 +4,7 @@ from typing import Any
 
 from pomona.config import Config, fitted, resolve
 from pomona.core.errors import ConfigError, refuse
-from pomona.core.toml import named
+from pomona.core.toml import expand_names
 from pomona.core.training_settings import require_steps
 from pomona.federation.secure_sum import require_sums
 from pomona.models.weights import initial
@@ -56,7 +56,7 @@ def resolved(
             fixed |= cross_evaluation.run(tuple(sorted(study.evaluate.models.values())))
         # torch unless the study names another: what a silo has installed decides no number
         config = fitted(
-            resolve({"largest_share": share, "engine": "torch"}, named(study.run), fixed)
+            resolve({"largest_share": share, "engine": "torch"}, expand_names(study.run), fixed)
         )
         kind = TASKS[task.targets]
         # No party sees all labels, so the default metric follows from the targets alone.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from pomona.core.bounds import PLACES, Name
-from pomona.core.errors import ConfigError, listed, near
+from pomona.core.bounds import MAX_CLIENTS, Name
+from pomona.core.errors import ConfigError, listed, suggestion
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file, read_file, validated
@@ -90,7 +90,7 @@ class Federation(Settings):
         description="where the server listens; all interfaces, or loopback if the server is",
     )
     silo: tuple[FoundingMember, ...] = Field(
-        min_length=1, max_length=PLACES, description="the members from the beginning"
+        min_length=1, max_length=MAX_CLIENTS, description="the members from the beginning"
     )
     quorum: int = Field(
         default_factory=lambda known: len(known["silo"]) // 2 + 1,
@@ -98,9 +98,9 @@ class Federation(Settings):
         description="smallest number of uplinks of a round; more than half of the silos if unset",
     )
     places: int = Field(
-        default_factory=lambda known: min(len(known["silo"]) + SPARE, PLACES),
+        default_factory=lambda known: min(len(known["silo"]) + SPARE, MAX_CLIENTS),
         ge=1,
-        le=PLACES,
+        le=MAX_CLIENTS,
         description="largest number of silos, ever",
     )
     most_samples: int = Field(
@@ -146,7 +146,7 @@ class Federation(Settings):
         known = (set(cls.model_fields) | OF_STUDY) - {"study"}
         if unknown := sorted(set(tree) - known):
             raise ConfigError(
-                "; ".join(f"unknown key {key!r}; {near(key, known)}" for key in unknown)
+                "; ".join(f"unknown key {key!r}; {suggestion(key, known)}" for key in unknown)
             )
         own = {key: value for key, value in tree.items() if key in OF_STUDY}
         if own and "task" not in own:

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.bounds import Place
+from pomona.core.bounds import ClientId
 from pomona.methods import base
 
 GIVEN_WEIGHTS = "given"
@@ -32,7 +32,7 @@ def name(client: int) -> str:
 class CrossEvaluation(base.MethodSettings):
     """The places whose models are evaluated; if empty, the run's initial model."""
 
-    places: tuple[Place, ...] = Field(
+    places: tuple[ClientId, ...] = Field(
         (), description="the silos that have a model, by their places"
     )
 

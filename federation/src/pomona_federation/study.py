@@ -23,8 +23,18 @@ from pydantic import (
     model_validator,
 )
 
-from pomona.core.bounds import DIGEST, PLACES, ROUNDS, Name, NameOrNone, Place, Sha256, first, parse
-from pomona.core.errors import ConfigError, ProtocolError, near
+from pomona.core.bounds import (
+    DIGEST,
+    MAX_CLIENTS,
+    ROUNDS,
+    ClientId,
+    Name,
+    NameOrNone,
+    Sha256,
+    first,
+    parse,
+)
+from pomona.core.errors import ConfigError, ProtocolError, suggestion
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, leaves, named_file, read_file, validated
 from pomona_federation.survey.settings import SurveySettings
@@ -88,7 +98,7 @@ class EvaluateTerms(Settings):
     agreement: Sha256 | None = Field(
         None, description="that study's hash; `pomona server study submit` sets it"
     )
-    models: dict[Name, Place] = Field(
+    models: dict[Name, ClientId] = Field(
         {},
         max_length=MOST_JUDGED,
         description="the silos that have such a model, with their places; set by submit",
@@ -180,7 +190,7 @@ class StudyTerms(Settings):
     quorum: int | None = Field(
         None,
         ge=1,
-        le=PLACES,
+        le=MAX_CLIENTS,
         description="smallest number of uplinks of a round; the federation's if unset",
     )
     decide: float = Field(
@@ -359,7 +369,7 @@ def study_of(tree: Tree) -> RunStudy | SurveyStudy:
     """
     kind = tree.get("kind", "train")
     if kind not in KINDS:
-        raise ConfigError(f"kind = {kind!r}; {near(str(kind), KINDS)}")
+        raise ConfigError(f"kind = {kind!r}; {suggestion(str(kind), KINDS)}")
     return validated(KINDS[kind], tree)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import LONGEST, NAMED, Sha256, Targets
+from pomona.core.bounds import LONGEST, WITH_CLASS_NAMES, Sha256, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree
@@ -120,7 +120,7 @@ class TaskSettings(Settings):
         """Require what the targets need."""
         if self.targets == "segmentation" and self.kind != "image":
             raise ValueError("targets = 'segmentation' is for kind = 'image'")
-        if self.targets in NAMED and not self.classes:
+        if self.targets in WITH_CLASS_NAMES and not self.classes:
             raise ValueError(f"name the classes of targets = {self.targets!r}")
         if self.targets == "survival" and not self.time_edges:
             raise ValueError("give the time_edges of targets = 'survival'")
@@ -159,7 +159,7 @@ OWNERS: Mapping[str, tuple[str, Collection[str]]] = {
     "vocabulary": ("kind", ("text",)),
     "words": ("kind", ("text",)),
     "tokenizer": ("kind", ("text",)),
-    "classes": ("targets", tuple(sorted(NAMED))),
+    "classes": ("targets", tuple(sorted(WITH_CLASS_NAMES))),
     "time_edges": ("targets", ("survival",)),
     "target_shift": ("targets", ("regression",)),
     "target_scale": ("targets", ("regression",)),

@@ -15,7 +15,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from pomona.core.bounds import PLACES, Count, plain
+from pomona.core.bounds import MAX_CLIENTS, Count, plain
 from pomona.core.errors import CheckpointError, ProtocolError, StorageError
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
@@ -79,7 +79,7 @@ def require_begun(begun: Versions | None, what: str) -> None:
 class KnownVersions(Settings):
     """The last versions of each peer, by name."""
 
-    peers: dict[Name, Versions] = Field({}, max_length=PLACES)
+    peers: dict[Name, Versions] = Field({}, max_length=MAX_CLIENTS)
 
 
 def note(state: Path, peer: str, said: Versions | None) -> None:

@@ -9,7 +9,7 @@ from pomona.audit.findings import Findings, assess
 from pomona.audit.first_uplink import BATCHES, Reconstruction, reconstruct, unfit
 from pomona.audit.shadows import Plan, run_all, scenario_with
 from pomona.config import resolve
-from pomona.core.files import own, writing
+from pomona.core.files import safe_path, writing
 from pomona.record.result import Result
 from pomona.scenario import Scenario
 
@@ -68,7 +68,7 @@ def audit(
     Raises:
         ConfigError: the run cannot be audited.
     """
-    plan = Plan.for_run(result, resolve(result.config), own(folder, "shadows"))
+    plan = Plan.for_run(result, resolve(result.config), safe_path(folder, "shadows"))
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)  # its page may show records
     scenario = scenario_with(plan.config, plan.partition, plan.folder)

@@ -10,7 +10,7 @@ from pomona.audit.findings import ALL_CLIENTS, FEW_ALARMS, Findings, Membership
 from pomona.audit.pictures import ATTACKS
 from pomona.audit.roc import Estimate
 from pomona.audit.views import Readable
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.federation.noise_in_sums import against
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.web.page_writer import render, write_page
@@ -95,7 +95,7 @@ def _received(audit: Audit, party: str) -> str:
 def _row(audit: Audit, attack: Membership) -> list[str]:
     client = "all clients" if attack.client == ALL_CLIENTS else audit.scenario.names[attack.client]
     interval = f"{attack.auc.low:.3f} to {attack.auc.high:.3f}"
-    hits = [NOTHING if share is None else f"{100 * share:.1f} %" for share in attack.hits]
+    hits = [PLACEHOLDER if share is None else f"{100 * share:.1f} %" for share in attack.hits]
     return [client, ATTACKS[attack.attack], f"{attack.auc.value:.3f}", interval, *hits]
 
 

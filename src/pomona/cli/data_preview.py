@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import RawTable
 from pomona.scenario import Scenario
@@ -119,7 +119,7 @@ def _before_equals(feature: str) -> Iterator[str]:
 
 def _cell(raw: RawTable, row: int, k: int | None) -> str:
     if k is None:
-        return NOTHING
+        return PLACEHOLDER
     value = float(raw.x[row, k])
     if np.isnan(value):
         return "(gap)"

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, echo_stderr, emit, print_table, printable
-from pomona.core.errors import ConfigError, DataError, near
+from pomona.core.errors import ConfigError, DataError, suggestion
 from pomona.core.files import publish, writing
 from pomona.core.table import Table, csv_text, of_records
 
@@ -234,14 +234,18 @@ def export(
     run
         a folder that `pomona run` wrote
     """
-    from pomona.core.files import own
+    from pomona.core.files import safe_path
     from pomona.record.run_folder import load, require_unchanged
 
     number = client_index(client, load(run).about["clients"])
     name = f"models/client-{number:02d}.safetensors"
     require_unchanged(run, name)
     export_model(
-        run / name, path or own(run, "exports", f"client-{number:02d}.{to}"), to, own_code, json
+        run / name,
+        path or safe_path(run, "exports", f"client-{number:02d}.{to}"),
+        to,
+        own_code,
+        json,
     )
 
 
@@ -287,7 +291,7 @@ def client_index(client: str, names: Sequence[str]) -> int:
     if by_position is None:
         raise ConfigError(
             f"no client {client!r}; give a number from 0 to {len(names) - 1}, or a name: "
-            f"{near(client, names)}"
+            f"{suggestion(client, names)}"
         )
     if by_name is None and not ambiguous:
         return by_position

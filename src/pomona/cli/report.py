@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Figures, Json, echo, emit, print_table, stdout
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import own
+from pomona.core.files import safe_path
 from pomona.core.registry import own_code_barred
 from pomona.record.result import Result
 from pomona.record.run_folder import load
@@ -135,7 +135,7 @@ def _scenario_pages(bench: Path, folder: Path | None, formats: Sequence[str]) ->
         first.setdefault(row["scenario"], []).extend(finished[:1])
     folder = folder or bench
     return [
-        write([load(run) for run in runs], own(folder, "scenarios", name), formats)
+        write([load(run) for run in runs], safe_path(folder, "scenarios", name), formats)
         for name, runs in first.items()
         if runs
     ]

@@ -284,7 +284,7 @@ def _attack_lines(
         f"{name.removeprefix('client ')} ({f'noticed in rounds {spans(r)}' if r else 'unnoticed'})"
         for name, r in detected_rounds.items()
     ]
-    yield f"lied: {attack.told}; clients {', '.join(attackers)}"
+    yield f"lied: {attack.description}; clients {', '.join(attackers)}"
     if figures and figures.get("honest"):
         n, mean = len(attack.honest(result.clients)), figures["honest"]["mean"]
         yield (

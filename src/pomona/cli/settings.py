@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from pomona.cli.output import Json, emit, stdout
 from pomona.config import Config
 from pomona.core.attack import Attack
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, suggestion
 from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
@@ -142,7 +142,7 @@ def find(query: str, candidates: Sequence[Setting]) -> list[Setting]:
             for name in (s.key, s.key.rpartition(".")[2], *owners(s))
             if name
         }
-        raise ConfigError(f"no setting {query!r}; {near(query, names)}")
+        raise ConfigError(f"no setting {query!r}; {suggestion(query, names)}")
     return matches
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from pomona.core.bounds import ROUNDS, Place
+from pomona.core.bounds import ROUNDS, ClientId
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 
@@ -24,12 +24,12 @@ USUAL = {
 """Strengths that are not set; kinds without one are not listed."""
 
 
-Kind = Literal[
+AttackKind = Literal[
     "scale", "sign", "noise", "collude", "free-rider", "nan", "counts", "labels", "backdoor"
 ]
 
 
-def _word(value: Any) -> Any:
+def _nan_as_text(value: Any) -> Any:
     """Return a kind as text: on the command line TOML reads nan as a number."""
     return "nan" if isinstance(value, float) and isnan(value) else value
 
@@ -40,8 +40,8 @@ class Attack(Settings):
     ``federation.liars`` and ``partition.poison`` have the definition of each kind.
     """
 
-    clients: tuple[Place, ...] = Field(min_length=1, description="the clients that lie")
-    kind: Annotated[Kind, BeforeValidator(_word)] = Field(
+    clients: tuple[ClientId, ...] = Field(min_length=1, description="the clients that lie")
+    kind: Annotated[AttackKind, BeforeValidator(_nan_as_text)] = Field(
         description="what a liar sends: its change times the strength (scale), or times minus the "
         "strength (sign); a random direction of the strength times its length (noise); all liars "
         "the honest clients' mean change minus the strength times its deviation (collude); what "
@@ -71,7 +71,7 @@ class Attack(Settings):
         )
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """The lie in a few words."""
         strength = f", strength {self.strength:g}" if self.kind in USUAL else ""
         late = f", from round {self.from_round}" if self.from_round > 1 else ""

@@ -22,33 +22,33 @@ DEEPEST = 64  # nested lists and objects
 NESTED = (Mapping, list, tuple)
 LONGEST = 500  # characters in a line from another party
 ROUNDS = 10**6  # the highest number of a round
-PLACES = 10**4  # the maximum number of clients in a federation
+MAX_CLIENTS = 10**4  # the maximum number of clients in a federation
 HUGE = 1e100  # keeps sums of squares over samples and silos finite
 LARGEST = 1e18  # of a measurement, whose square float32 still holds
 
 
-def plain(text: str, most: int = LONGEST) -> str:
-    """Return another party's text as one safe line of at most ``most`` characters, without control
-    characters.
+def plain(text: str, max_length: int = LONGEST) -> str:
+    """Return another party's text as one safe line of at most ``max_length`` characters, without
+    control characters.
 
     Characters that cannot be shown become spaces, so that the text can neither send escape
     sequences to a terminal nor start a new line.
     """
-    kept = "".join(
+    cleaned = "".join(
         " " if unicodedata.category(c)[0] == "C" or c in "\u2028\u2029" else c
-        for c in text[: 4 * most]
+        for c in text[: 4 * max_length]
     )
-    line = " ".join(kept.split())
-    return line if len(line) <= most else line[: most - 3] + "..."
+    line = " ".join(cleaned.split())
+    return line if len(line) <= max_length else line[: max_length - 3] + "..."
 
 
-def without_paths(text: str, most: int = LONGEST) -> str:
+def without_paths(text: str, max_length: int = LONGEST) -> str:
     """Return text as ``plain`` does, with "(path)" for every word that contains a slash; the
     punctuation after it stays.
     """
     return " ".join(
-        f"(path){word[len(word.rstrip(',;:')) :]}" if "/" in word.strip("'\"(),;:") else word
-        for word in plain(text, most).split()
+        f"(path){token[len(token.rstrip(',;:')) :]}" if "/" in token.strip("'\"(),;:") else token
+        for token in plain(text, max_length).split()
     )
 
 
@@ -73,7 +73,7 @@ LABEL = re.compile(r"[A-Za-z0-9 _.+-]{1,40}")
 Label = Annotated[str, StringConstraints(pattern=f"^{LABEL.pattern}$")]  # names in code
 Count = Annotated[int, Field(ge=0, lt=2**53)]  # samples, bytes: exact as a float64 too
 Number = Annotated[int, Field(ge=0, le=ROUNDS)]  # of a round
-Place = Annotated[int, Field(ge=0, lt=PLACES)]  # a client's id
+ClientId = Annotated[int, Field(ge=0, lt=MAX_CLIENTS)]  # a client's id
 Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Measured = Annotated[float, Field(ge=-HUGE, le=HUGE, allow_inf_nan=False)]  # a loss or a metric
@@ -82,30 +82,30 @@ Split = Literal["train", "validation", "test"]
 SPLITS: tuple[str, ...] = get_args(Split)
 # each is a task in tasks/
 Targets = Literal["classes", "multilabel", "regression", "segmentation", "survival"]
-NAMED: frozenset[Targets] = frozenset({"classes", "segmentation"})
+WITH_CLASS_NAMES: frozenset[Targets] = frozenset({"classes", "segmentation"})
 """Types whose outputs are named classes."""
 
 E = TypeVar("E", bound=PomonaError)
 
 
-def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) -> Any:
+def parse(text: str | bytes, fault: Callable[[str], E], max_bytes: int = MOST_BYTES) -> Any:
     """Parse a JSON text from an untrusted source.
 
     Args:
         text: the text as received.
         fault: creates the error to raise from a phrase that describes the problem.
-        most: maximum length in bytes (or characters).
+        max_bytes: maximum length in bytes (or characters).
 
     Raises:
         E: the text is too long, too deeply nested, not UTF-8, or not JSON; NaN and infinities are
             not accepted.
     """
-    if len(text) > most:
-        raise fault(f"it has {len(text)} bytes, at most {most} are read")
+    if len(text) > max_bytes:
+        raise fault(f"it has {len(text)} bytes, at most {max_bytes} are read")
     try:
         value = json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except (ValueError, RecursionError) as wrong:
-        raise fault(f"no JSON: {plain(str(wrong), 120)}") from None
+    except (ValueError, RecursionError) as error:
+        raise fault(f"no JSON: {plain(str(error), 120)}") from None
     if not shallow(value):
         raise fault(f"it is nested more than {DEEPEST} deep")
     return value
@@ -114,9 +114,9 @@ def parse(text: str | bytes, fault: Callable[[str], E], most: int = MOST_BYTES) 
 def first(fault: ValidationError) -> str:
     """Describe the first validation error of an external record, with its location, as a phrase."""
     error = fault.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = plain(".".join(map(str, error["loc"])), 80)
-    what = error["msg"].removeprefix("Value error, ")
-    return f"{place}: {what[0].lower()}{what[1:]}" if place else what
+    location = plain(".".join(map(str, error["loc"])), 80)
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{location}: {message[0].lower()}{message[1:]}" if location else message
 
 
 def _finite(written: str) -> float:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import ClassVar
 
-from pomona.core.synonyms import form, meant
+from pomona.core.synonyms import intended, normalized
 
 
 class PomonaWarning(UserWarning):
@@ -25,27 +25,30 @@ class PomonaError(Exception):
     """
 
     code: ClassVar[int] = 1
-    kind: ClassVar[str] = "ERROR"
+    label: ClassVar[str] = "ERROR"
 
     def __str__(self) -> str:
-        what, *each = self._lines()
-        return f"{what}: {'; '.join(each)}" if each else what
+        summary, *problems = self._lines()
+        return f"{summary}: {'; '.join(problems)}" if problems else summary
 
     def line(self) -> str:
-        """Return the whole message in one line: ``error[KIND]: what, where, what to do``."""
-        return f"error[{self.kind}]: {self}"
+        """Return the whole message in one line: ``error[LABEL]: what, where, what to do``."""
+        return f"error[{self.label}]: {self}"
 
     def text(self) -> str:
         """Return the message for display: one line, followed by one indented line for each
         problem.
         """
-        what, *each = self._lines()
+        summary, *problems = self._lines()
         return "\n".join(
-            (f"error[{self.kind}]: {what}{':' if each else ''}", *(f"  {line}" for line in each))
+            (
+                f"error[{self.label}]: {summary}{':' if problems else ''}",
+                *(f"  {line}" for line in problems),
+            )
         )
 
     def _lines(self) -> list[str]:
-        return [_printable(str(part)) for part in self.args] or [""]
+        return [_printable(str(arg)) for arg in self.args] or [""]
 
 
 def _printable(text: str) -> str:
@@ -57,13 +60,13 @@ def worded(fault: BaseException) -> str:
     """Format any exception in one line, with its type; code from users and libraries may raise any
     of them.
     """
-    kind = fault.kind if isinstance(fault, PomonaError) else type(fault).__name__
+    label = fault.label if isinstance(fault, PomonaError) else type(fault).__name__
     text = (
         str(fault)
         if isinstance(fault, PomonaError)
         else _printable(str(fault).partition("\n")[0])[:200]
     )
-    return f"{kind}: {text}" if text else kind
+    return f"{label}: {text}" if text else label
 
 
 def stated(fault: BaseException) -> str:
@@ -82,43 +85,43 @@ def with_extra(name: str) -> str:
 class ConfigError(PomonaError):
     """A setting, or a combination of settings, that is not valid."""
 
-    code, kind = 2, "CONFIG"
+    code, label = 2, "CONFIG"
 
 
 class DataError(PomonaError):
     """Missing or damaged data, or data that does not fit the run."""
 
-    code, kind = 3, "DATA"
+    code, label = 3, "DATA"
 
 
 class CheckpointError(PomonaError):
     """A checkpoint that cannot be resumed because it is damaged or belongs to another run."""
 
-    code, kind = 4, "CHECKPOINT"
+    code, label = 4, "CHECKPOINT"
 
 
 class LockedError(PomonaError):
     """A run folder that is in use by another run."""
 
-    code, kind = 5, "LOCKED"
+    code, label = 5, "LOCKED"
 
 
 class StorageError(PomonaError):
     """A folder or file that cannot be read or written."""
 
-    code, kind = 6, "STORAGE"
+    code, label = 6, "STORAGE"
 
 
 class QuorumError(PomonaError):
     """A round with too few participating clients."""
 
-    code, kind = 7, "QUORUM"
+    code, label = 7, "QUORUM"
 
 
 class DivergedError(PomonaError):
     """Training that produced values that are not finite."""
 
-    code, kind = 8, "DIVERGED"
+    code, label = 8, "DIVERGED"
 
 
 class PrivacyError(PomonaError):
@@ -126,7 +129,7 @@ class PrivacyError(PomonaError):
     not match.
     """
 
-    code, kind = 9, "PRIVACY"
+    code, label = 9, "PRIVACY"
 
 
 class BudgetError(PrivacyError):
@@ -140,31 +143,33 @@ class WorkerError(PomonaError):
 class ProtocolError(PomonaError):
     """A message from another party that violates the protocol."""
 
-    code, kind = 10, "PROTOCOL"
+    code, label = 10, "PROTOCOL"
 
 
 class OutOfMemoryError(PomonaError):
     """The machine, or this process's limit, has less memory than the run needs."""
 
-    code, kind = 11, "MEMORY"
+    code, label = 11, "MEMORY"
 
 
-def near(name: str, known: Iterable[str]) -> str:
+def suggestion(name: str, choices: Iterable[str]) -> str:
     """Return a phrase that suggests the known names that may be meant, else the nearest ones; or
     lists them, the first ones if they are many.
 
     A short list is shown in full, because the intended name may be spelled very differently.
     """
-    names = sorted(known)
-    if certain := meant(name, names):
-        return f"did you mean {' or '.join(certain)}?"
-    written = {form(one): one for one in reversed(names)}
-    close = [written[one] for one in get_close_matches(form(name), written, n=3, cutoff=0.6)]
-    every = f"known: {listed(names, SHORT)}"
+    names = sorted(choices)
+    if synonyms := intended(name, names):
+        return f"did you mean {' or '.join(synonyms)}?"
+    spelled = {normalized(choice): choice for choice in reversed(names)}
+    close = [
+        spelled[choice] for choice in get_close_matches(normalized(name), spelled, n=3, cutoff=0.6)
+    ]
+    listing = f"known: {listed(names, MAX_LISTED)}"
     if not close:
-        return every
+        return listing
     return f"did you mean {' or '.join(close)}?" + (
-        f" {every}" if len(close) < len(names) <= SHORT else ""
+        f" {listing}" if len(close) < len(names) <= MAX_LISTED else ""
     )
 
 
@@ -178,20 +183,18 @@ PATTERNS = (
 
 
 @contextmanager
-def enough(doing: str, remedy: str = SMALLER) -> Iterator[None]:
+def enough(activity: str, remedy: str = SMALLER) -> Iterator[None]:
     """Turn memory errors of Python, NumPy and PyTorch into OutOfMemoryError with the activity and
     the size.
     """
     try:
         yield
     except (MemoryError, RuntimeError) as fault:
-        found = next(
-            (match for p in PATTERNS if (match := re.search(p, str(fault), re.DOTALL))), None
-        )
-        if found is None and not isinstance(fault, MemoryError):
+        match = next((m for p in PATTERNS if (m := re.search(p, str(fault), re.DOTALL))), None)
+        if match is None and not isinstance(fault, MemoryError):
             raise
-        asked = f" for {_readable(found[1])} more" if found else ""
-        raise OutOfMemoryError(f"{doing}: there is no memory{asked}; {remedy}") from fault
+        request = f" for {_readable(match[1])} more" if match else ""
+        raise OutOfMemoryError(f"{activity}: not enough memory{request}; {remedy}") from fault
 
 
 def _readable(amount: str) -> str:
@@ -199,29 +202,29 @@ def _readable(amount: str) -> str:
     return f"{int(number) / 1e9:.1f} GB" if unit == "bytes" else amount
 
 
-SHORT = 16  # names that a message lists at most
+MAX_LISTED = 16  # names that a message lists at most
 
 
 MOST_PROBLEMS = 20  # maximum lines of problems; a file can have one for each row
 
 
 def refuse(
-    where: object,
+    source: object,
     problems: Sequence[str],
     remedies: Sequence[str] = (),
     error: type[PomonaError] = DataError,
 ) -> None:
     """Raise one ``error`` with all problems and remedies; return if there are none.
 
-    File paths below the folder ``where`` are shown relative to it.
+    File paths below the folder ``source`` are shown relative to it.
     """
     if not problems:
         return
-    lines = [problem.replace(f"{where}/", "") for problem in problems[:MOST_PROBLEMS]]
+    lines = [problem.replace(f"{source}/", "") for problem in problems[:MOST_PROBLEMS]]
     if len(problems) == 1:
-        raise error(f"{where}: {'; '.join([*lines, *remedies])}")
-    more = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
-    raise error(f"{where} has {len(problems)} problems", *lines, *more, *remedies)
+        raise error(f"{source}: {'; '.join([*lines, *remedies])}")
+    omitted = [f"and {len(problems) - MOST_PROBLEMS} more"] if len(problems) > MOST_PROBLEMS else []
+    raise error(f"{source} has {len(problems)} problems", *lines, *omitted, *remedies)
 
 
 def titled(client: str) -> str:
@@ -229,6 +232,8 @@ def titled(client: str) -> str:
     return client if client.startswith("client ") else f"client {client}"
 
 
-def listed(names: Sequence[str], most: int = 5) -> str:
+def listed(names: Sequence[str], max_names: int = 5) -> str:
     """Join names for a message, truncated after the first few."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+    return ", ".join(names[:max_names]) + (
+        f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    )

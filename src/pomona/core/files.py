@@ -22,7 +22,7 @@ from typing import TypeVar
 from pomona.core.bounds import MOST_BYTES, plain
 from pomona.core.errors import PomonaError, StorageError
 
-LONG = 2**30  # maximum bytes of a log that is read whole
+MAX_LOG_BYTES = 2**30  # maximum bytes of a log that is read whole
 WEIGHTS = 2**34  # maximum bytes of a weights file that is held in memory
 BLOCK = 2**20
 # opening a pipe may block without the last
@@ -43,12 +43,12 @@ def expanded(path: str | Path) -> Path:
         return Path(path)
 
 
-def opened(path: Path, most: int | None = None, follow: bool = True) -> BufferedReader:
+def opened(path: Path, max_bytes: int | None = None, follow: bool = True) -> BufferedReader:
     """Open a regular file for reading.
 
     Args:
         path: the file's path, as given by a user.
-        most: maximum length in bytes; None if the caller checks the length itself before it
+        max_bytes: maximum length in bytes; None if the caller checks the length itself before it
             allocates memory.
         follow: whether the path may be a symbolic link; its target must be a regular file in any
             case.
@@ -69,42 +69,42 @@ def opened(path: Path, most: int | None = None, follow: bool = True) -> Buffered
             ) from None
         raise
     try:
-        facts = os.fstat(handle)
-        if stat.S_ISDIR(facts.st_mode):
+        status = os.fstat(handle)
+        if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
-        if not stat.S_ISREG(facts.st_mode):
+        if not stat.S_ISREG(status.st_mode):
             raise _special(path)
-        if most is not None and facts.st_size > most:
-            raise _longer(path, most, f"{facts.st_size}")
+        if max_bytes is not None and status.st_size > max_bytes:
+            raise _longer(path, max_bytes, f"{status.st_size}")
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
         raise
 
 
-def content(path: Path, most: int = MOST_BYTES, follow: bool = True) -> bytes:
-    """Read a regular file of at most ``most`` bytes. Raises OSError as ``opened`` does."""
-    with opened(path, most, follow) as file:
+def content(path: Path, max_bytes: int = MOST_BYTES, follow: bool = True) -> bytes:
+    """Read a regular file of at most ``max_bytes`` bytes. Raises OSError as ``opened`` does."""
+    with opened(path, max_bytes, follow) as file:
         # a single read would allocate the maximum length in advance
-        parts, left = (
+        blocks, remaining = (
             list[bytes](),
-            most + 1,
+            max_bytes + 1,
         )
-        while left and (part := file.read(min(BLOCK, left))):
-            parts.append(part)
-            left -= len(part)
-    found = b"".join(parts)
-    if len(found) > most:  # the file has grown, or the system does not report its length
-        raise _longer(path, most, f"more than {most}")
-    return found
+        while remaining and (block := file.read(min(BLOCK, remaining))):
+            blocks.append(block)
+            remaining -= len(block)
+    data = b"".join(blocks)
+    if len(data) > max_bytes:  # the file has grown, or the system does not report its length
+        raise _longer(path, max_bytes, f"more than {max_bytes}")
+    return data
 
 
-def text(path: Path, most: int = MOST_BYTES, follow: bool = True) -> str:
+def text(path: Path, max_bytes: int = MOST_BYTES, follow: bool = True) -> str:
     """Read a regular file as UTF-8.
 
     Raises OSError as ``opened`` does, and UnicodeDecodeError (a ValueError).
     """
-    return content(path, most, follow).decode("utf-8").replace("\r\n", "\n")
+    return content(path, max_bytes, follow).decode("utf-8").replace("\r\n", "\n")
 
 
 def blocks(file: BufferedReader) -> Iterator[bytes]:
@@ -134,8 +134,8 @@ def regular(path: Path, fault: Callable[[str], E]) -> Path:
     """
     try:
         opened(path).close()
-    except OSError as wrong:
-        raise fault(f"cannot read {plain(str(path))} ({wrong.strerror})") from None
+    except OSError as error:
+        raise fault(f"cannot read {plain(str(path))} ({error.strerror})") from None
     return path
 
 
@@ -143,8 +143,8 @@ def _special(path: Path) -> OSError:
     return OSError(errno.EINVAL, "it is a pipe, a socket or a device, not a file", str(path))
 
 
-def _longer(path: Path, most: int, found: str) -> OSError:
-    return OSError(errno.EFBIG, f"it has {found} bytes, at most {most} are read", str(path))
+def _longer(path: Path, max_bytes: int, size: str) -> OSError:
+    return OSError(errno.EFBIG, f"it has {size} bytes, at most {max_bytes} are read", str(path))
 
 
 # one name per folder: the next write overwrites what a killed process left
@@ -217,7 +217,7 @@ def anew(path: Path) -> Path:
     return path
 
 
-def own(root: Path, *names: str | Path) -> Path:
+def safe_path(root: Path, *names: str | Path) -> Path:
     """Return a path inside an output folder, with no links below ``root``; ``root`` itself may be a
     link.
 
@@ -225,15 +225,15 @@ def own(root: Path, *names: str | Path) -> Path:
     overwritten. Raises StorageError for a link, and for a path outside the folder.
     """
     path = root
-    for part in PurePath(*names).parts:
-        path = path / part
-        if part in {"..", "/"} or path.is_symlink():
-            what = (
+    for component in PurePath(*names).parts:
+        path = path / component
+        if component in {"..", "/"} or path.is_symlink():
+            problem = (
                 "is a link; remove it"
                 if path.is_symlink()
                 else "leads elsewhere; give another name"
             )
-            raise StorageError(f"{path} {what}: files are written into a folder of their own")
+            raise StorageError(f"{path} {problem}: files are written into a folder of their own")
     return path
 
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pomona.core.training_settings import SecureAggregation
 
 Numbers = NDArray[np.float32]
-Words = NDArray[np.unsignedinteger[Any]]
-HALF = 2.0**32
+Integers = NDArray[np.unsignedinteger[Any]]
+HALF_RANGE = 2.0**32
 
 
 def scale(terms: SecureAggregation) -> float:
@@ -26,7 +26,7 @@ def scale(terms: SecureAggregation) -> float:
     return float(2.0 ** (terms.bits - 2) / terms.max_norm)
 
 
-def word(terms: SecureAggregation) -> np.dtype[Any]:
+def integer_dtype(terms: SecureAggregation) -> np.dtype[Any]:
     """Return the type of a number on the wire: unsigned, little-endian."""
     return np.dtype(f"<u{terms.bits // 8}")
 
@@ -36,26 +36,28 @@ def error(terms: SecureAggregation, clients: int) -> float:
     return clients / (2 * scale(terms)) + terms.max_norm / 2**50
 
 
-def clipped(change: Numbers, most: float) -> tuple[Numbers, float]:
+def clipped(change: Numbers, max_norm: float) -> tuple[Numbers, float]:
     """Return a change (d,) of at most this L2 norm, and its norm before; in float64 in between."""
     norm = float(np.sqrt(np.sum(np.square(change, dtype=np.float64))))
-    if norm <= most:
+    if norm <= max_norm:
         return change, norm
-    return (change * np.float64(most / norm)).astype(np.float32), norm
+    return (change * np.float64(max_norm / norm)).astype(np.float32), norm
 
 
-def encoded(change: Numbers, weight: float, terms: SecureAggregation) -> Words:
+def encoded(change: Numbers, weight: float, terms: SecureAggregation) -> Integers:
     """Return a change (d,) with its weight as integers modulo 2^b (d,).
 
     Exact for any finite change: conversions of floats that no integer type holds may saturate, so
     that halves of 32 bits are taken before.
     """
-    whole = np.rint(change.astype(np.float64) * (weight * scale(terms)))
-    low = np.mod(whole, HALF)
-    high = np.mod((whole - low) / HALF, HALF)
-    return (high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)).astype(word(terms))
+    integers = np.rint(change.astype(np.float64) * (weight * scale(terms)))
+    low = np.mod(integers, HALF_RANGE)
+    high = np.mod((integers - low) / HALF_RANGE, HALF_RANGE)
+    return (high.astype(np.uint64) << np.uint64(32) | low.astype(np.uint64)).astype(
+        integer_dtype(terms)
+    )
 
 
-def decoded(total: Words, terms: SecureAggregation) -> NDArray[np.float64]:
+def decoded(total: Integers, terms: SecureAggregation) -> NDArray[np.float64]:
     """Return the weighted mean (d,) of changes from the sum of their integers modulo 2^b."""
     return total.view(f"<i{terms.bits // 8}") / np.float64(scale(terms))

@@ -9,13 +9,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, field_serializer, model_validator
 
-from pomona.core.bounds import Number, Place
+from pomona.core.bounds import ClientId, Number
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
 
 Rounds = Annotated[  # Pydantic's own schema says nothing of keys
-    dict[Place, Number], Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]+$"}})
+    dict[ClientId, Number], Field(json_schema_extra={"propertyNames": {"pattern": "^[0-9]+$"}})
 ]
 
 
@@ -27,7 +27,7 @@ class Membership(Settings):
 
     joins: Rounds = Field({}, description="client -> the first round it takes part in")
     leaves: Rounds = Field({}, description="client -> the last round it takes part in")
-    unseen: tuple[Place, ...] = Field(
+    unseen: tuple[ClientId, ...] = Field(
         (),
         description="clients never trained with; they get a personal model at the end, and nothing "
         "that members learn (moments, categories, words, units) comes from their rows",
@@ -41,7 +41,7 @@ class Membership(Settings):
     )
 
     @field_serializer("joins", "leaves")
-    def _named(self, rounds: dict[int, int]) -> dict[str, int]:
+    def _text_keys(self, rounds: dict[int, int]) -> dict[str, int]:
         return {str(client): round_ for client, round_ in rounds.items()}  # TOML keys are text
 
     @model_validator(mode="after")
@@ -51,9 +51,9 @@ class Membership(Settings):
                 raise ValueError(
                     f"client {client} joins in round {first} after its last, {self.leaves[client]}"
                 )
-        twice = sorted(set(self.unseen) & (set(self.joins) | set(self.leaves)))
-        if twice:
-            raise ValueError(f"client {twice[0]} is unseen, so it neither joins nor leaves")
+        contradictory = sorted(set(self.unseen) & (set(self.joins) | set(self.leaves)))
+        if contradictory:
+            raise ValueError(f"client {contradictory[0]} is unseen, so it neither joins nor leaves")
         return self
 
     def idle(self) -> dict[str, str]:
@@ -79,10 +79,10 @@ class Membership(Settings):
                     f"{clients - 1}"
                 )
         for key in ("joins", "leaves"):
-            never = [r for r in getattr(self, key).values() if not 1 <= r <= rounds]
-            if never:
+            invalid = [r for r in getattr(self, key).values() if not 1 <= r <= rounds]
+            if invalid:
                 raise ConfigError(
-                    f"membership.{key} names round {never[0]}, but there are rounds 1 to {rounds}"
+                    f"membership.{key} names round {invalid[0]}, but there are rounds 1 to {rounds}"
                 )
         for number in self._lowest(rounds):
             if not self.members(clients, number):
@@ -106,32 +106,32 @@ class Membership(Settings):
             if i not in self.unseen and self.joins.get(i, 1) <= number <= self.leaves.get(i, number)
         )
 
-    def roster(self, everybody: Roster, number: int) -> Roster:
+    def roster(self, all_clients: Roster, number: int) -> Roster:
         """Return the roster of round ``number``."""
         if not self.changes:
-            return everybody
-        return everybody.only(self.members(len(everybody), number))
+            return all_clients
+        return all_clients.only(self.members(len(all_clients), number))
 
 
 @dataclass(frozen=True)
 class PlannedMembership:
-    """The membership schedule of a run's settings; ``everybody`` has all clients that are ever
+    """The membership schedule of a run's settings; ``all_clients`` has all clients that are ever
     members, or unseen.
     """
 
     membership: Membership
-    everybody: Roster
+    all_clients: Roster
 
     def roster(self, number: int, guest: int | None = None) -> Roster:
         """Return the roster of round ``number``, including the guest client if given."""
-        roster = self.membership.roster(self.everybody, number)
-        return roster if guest is None else roster.plus(guest, self.everybody)
+        roster = self.membership.roster(self.all_clients, number)
+        return roster if guest is None else roster.plus(guest, self.all_clients)
 
     def members_until(self, number: int) -> tuple[int, ...]:
         """Return the clients that have been members in any round up to ``number``."""
         joins, unseen = self.membership.joins, self.membership.unseen
         return tuple(
-            i for i in range(len(self.everybody)) if i not in unseen and joins.get(i, 1) <= number
+            i for i in range(len(self.all_clients)) if i not in unseen and joins.get(i, 1) <= number
         )
 
     def has_leavers(self, number: int) -> bool:

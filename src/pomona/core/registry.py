@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any
 
 from pomona.core.bounds import plain
-from pomona.core.errors import ConfigError, near, with_extra, worded
+from pomona.core.errors import ConfigError, suggestion, with_extra, worded
 from pomona.core.files import sha256
 
 _barred = ContextVar("_barred", default=False)
@@ -38,7 +38,7 @@ def own_code_barred(barred: bool = True) -> Iterator[None]:
         _barred.reset(token)
 
 
-def own(target: str) -> Any:
+def import_own_code(target: str) -> Any:
     """Import the user's object at ``module:attribute``, also from the own-code folders.
 
     Modules that it imports at its top level may lie there too; imports inside functions do not
@@ -54,17 +54,20 @@ def own(target: str) -> Any:
         return load(target)
 
 
-def require(first: str, what: str) -> None:
-    """Import a package that ``what`` needs. Raises ConfigError if it is missing or incompatible."""
-    if find_spec(first) is None:
-        raise ConfigError(f"{what} needs {first}; {with_extra(first)}")
+def require(package: str, feature: str) -> None:
+    """Import a package that ``feature`` needs.
+
+    Raises ConfigError if it is missing or incompatible.
+    """
+    if find_spec(package) is None:
+        raise ConfigError(f"{feature} needs {package}; {with_extra(package)}")
     try:
-        import_module(first)
+        import_module(package)
     except Exception as fault:  # binaries for another PyTorch raise any type
         raise ConfigError(
-            f"{what} needs {first}, which cannot be imported ({worded(fault)}); install torch, "
-            f"torchvision and {first} of one source: all for this machine's CPU, or all for its "
-            "CUDA"
+            f"{feature} needs {package}, which cannot be imported ({worded(fault)}); install "
+            f"torch, torchvision and {package} of one source: all for this machine's CPU, or "
+            "all for its CUDA"
         ) from fault
 
 
@@ -91,9 +94,9 @@ def importable(folder: Path) -> None:
     The folder is searched only for these names. It may contain other people's files, and a file
     with the name of a package that is not installed must not be run instead of it.
     """
-    home = str(folder.absolute())
-    if home not in _homes:
-        _homes.append(home)
+    path = str(folder.absolute())
+    if path not in _homes:
+        _homes.append(path)
 
 
 def own_code_folders() -> tuple[Path, ...]:
@@ -104,28 +107,28 @@ def own_code_folders() -> tuple[Path, ...]:
 @contextmanager
 def importing_from(folder: Path) -> Iterator[None]:
     """Apply ``importable`` within this context."""
-    before = list(_homes)
+    previous = list(_homes)
     importable(folder)
     try:
         yield
     finally:
-        _homes[:] = before
+        _homes[:] = previous
 
 
 @contextmanager
 def _own_code_in_reach() -> Iterator[None]:
     with _lock:
-        mine = [home for home in _homes if _loading[home] or home not in sys.path]
-        sys.path.extend(home for home in mine if not _loading[home])
-        _loading.update(mine)
+        added = [folder for folder in _homes if _loading[folder] or folder not in sys.path]
+        sys.path.extend(folder for folder in added if not _loading[folder])
+        _loading.update(added)
     try:
         yield
     finally:
         with _lock:
-            _loading.subtract(mine)
-            for home in mine:
-                if not _loading[home] and home in sys.path:
-                    sys.path.remove(home)
+            _loading.subtract(added)
+            for folder in added:
+                if not _loading[folder] and folder in sys.path:
+                    sys.path.remove(folder)
 
 
 def code_sha256(target: str) -> str:
@@ -168,7 +171,7 @@ class Registry(Mapping[str, str]):
         Raises ConfigError for others.
         """
         if name not in self._targets:
-            raise ConfigError(f"unknown {self.what} {name!r}; {near(name, self._targets)}")
+            raise ConfigError(f"unknown {self.what} {name!r}; {suggestion(name, self._targets)}")
         return load(self._targets[name])
 
     def resolve(self, name: str) -> Any:
@@ -176,4 +179,8 @@ class Registry(Mapping[str, str]):
 
         Raises ConfigError for anything else.
         """
-        return own(name) if ":" in name and name not in self._targets else self.registered(name)
+        return (
+            import_own_code(name)
+            if ":" in name and name not in self._targets
+            else self.registered(name)
+        )

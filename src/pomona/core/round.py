@@ -41,14 +41,14 @@ class Roster:
 
     def only(self, ids: tuple[int, ...]) -> "Roster":
         """Return the roster with only these clients as members."""
-        kept = set(ids)
+        members = set(ids)
         return replace(
-            self, sizes=tuple(size if i in kept else 0 for i, size in enumerate(self.sizes))
+            self, sizes=tuple(size if i in members else 0 for i, size in enumerate(self.sizes))
         )
 
-    def plus(self, client: int, everybody: "Roster") -> "Roster":
+    def plus(self, client: int, all_clients: "Roster") -> "Roster":
         """Return the roster with one client added, whose size comes from another roster."""
-        return everybody.only((*self.members, client))
+        return all_clients.only((*self.members, client))
 
     @cached_property
     def shares(self) -> Tensor:

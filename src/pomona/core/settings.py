@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError, PydanticKnownError
 
-MOST = 2**63  # the integers that TOML can represent
+MAX_INTEGER = 2**63  # the integers that TOML can represent
 NAME = 255  # bytes, of a file or a folder
 LARGEST = 1e30  # a float32 holds 1e38, which leaves room for products with weights
 S = TypeVar("S", bound="Settings")
@@ -56,28 +56,30 @@ class Settings(BaseModel):
         """Reject values that would overflow later, or cannot be file names, in every field."""
         for leaf in _leaves(value):
             if isinstance(leaf, int | float) and abs(leaf) > (
-                MOST if isinstance(leaf, int) else LARGEST
+                MAX_INTEGER if isinstance(leaf, int) else LARGEST
             ):
                 raise ValueError("the number is too large; give a smaller one")
             if isinstance(leaf, str | Path) and "\0" in str(leaf):
                 raise ValueError("a text has a NUL character; remove it")
-            if isinstance(leaf, Path) and any(len(os.fsencode(part)) > NAME for part in leaf.parts):
+            if isinstance(leaf, Path) and any(
+                len(os.fsencode(component)) > NAME for component in leaf.parts
+            ):
                 raise ValueError(f"no file has a name of more than {NAME} bytes; correct the path")
         return value
 
     @model_validator(mode="wrap")
     @classmethod
-    def _numbers(cls, given: Any, made: ModelWrapValidatorHandler[Self]) -> Self:
+    def _numbers(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Reject truth values for numbers."""
-        settings = made(given)
-        if isinstance(given, Mapping) and (
-            wrong := {
+        settings = handler(value)
+        if isinstance(value, Mapping) and (
+            misplaced := {
                 field.alias or name: "true and false are no numbers; give a number"
                 for name, field in cls.model_fields.items()
-                if _counted(given.get(name, given.get(field.alias)), getattr(settings, name))
+                if _counted(value.get(name, value.get(field.alias)), getattr(settings, name))
             }
         ):
-            raise refusal(cls.__name__, wrong)
+            raise refusal(cls.__name__, misplaced)
         return settings
 
     def idle(self) -> dict[str, str]:
@@ -89,12 +91,12 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _none_idle(self) -> Self:
-        if wrong := {
-            key: f"{why}; remove it"
-            for key, why in self.idle().items()
+        if misplaced := {
+            key: f"{reason}; remove it"
+            for key, reason in self.idle().items()
             if key in self.model_fields_set
         }:
-            raise refusal(type(self).__name__, wrong)
+            raise refusal(type(self).__name__, misplaced)
         return self
 
     @model_serializer(mode="wrap")
@@ -110,47 +112,51 @@ def descriptions(docstring: str) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in texts}
 
 
-def of_kind(kind: type[S], section: Mapping[str, Any], misplaced: Mapping[str, str]) -> S:
+def validate_section(
+    settings_class: type[S], section: Mapping[str, Any], misplaced: Mapping[str, str]
+) -> S:
     """Validate a section as settings of one kind.
 
     Args:
-        kind: the settings.
+        settings_class: the settings.
         section: what was given.
         misplaced: those of its keys that only other kinds have, each with the reason.
 
     Raises ValidationError with every bad key or value.
     """
-    rest = {key: value for key, value in section.items() if key not in misplaced}
+    valid_keys = {key: value for key, value in section.items() if key not in misplaced}
     try:
-        made = kind.model_validate(rest)
+        settings = settings_class.model_validate(valid_keys)
     except ValidationError as fault:
-        raise refusal(kind.__name__, misplaced, fault) from None
+        raise refusal(settings_class.__name__, misplaced, fault) from None
     if misplaced:
-        raise refusal(kind.__name__, misplaced)
-    return made
+        raise refusal(settings_class.__name__, misplaced)
+    return settings
 
 
 def refusal(
-    what: str, wrong: Mapping[str, str], beside: ValidationError | None = None
+    title: str, misplaced: Mapping[str, str], beside: ValidationError | None = None
 ) -> ValidationError:
     """Return the error that names each misplaced key with a reason, besides the errors of another
     one.
     """
-    lines = [_detail("misplaced", why, (key,)) for key, why in wrong.items()]
-    others = beside.errors(include_url=False, include_context=False) if beside else []
+    lines = [_detail("misplaced", reason, (key,)) for key, reason in misplaced.items()]
+    errors = beside.errors(include_url=False, include_context=False) if beside else []
     lines += [
-        _detail(error["type"], error["msg"], error["loc"], error["input"]) for error in others
+        _detail(error["type"], error["msg"], error["loc"], error["input"]) for error in errors
     ]
-    return ValidationError.from_exception_data(what, lines)
+    return ValidationError.from_exception_data(title, lines)
 
 
 def _detail(
-    kind: str, message: str, place: tuple[int | str, ...], given: Any = None
+    error_type: str, message: str, location: tuple[int | str, ...], value: Any = None
 ) -> InitErrorDetails:
-    return InitErrorDetails(type=PydanticCustomError(kind, message), loc=place, input=given)
+    return InitErrorDetails(
+        type=PydanticCustomError(error_type, message), loc=location, input=value
+    )
 
 
-def require_name(section: Mapping[str, Any], known: Iterable[str]) -> str:
+def require_name(section: Mapping[str, Any], choices: Iterable[str]) -> str:
     """Return the name that selects a section's settings.
 
     Raises PydanticKnownError unless it is a known one.
@@ -158,19 +164,19 @@ def require_name(section: Mapping[str, Any], known: Iterable[str]) -> str:
     name = section.get("name")
     if name is None:
         raise PydanticKnownError("union_tag_not_found", {"discriminator": "'name'"})
-    if not isinstance(name, str) or name not in known:
-        told = {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(known)}
-        raise PydanticKnownError("union_tag_invalid", told)
+    if not isinstance(name, str) or name not in choices:
+        context = {"discriminator": "'name'", "tag": str(name), "expected_tags": ", ".join(choices)}
+        raise PydanticKnownError("union_tag_invalid", context)
     return name
 
 
-def _counted(given: Any, value: Any) -> bool:
+def _counted(raw: Any, value: Any) -> bool:
     """Return whether a truth value has become a number, also in a tuple or a table."""
-    if isinstance(given, Mapping) and isinstance(value, Mapping):
-        given, value = tuple(given.values()), tuple(value.values())
-    if isinstance(given, list | tuple) and isinstance(value, tuple):
-        return any(map(_counted, given, value))
-    return isinstance(given, bool) and type(value) in {int, float}
+    if isinstance(raw, Mapping) and isinstance(value, Mapping):
+        raw, value = tuple(raw.values()), tuple(value.values())
+    if isinstance(raw, list | tuple) and isinstance(value, tuple):
+        return any(map(_counted, raw, value))
+    return isinstance(raw, bool) and type(value) in {int, float}
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -13,56 +13,57 @@ from torch import Tensor
 
 from pomona.core.errors import CheckpointError
 
-Named = Mapping[str, Tensor]
+NamedTensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Lazy(Named):
+class Lazy(NamedTensors):
     """Tensors that are fetched on each access and not cached.
 
     Attributes:
-        forms: the shapes and dtypes, as tensors on the meta device.
+        meta_tensors: the shapes and dtypes, as tensors on the meta device.
         fetch: returns a tensor's values by name.
     """
 
-    forms: Named
+    meta_tensors: NamedTensors
     fetch: Callable[[str], Tensor]
 
     def __getitem__(self, name: str) -> Tensor:
-        if name not in self.forms:
+        if name not in self.meta_tensors:
             raise KeyError(name)
         return self.fetch(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.forms)
+        return iter(self.meta_tensors)
 
     def __len__(self) -> int:
-        return len(self.forms)
+        return len(self.meta_tensors)
 
 
-def forms(tensors: Named) -> Named:
+def meta_tensors(tensors: NamedTensors) -> NamedTensors:
     """Return shapes and dtypes by name without fetching lazy tensors."""
-    return tensors.forms if isinstance(tensors, Lazy) else tensors
+    return tensors.meta_tensors if isinstance(tensors, Lazy) else tensors
 
 
-def form(tensor: Tensor) -> Tensor:
+def meta_tensor(tensor: Tensor) -> Tensor:
     """Return a tensor on the meta device with the same shape and dtype."""
     return tensor.to("meta")
 
 
-def only(tensors: Named, wanted: Callable[[str], bool]) -> Lazy:
+def only(tensors: NamedTensors, predicate: Callable[[str], bool]) -> Lazy:
     """Return only the tensors with the wanted names."""
     return Lazy(
-        {name: t for name, t in forms(tensors).items() if wanted(name)}, tensors.__getitem__
+        {name: t for name, t in meta_tensors(tensors).items() if predicate(name)},
+        tensors.__getitem__,
     )
 
 
-def merged(*parts: Named) -> Lazy:
+def merged(*sources: NamedTensors) -> Lazy:
     """Combine tensors from several parts with disjoint names."""
-    home = {name: part for part in parts for name in part}
+    source_of = {name: source for source in sources for name in source}
     return Lazy(
-        {name: t for part in parts for name, t in forms(part).items()},
-        lambda name: home[name][name],
+        {name: t for source in sources for name, t in meta_tensors(source).items()},
+        lambda name: source_of[name][name],
     )
 
 
@@ -75,7 +76,7 @@ def apply(function: Callable[[Tensor], Tensor], state: S) -> S:
     return mapped
 
 
-def joined(states: Sequence[S]) -> S:
+def concatenated(states: Sequence[S]) -> S:
     """Join single-client states into one state of all, copying their tensors along the leading
     axis.
     """
@@ -84,10 +85,11 @@ def joined(states: Sequence[S]) -> S:
         return torch.cat(states)  # type: ignore[arg-type, return-value]
     if first is None:
         return first
-    parts = {
-        name: joined([getattr(state, name) for state in states]) for name, _, _ in _parts(first, "")
+    joined = {
+        name: concatenated([getattr(state, name) for state in states])
+        for name, _, _ in _state_fields(first, "")
     }
-    return type(first)(**parts)
+    return type(first)(**joined)
 
 
 def row(state: S, k: int) -> S:
@@ -102,35 +104,35 @@ def flatten(state: object, prefix: str) -> dict[str, Tensor]:
     return dict(_leaves(state, prefix))
 
 
-def rebuild(template: S, named: Mapping[str, Tensor], prefix: str) -> S:
+def rebuild(template: S, tensors: Mapping[str, Tensor], prefix: str) -> S:
     """Rebuild a state from named tensors, the inverse of ``flatten``; the template gives only the
     structure.
 
     Args:
         template: a state of the same structure, such as a method's start.
-        named: tensors by dotted path; those outside the prefix are ignored.
+        tensors: tensors by dotted path; those outside the prefix are ignored.
         prefix: as given to ``flatten``.
 
     Raises:
         CheckpointError: tensors under the prefix are missing or not part of the template.
     """
-    wanted = {path for path, _ in _leaves(template, prefix)}
-    stored = {path for path in named if path == prefix or path.startswith(f"{prefix}.")}
-    if wanted != stored:
-        odd = "; ".join(
-            f"{what} {', '.join(sorted(paths))}"
-            for what, paths in (("missing:", wanted - stored), ("unknown:", stored - wanted))
+    expected = {path for path, _ in _leaves(template, prefix)}
+    stored = {path for path in tensors if path == prefix or path.startswith(f"{prefix}.")}
+    if expected != stored:
+        differences = "; ".join(
+            f"{label} {', '.join(sorted(paths))}"
+            for label, paths in (("missing:", expected - stored), ("unknown:", stored - expected))
             if paths
         )
         raise CheckpointError(
-            f"the stored state {prefix!r} is not of this method's form ({odd}); resume with the "
-            "version of pomona that wrote it, or start over in another folder"
+            f"the stored state {prefix!r} is not of this method's form ({differences}); resume "
+            "with the version of pomona that wrote it, or start over in another folder"
         )
-    rebuilt: S = _map(lambda path, _: named[path], template, prefix)
+    rebuilt: S = _map(lambda path, _: tensors[path], template, prefix)
     return rebuilt
 
 
-def _parts(state: object, path: str) -> list[tuple[str, str, Any]]:
+def _state_fields(state: object, path: str) -> list[tuple[str, str, Any]]:
     """Return (field, path, value) for each field of a dataclass."""
     if not is_dataclass(state) or isinstance(state, type):
         raise TypeError(
@@ -144,7 +146,7 @@ def _leaves(state: object, path: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(state, Tensor):
         yield path, state
     elif state is not None:
-        for _, inner, value in _parts(state, path):
+        for _, inner, value in _state_fields(state, path):
             yield from _leaves(value, inner)
 
 
@@ -154,5 +156,5 @@ def _map(function: Callable[[str, Tensor], Tensor], state: Any, path: str) -> An
     if state is None:
         return None
     return type(state)(
-        **{name: _map(function, value, inner) for name, inner, value in _parts(state, path)}
+        **{name: _map(function, value, inner) for name, inner, value in _state_fields(state, path)}
     )

@@ -69,14 +69,14 @@ SYNONYMS: dict[str, tuple[str, ...]] = {
 """By a word in lower case with hyphens: the names that may be meant, the likeliest first."""
 
 
-def form(name: str) -> str:
+def normalized(name: str) -> str:
     """Return a name in the form in which names are compared: case and separators do not count."""
     return "-".join(name.casefold().replace("_", " ").replace("-", " ").split())
 
 
-def meant(name: str, names: Iterable[str]) -> Sequence[str]:
+def intended(name: str, names: Iterable[str]) -> Sequence[str]:
     """Return the names that differ from this one in case or separators only, else its synonyms."""
-    known = [*names]
-    return [one for one in known if form(one) == form(name)] or [
-        one for one in SYNONYMS.get(form(name), ()) if one in known
+    choices = [*names]
+    return [choice for choice in choices if normalized(choice) == normalized(name)] or [
+        choice for choice in SYNONYMS.get(normalized(name), ()) if choice in choices
     ]

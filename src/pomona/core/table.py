@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-NOTHING = "-"
+PLACEHOLDER = "-"
 """Placeholder for an undefined value."""
 MARKDOWN = str.maketrans({c: f"\\{c}" for c in "\\|<`["})
 """Escapes for cells and titles, which may contain other people's names: no HTML, no link."""
@@ -44,20 +44,25 @@ def of_records(
     for underscores.
     """
     names = list(records[0]) if records else []
-    words = {
+    text_columns = {
         k
         for k, name in enumerate(names)
         if not all(isinstance(r[name], int | float | None) for r in records)
     }
     header = [name.replace("_", " ") if name.isidentifier() else name for name in names]
     return Table(
-        "", title, notes, header, [[_text(v) for v in record.values()] for record in records], words
+        "",
+        title,
+        notes,
+        header,
+        [[_text(v) for v in record.values()] for record in records],
+        text_columns,
     )
 
 
 def _text(value: Any) -> str:
     if value is None:
-        return NOTHING
+        return PLACEHOLDER
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

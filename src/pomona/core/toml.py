@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import ValidationError
 
 from pomona.core.bounds import plain, shallow
-from pomona.core.errors import SHORT, ConfigError, listed, near
+from pomona.core.errors import MAX_LISTED, ConfigError, listed, suggestion
 from pomona.core.files import text
 from pomona.core.settings import Settings
 
@@ -91,8 +91,8 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> Tree:
 
 def branch(key: str, value: Any) -> Tree:
     """Return the tree of one dotted key."""
-    for part in reversed(key.split(".")):
-        value = {part: value}
+    for component in reversed(key.split(".")):
+        value = {component: value}
     return dict(value)
 
 
@@ -108,93 +108,105 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def named(layer: Mapping[str, Any]) -> Tree:
+def expand_names(layer: Mapping[str, Any]) -> Tree:
     """Expand sections that are given by name only, such as ``data = "mnist"``."""
     return {k: {"name": v} if k in SECTIONS and isinstance(v, str) else v for k, v in layer.items()}
 
 
-def validated(kind: type[S], tree: Tree, choices: Choices | None = None) -> S:
+def validated(settings_class: type[S], tree: Tree, choices: Choices | None = None) -> S:
     """Validate a tree as settings.
 
     Raises ConfigError for every bad key or value, with suggestions for unknown keys.
     """
     try:
-        return kind.model_validate(tree)
+        return settings_class.model_validate(tree)
     except ValidationError as fault:
-        raise explained(fault, tree, kind, choices or {}) from None
+        raise explained(fault, tree, settings_class, choices or {}) from None
 
 
 def explained(
-    fault: ValidationError, tree: Tree, kind: type[Settings], choices: Choices
+    fault: ValidationError, tree: Tree, settings_class: type[Settings], choices: Choices
 ) -> ConfigError:
     """Turn a settings tree's validation errors into one line that names every key."""
-    known = _described(tree, kind, choices)
+    descriptions = _described(tree, settings_class, choices)
     # An error in a default that is derived from an invalid key is not reported.
     errors = [dict(e) for e in fault.errors() if e["type"] != "default_factory_not_called"]
-    lines = [_explain(e, known, choices) for e in _one_form(errors, known)]
+    lines = [_explain(e, descriptions, choices) for e in _intended_form(errors, descriptions)]
     return ConfigError("; ".join(lines))
 
 
-def _one_form(errors: Sequence[Tree], known: Mapping[str, str]) -> Iterator[Tree]:
+def _intended_form(errors: Sequence[Tree], descriptions: Mapping[str, str]) -> Iterator[Tree]:
     """Yield the errors; for a value with several possible forms, only those of the intended form.
 
     Pydantic tries every form and adds its name to the location, after the key. An error inside a
     form identifies the intended one; without one, the key's description lists the forms.
     """
-    for key, group in groupby(errors, lambda e: _key(e["loc"], known)):
-        tried, depth = list(group), len(key) + 1
-        forms = [e for e in tried if e["type"] != "extra_forbidden" or len(e["loc"]) > depth]
-        if not any("[" in str(part) for e in forms for part in e["loc"][depth - 1 : depth]):
-            yield from tried  # an unknown key, too, whose name may have a bracket
-        elif within := [e for e in tried if len(e["loc"]) > depth]:
+    for key, group in groupby(errors, lambda e: _key(e["loc"], descriptions)):
+        attempts, depth = list(group), len(key) + 1
+        candidates = [
+            e for e in attempts if e["type"] != "extra_forbidden" or len(e["loc"]) > depth
+        ]
+        if not any(
+            "[" in str(component) for e in candidates for component in e["loc"][depth - 1 : depth]
+        ):
+            yield from attempts  # an unknown key, too, whose name may have a bracket
+        elif within := [e for e in attempts if len(e["loc"]) > depth]:
             yield from ({**e, "loc": (*key, *e["loc"][depth:])} for e in within)
         else:
             yield {
-                **tried[0],
+                **attempts[0],
                 "loc": key,
                 "type": "form",
-                "msg": f"fits none of its forms: {known['.'.join(key)]}",
+                "msg": f"fits none of its forms: {descriptions['.'.join(key)]}",
             }
 
 
-def _key(place: Sequence[str | int], known: Mapping[str, str]) -> tuple[str, ...]:
+def _key(location: Sequence[str | int], descriptions: Mapping[str, str]) -> tuple[str, ...]:
     """Return the settings key that contains a location; empty if there is none."""
-    path = tuple(map(str, place))
-    return next((path[:n] for n in range(1, len(path) + 1) if ".".join(path[:n]) in known), ())
+    path = tuple(map(str, location))
+    return next(
+        (path[:n] for n in range(1, len(path) + 1) if ".".join(path[:n]) in descriptions), ()
+    )
 
 
-def _explain(error: Tree, known: Mapping[str, str], choices: Choices) -> str:
+def _explain(error: Tree, descriptions: Mapping[str, str], choices: Choices) -> str:
     key = ".".join(map(str, error["loc"]))
     match error["type"]:
         case "extra_forbidden":
-            return f"unknown key {key!r}; {_nearest(key, known, choices)}"
+            return f"unknown key {key!r}; {_nearest(key, descriptions, choices)}"
         case "missing":
             return f"{key} must be set"
         case "misplaced":
             return f"{key}: {error['msg']}"
         case "union_tag_not_found":
-            return f"{key}.name must be set; known: {listed(sorted(choices.get(key, {})), SHORT)}"
+            return (
+                f"{key}.name must be set; known: {listed(sorted(choices.get(key, {})), MAX_LISTED)}"
+            )
         case "union_tag_invalid":
             name = plain(error["ctx"]["tag"], 80)
-            own = " (one of your own: module:Class)" * (key == "method")
+            own_hint = " (one of your own: module:Class)" * (key == "method")
             names = error["ctx"]["expected_tags"].replace("'", "").split(", ")
-            hint = near(name, names)
+            hint = suggestion(name, names)
             listing = f"; all: {LISTS[key]}" if key in LISTS and hint.endswith(" more") else ""
-            return f"unknown {key} {name!r}{own}; {hint}{listing}"
+            return f"unknown {key} {name!r}{own_hint}; {hint}{listing}"
         case "model_type" | "model_attributes_type":
-            own = " (of one of your own: module:Class, as text)" * (key in ("method", "model"))
+            own_hint = " (of one of your own: module:Class, as text)" * (key in ("method", "model"))
             return (
-                f"{key} = {shown(error['input'])}: give a table of "
-                f"settings{f' or a name{own}' * (key in SECTIONS)}"
+                f"{key} = {short_repr(error['input'])}: give a table of "
+                f"settings{f' or a name{own_hint}' * (key in SECTIONS)}"
             )
         case "tuple_type":
-            return f"{key} = {shown(error['input'])}: give a list"
+            return f"{key} = {short_repr(error['input'])}: give a list"
         case _:
-            why = error["msg"].removeprefix("Value error, ")
-            return f"{key} = {shown(error['input'])}: {why[0].lower()}{why[1:]}" if key else why
+            message = error["msg"].removeprefix("Value error, ")
+            return (
+                f"{key} = {short_repr(error['input'])}: {message[0].lower()}{message[1:]}"
+                if key
+                else message
+            )
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Format a value for a message, in one short line."""
     try:
         return plain(repr(value), 80)
@@ -202,86 +214,97 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
-def _nearest(key: str, known: Mapping[str, str], choices: Choices) -> str:
+def _nearest(key: str, descriptions: Mapping[str, str], choices: Choices) -> str:
     """Return the best suggestions for an unknown key.
 
     In order: the names of its section that have the key, a longer key in its section, the same key
     in another section, keys with a matching description, similar keys in its section, and all keys
     there. Section names are not compared, since all keys of a section share one.
     """
-    key = ".".join(part for part in key.split(".") if not part.isdecimal())  # list indices
+    key = ".".join(
+        component for component in key.split(".") if not component.isdecimal()
+    )  # list indices
     section, dot, last = key.rpartition(".")
-    kinds = [
-        name for name, kind in choices.get(section, {}).items() if key in _fields(section, kind)
+    names = [
+        name
+        for name, settings_class in choices.get(section, {}).items()
+        if key in _fields(section, settings_class)
     ]
-    if kinds:
-        return f"{last} is a setting of {section} = {listed(sorted(kinds))}"
-    own = sorted(_inside(f"{section}{dot}", known))
+    if names:
+        return f"{last} is a setting of {section} = {listed(sorted(names))}"
+    section_keys = sorted(_inside(f"{section}{dot}", descriptions))
     # epochs -> local_epochs
-    meant = [f"{section}{dot}{name}" for name in own if last in name.split("_")]
-    meant += _elsewhere(last, known)
-    if not meant:
-        close = get_close_matches(last, own, n=3, cutoff=0.7)  # not pretrained -> train
-        meant = [f"{section}{dot}{name}" for name in close]
-    if meant:
-        return f"did you mean {' or '.join(meant)}?"
-    return f"{section or 'the top level'} has {', '.join(own) or 'no such key'}"
+    suggestions = [f"{section}{dot}{name}" for name in section_keys if last in name.split("_")]
+    suggestions += _elsewhere(last, descriptions)
+    if not suggestions:
+        close = get_close_matches(last, section_keys, n=3, cutoff=0.7)  # not pretrained -> train
+        suggestions = [f"{section}{dot}{name}" for name in close]
+    if suggestions:
+        return f"did you mean {' or '.join(suggestions)}?"
+    return f"{section or 'the top level'} has {', '.join(section_keys) or 'no such key'}"
 
 
-def _inside(prefix: str, known: Iterable[str]) -> set[str]:
+def _inside(prefix: str, descriptions: Iterable[str]) -> set[str]:
     """Return the keys after ``SECTION.``, or the top-level keys and sections if it is empty."""
     if prefix:
-        return {k.removeprefix(prefix) for k in known if k.startswith(prefix)}
-    return {k.partition(".")[0] for k in known}
+        return {k.removeprefix(prefix) for k in descriptions if k.startswith(prefix)}
+    return {k.partition(".")[0] for k in descriptions}
 
 
-def _elsewhere(name: str, known: Mapping[str, str]) -> list[str]:
+def _elsewhere(name: str, descriptions: Mapping[str, str]) -> list[str]:
     """Return the keys of this name in any section; if there are none, those whose description
     begins with its words.
     """
-    same = [k for k in known if k.rpartition(".")[2] == name]
-    words = name.replace("_", " ")
+    namesakes = [k for k in descriptions if k.rpartition(".")[2] == name]
+    phrase = name.replace("_", " ")
     return sorted(
-        same or [k for k, what in known.items() if " " in words and what.lower().startswith(words)]
+        namesakes
+        or [
+            k
+            for k, description in descriptions.items()
+            if " " in phrase and description.lower().startswith(phrase)
+        ]
     )
 
 
-def keys(tree: Tree, kind: type[Settings], choices: Choices) -> list[str]:
+def keys(tree: Tree, settings_class: type[Settings], choices: Choices) -> list[str]:
     """Return all dotted keys of settings with this method and partition."""
-    return sorted(_described(tree, kind, choices))
+    return sorted(_described(tree, settings_class, choices))
 
 
-def _described(tree: Tree, kind: type[Settings], choices: Choices) -> dict[str, str]:
+def _described(tree: Tree, settings_class: type[Settings], choices: Choices) -> dict[str, str]:
     """Return the description of each dotted key, from its settings record."""
     described: dict[str, str] = {}
-    for attribute, field in kind.model_fields.items():
+    for attribute, field in settings_class.model_fields.items():
         name = field.alias or attribute
-        part = tree.get(name)
+        section = tree.get(name)
         if name in choices:
-            chosen = str(part.get("name")) if isinstance(part, dict) else ""
-            kinds = (
+            chosen = str(section.get("name")) if isinstance(section, dict) else ""
+            classes = (
                 [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
             )
         else:
-            kinds = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
-        described |= {k: what for s in kinds for k, what in _fields(name, s).items()} or {
-            name: field.description or ""
-        }
+            classes = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
+        described |= {
+            k: description for s in classes for k, description in _fields(name, s).items()
+        } or {name: field.description or ""}
     return described
 
 
-def _fields(section: str, kind: type[Settings]) -> dict[str, str]:
+def _fields(section: str, settings_class: type[Settings]) -> dict[str, str]:
     """Return the description of each dotted key of a section, including optional subsections."""
     described: dict[str, str] = {}
-    for name, field in kind.model_fields.items():
-        key, (inner, *others) = (
+    for name, field in settings_class.model_fields.items():
+        key, (inner, *alternatives) = (
             f"{section}.{field.alias or name}",
             (*get_args(field.annotation), None),
         )
         described[key] = field.description or ""
-        described |= _fields(key, inner) if _is_section(inner) and others[:1] == [NoneType] else {}
+        described |= (
+            _fields(key, inner) if _is_section(inner) and alternatives[:1] == [NoneType] else {}
+        )
     return described
 
 
-def _is_section(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Settings)
+def _is_section(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, Settings)

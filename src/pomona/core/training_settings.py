@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny
 
-from pomona.core.bounds import PLACES, ROUNDS
+from pomona.core.bounds import MAX_CLIENTS, ROUNDS
 from pomona.core.errors import ConfigError
-from pomona.core.settings import Settings, of_kind, require_name
+from pomona.core.settings import Settings, require_name, validate_section
 
 
 class Optimizer(Settings):
@@ -62,12 +62,16 @@ def _chosen(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     section = {"name": "sgd", **value}
-    kind = OPTIMIZERS[require_name(section, OPTIMIZERS)]
-    others = [key for key in section if key in Adam.model_fields and key not in kind.model_fields]
-    return of_kind(
-        kind,
+    settings_class = OPTIMIZERS[require_name(section, OPTIMIZERS)]
+    adam_keys = [
+        key
+        for key in section
+        if key in Adam.model_fields and key not in settings_class.model_fields
+    ]
+    return validate_section(
+        settings_class,
         section,
-        dict.fromkeys(others, f"only for adam and adamw, the optimizer is {section['name']}"),
+        dict.fromkeys(adam_keys, f"only for adam and adamw, the optimizer is {section['name']}"),
     )
 
 
@@ -135,7 +139,7 @@ class Stop(Settings):
         0, ge=0, le=ROUNDS, description="no run ends before the evaluation of this round"
     )
 
-    def is_due(self, evaluations_since_best: int, number: int) -> bool:
+    def should_stop(self, evaluations_since_best: int, number: int) -> bool:
         """Return whether a run ends after the evaluation of round ``number``."""
         return evaluations_since_best >= self.patience and number >= self.after
 
@@ -156,7 +160,7 @@ class SecureAggregation(Settings):
     minimum: int = Field(
         LEAST_IN_A_SUM,
         ge=2,
-        le=PLACES,
+        le=MAX_CLIENTS,
         description="smallest number of clients in a sum; fewer fail the round",
     )
     bits: Literal[32, 64] = Field(

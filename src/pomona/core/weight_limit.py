@@ -23,18 +23,18 @@ def limited(sizes: Sequence[Exact], largest: float) -> tuple[Exact | float, ...]
             could become negative.
         largest: the share s, in (0, 1]; 1 means no limit.
     """
-    share, rest = Fraction(largest), sum(sizes)
+    share, total = Fraction(largest), sum(sizes)
     descending = sorted((n for n in sizes if n), reverse=True)
-    if not descending or descending[0] <= share * rest or descending[0] == descending[-1]:
+    if not descending or descending[0] <= share * total or descending[0] == descending[-1]:
         return tuple(sizes)
     if len(descending) * share <= 1:
         return tuple(int(n > 0) for n in sizes)
     # limited clients; exact, so that the loop ends before the divisor is 0
-    for cut, n in enumerate(descending):
-        limit = share * rest / (1 - cut * share)
+    for limited_count, n in enumerate(descending):
+        limit = share * total / (1 - limited_count * share)
         if n <= limit:
             return tuple(float(min(Fraction(size), limit)) for size in sizes)
-        rest -= n
+        total -= n
     raise AssertionError("the smallest of more than 1/s clients is never cut")
 
 
@@ -69,8 +69,8 @@ def reweighted(p: Sequence[float], counted: Sequence[float], largest: float) -> 
     total = sum(counted)
     if largest == 1 or (total <= 1 + SLACK and max(counted) <= largest * total * (1 + SLACK)):
         return list(counted)
-    parts = [
+    weighted = [
         Fraction(c / total) + Fraction(BESIDE_NOTHING) * Fraction(n)
         for c, n in zip(counted, p, strict=True)
     ]
-    return [min(total, 1.0) * share for share in weights(parts, largest)]
+    return [min(total, 1.0) * share for share in weights(weighted, largest)]

@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.bounds import NAMED, SPLITS, Targets
-from pomona.core.errors import DataError, near
+from pomona.core.bounds import SPLITS, WITH_CLASS_NAMES, Targets
+from pomona.core.errors import DataError, suggestion
 from pomona.data import cell_values, npz, targets
 from pomona.data.array_file import paired
 from pomona.data.axes import Arrays, InMemory, Table
@@ -130,7 +130,7 @@ def from_clients(
     splits = [_by_name(split) for split in (train, validation or {}, test or {})]
     names = tuple(splits[0])
     if untrained := [name for split in splits for name in split if name not in names]:
-        raise DataError(f"{untrained[0]!r} has no training rows; {near(untrained[0], names)}")
+        raise DataError(f"{untrained[0]!r} has no training rows; {suggestion(untrained[0], names)}")
     if not names:
         raise DataError("no client is given; give at least one")
     labelled = any(settings.get(key) for key in ("label_column", "label_columns"))
@@ -250,7 +250,7 @@ class _Arrays:
             return [_masks(rows) for rows in self.rows], names
         texts = [rows for rows in self.rows if _is_text(rows.y)]
         numbers = [rows for rows in self.rows if len(rows.y) and not _is_text(rows.y)]
-        if targets_type not in NAMED or not texts:
+        if targets_type not in WITH_CLASS_NAMES or not texts:
             return [rows.y for rows in self.rows], names
         if numbers:
             raise DataError(
@@ -282,7 +282,7 @@ def _numbers(names: Sequence[str], classes: Sequence[str], location: str) -> NDA
         first = names[unknown[0]]
         raise DataError(
             f"{location}: {len(unknown)} labels are not classes, first {first!r} in row "
-            f"{unknown[0]}; {near(first, classes)}"
+            f"{unknown[0]}; {suggestion(first, classes)}"
         )
     return np.array([number[name] for name in names], np.int64)
 

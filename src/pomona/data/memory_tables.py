@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
-from pomona.core.bounds import NAMED, SPLITS
+from pomona.core.bounds import SPLITS, WITH_CLASS_NAMES
 from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import cell_values
 from pomona.data.axes import Source, Table, settings_class
@@ -153,7 +153,7 @@ def _texts(values: NDArray[Any]) -> list[str]:
 def _class_names(cells: list[str], settings: Mapping[str, Any]) -> list[str]:
     """Return the names of classes of which the cells are numbers, if ``classes`` names them."""
     classes = [str(name) for name in settings.get("classes", ())]
-    if not classes or settings.get("targets", "classes") not in NAMED:
+    if not classes or settings.get("targets", "classes") not in WITH_CLASS_NAMES:
         return cells
     numbers = {str(k): name for k, name in enumerate(classes)}
     if {cell_values.plain(name) for name in classes} & numbers.keys():

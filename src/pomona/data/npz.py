@@ -8,7 +8,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from pomona.core.bounds import NAMED, plain
+from pomona.core.bounds import WITH_CLASS_NAMES, plain
 from pomona.core.errors import DataError, worded
 from pomona.core.files import opened
 from pomona.data import cell_values, targets, validation
@@ -184,7 +184,7 @@ def _dataset(
     pairs = [stored.pair(f"x{suffix}", f"y{suffix}") for stored, suffix in splits]
     counts = tuple(len(x) for x, _ in pairs)
     classes, names = settings.classes, splits[0][0].arrays.get("classes")
-    if names and not classes and settings.targets in NAMED:
+    if names and not classes and settings.targets in WITH_CLASS_NAMES:
         classes = tuple(map(str, names.values.tolist()))
     dataset = assembled(name, pairs, training, settings, classes)
     return grouped(dataset, _names_of_rows("group", splits, counts)), counts

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, SerializeAsAny
 
-from pomona.core.errors import near
-from pomona.core.settings import Settings, of_kind, require_name
+from pomona.core.errors import suggestion
+from pomona.core.settings import Settings, require_name, validate_section
 from pomona.core.toml import Choices, validated
 from pomona.data.axes import (
     CONTENTS,
@@ -84,7 +84,7 @@ def _format(section: Mapping[str, Any], content: str, suffixes: list[str]) -> st
     choices, requested = FORMATS[content], section.get("format")
     if requested:
         if requested not in choices:
-            hint = near(str(requested), choices)
+            hint = suggestion(str(requested), choices)
             raise ValueError(f"{content}: unknown format {requested!r}; {hint}")
         return str(requested)
     if content == "images":
@@ -162,7 +162,7 @@ def _chosen(value: Any) -> Any:
     if section.get("name") is None:
         section["name"] = source_of(section).content if section.keys() & LOCATIONS else DEFAULT
     settings_type = group_of(section)
-    return of_kind(settings_type, section, _misplaced(section, settings_type))
+    return validate_section(settings_type, section, _misplaced(section, settings_type))
 
 
 Data = Annotated[SerializeAsAny[DataSettings], BeforeValidator(_chosen)]

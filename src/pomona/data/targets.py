@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import Targets
-from pomona.core.errors import ConfigError, DataError, near, refuse
+from pomona.core.errors import ConfigError, DataError, refuse, suggestion
 from pomona.data import validation
 from pomona.data.axes import ColumnData, ImageList
 from pomona.data.cell_values import is_gap, is_missing, name, number, plain, quoted
@@ -301,7 +301,7 @@ def _advice(cell: str, classes: tuple[str, ...]) -> str:
     if not classes or is_missing(cell):
         remedy = ", or name it in data.classes" if cell else ""
         return f"every row needs a label; leave these rows out by data.unlabelled=drop{remedy}"
-    return f"an unknown class, {near(cell, classes)}"
+    return f"an unknown class, {suggestion(cell, classes)}"
 
 
 def numbered(names: Sequence[str]) -> tuple[tuple[str, ...], NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, DataError, StorageError
-from pomona.core.table import NOTHING
+from pomona.core.table import PLACEHOLDER
 from pomona.experiments import bench_table
 from pomona.experiments.bench_table import metric
 from pomona.experiments.reference import ROUNDS
@@ -106,7 +106,7 @@ def gain_cells(row: Mapping[str, Any], judge: Metric) -> list[str]:
     interval = [judge.number(row[end], "+") for end in ("low", "high") if row[end] is not None]
     return [
         judge.gap(row["gain"]),
-        " to ".join(interval) or NOTHING,
+        " to ".join(interval) or PLACEHOLDER,
         row["verdict"] or row["reason"],
     ]
 
@@ -119,7 +119,7 @@ def html(folder: Path, results: Results, base: str) -> str:
     judges = [metric(r) for r in results["results"]]
     body = []
     for row, judge in zip(rows(results, gained(folder, results, base)), judges, strict=True):
-        cells = [row["scenario"], row["method"], row["state"], *[NOTHING] * (len(head) - 3)]
+        cells = [row["scenario"], row["method"], row["state"], *[PLACEHOLDER] * (len(head) - 3)]
         if row["metric"] is not None:
             tested = [judge.text(row[key]) for key in values]
             cells[2:] = [judge.title, *tested, *gain_cells(row, judge)]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from pomona.core.table import NOTHING, Table, csv_text, markdown_grid
+from pomona.core.table import PLACEHOLDER, Table, csv_text, markdown_grid
 from pomona.core.toml import is_number
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
@@ -71,7 +71,7 @@ def format_spread(value: Spread | None, metric: Metric, suffix: str = "") -> str
     dash for None.
     """
     if value is None:
-        return NOTHING
+        return PLACEHOLDER
     std = "" if value.std is None else f" ± {metric.number(value.std)}"
     return f"{metric.number(value.mean)}{std} ({value.n}{suffix})"
 
@@ -236,7 +236,7 @@ def value(result: Mapping[str, Any], moment: str, with_name: bool = False) -> st
         str(result["state"]),
     )
     if statistic is None:
-        return NOTHING if state == "finished" else state
+        return PLACEHOLDER if state == "finished" else state
     heading = f"{result_metric.heading} " if with_name else ""
     return heading + format_spread(
         statistic, result_metric, "" if state == "finished" else f", others {state}"

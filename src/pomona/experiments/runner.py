@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from pomona.core.errors import ConfigError, LockedError, WorkerError
-from pomona.core.files import own, probe, writing
+from pomona.core.files import probe, safe_path, writing
 from pomona.data.axes import InMemory
 from pomona.experiments.bench_results import Bench, collect, require_same, save
 from pomona.experiments.executors import ProcessPool
@@ -206,7 +206,7 @@ class _Progress:
         )
         cells = {cell.folder: cell for group in groups for cell in group.cells()}
         for cell in cells.values():
-            folder = own(self.folder, cell.folder)
+            folder = safe_path(self.folder, cell.folder)
             if cell.folder in retried:
                 clear_failure(folder)
             self._update(cell)

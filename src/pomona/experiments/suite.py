@@ -43,7 +43,7 @@ from pydantic import (
 )
 
 from pomona.config import Config, resolve
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, suggestion
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, branch, flat, leaves, read_file
 from pomona.data.catalogue import data_dir
@@ -110,7 +110,8 @@ class SuitePart(Settings):
             raise ValueError(f"the key {unknown[0]!r} belongs at the top of the suite")
         if unknown:
             raise ValueError(
-                f"unknown key {unknown[0]!r}; {near(unknown[0], [*names, *Config.model_fields])}"
+                f"unknown key {unknown[0]!r}; "
+                f"{suggestion(unknown[0], [*names, *Config.model_fields])}"
             )
         run = {k: v for k, v in tree.items() if k not in names}
         return {**{k: tree[k] for k in names & tree.keys()}, "run": run}
@@ -310,7 +311,8 @@ class Suite(Settings):
                 )
             if not method_layer and "method" not in row.run:
                 raise ConfigError(
-                    f"unknown method {method!r}; {near(method, METHODS)}, or name it: method = ..."
+                    f"unknown method {method!r}; {suggestion(method, METHODS)}, or name it: "
+                    "method = ..."
                 )
             config = resolve(*layers, {"seed": seed, "workers": 1})
             config = config.model_copy(update={"cluster": None})  # cells are what it would run
@@ -335,7 +337,7 @@ def _matchless(patterns: Collection[str], names: Collection[str]) -> list[str]:
 def _unknown(names: Collection[str], choices: Collection[str], noun: str, context: str) -> str:
     """Return an error for the first name that is not known; empty if all are."""
     name = next((name for name in names if name not in choices), None)
-    return "" if name is None else f"no {noun} {name!r} {context}; {near(name, choices)}"
+    return "" if name is None else f"no {noun} {name!r} {context}; {suggestion(name, choices)}"
 
 
 def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
@@ -380,7 +382,7 @@ def _explain(error: Tree) -> str:
     key = ".".join(str(p) for p in error["loc"] if p != "[key]")
     match error["type"]:
         case "extra_forbidden":
-            return f"unknown key {key!r}; {near(key, Suite.model_fields)}"
+            return f"unknown key {key!r}; {suggestion(key, Suite.model_fields)}"
         case "missing":
             return f"{key} must be set" + (f": {MISSING[key]}" if key in MISSING else "")
         case "value_error":
@@ -405,6 +407,7 @@ def suite_file(name: str) -> Path:
         return path
     if name not in bundled:
         raise ConfigError(
-            f"no file and no suite {name!r}; {near(name, bundled)}, or give a suite's TOML file"
+            f"no file and no suite {name!r}; {suggestion(name, bundled)}, or give a "
+            "suite's TOML file"
         )
     return bundled[name]

@@ -20,7 +20,7 @@ from torch import Tensor
 from pomona.federation.exchange import Arrival
 from pomona.federation.norm_bounds import Bound, Measure, bounds, norms
 from pomona.methods.base import Downlink
-from pomona.storage.safetensors_stream import digest, shown
+from pomona.storage.safetensors_stream import digest, quoted
 from pomona.storage.tensor_validation import mismatch, non_finite, not_plain, strangers
 
 WINDOW = 1000
@@ -233,7 +233,7 @@ def _flaw(
 def _excess(norms: Mapping[str, float], limits: Mapping[str, Bound]) -> str:
     """Describe the tensors whose norm exceeds its bound; empty if there are none."""
     return "; ".join(
-        f"tensor {shown(name)} {excess}"
+        f"tensor {quoted(name)} {excess}"
         for name, bound in limits.items()
         if (excess := bound.excess(norms[name]))
     )
@@ -265,7 +265,7 @@ def _history_after(
 
 def _uninvited(arrival: Arrival, expected: Expected, history: History) -> Flaw | None:
     if arrival.run != expected.run:
-        text = f"it is for run {shown(str(arrival.run))}, this is {expected.run}"
+        text = f"it is for run {quoted(str(arrival.run))}, this is {expected.run}"
         return Flaw("wrong-round", text, struck=False)
     if arrival.round != expected.round:
         return Flaw("wrong-round", f"it is for round {arrival.round}", struck=False)
@@ -281,7 +281,7 @@ def _miscounted(arrival: Arrival, expected: Expected) -> str:
     size = expected.sizes[arrival.reply.client]
     if type(arrival.samples) is int and arrival.samples == size:
         return ""
-    return f"it counts {shown(str(arrival.samples))} samples, registered are {size}"
+    return f"it counts {quoted(str(arrival.samples))} samples, registered are {size}"
 
 
 def _repeated(earlier: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> str:

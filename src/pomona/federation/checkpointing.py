@@ -11,7 +11,7 @@ from typing import Any
 
 from pomona.config import Config
 from pomona.core.errors import CheckpointError
-from pomona.core.state import Named
+from pomona.core.state import NamedTensors
 from pomona.core.toml import Tree
 from pomona.storage import checkpoint
 from pomona.storage.checkpoint import Checkpoint
@@ -117,7 +117,7 @@ class Checkpointing:
         """Return whether round ``number`` is to be committed."""
         return self.folder is not None and (number % self.every == 0 or number == total)
 
-    def commit(self, number: int, tensors: Named, meta: Mapping[str, Any]) -> None:
+    def commit(self, number: int, tensors: NamedTensors, meta: Mapping[str, Any]) -> None:
         """Make a round durable. Raises StorageError; earlier rounds are unaffected."""
         if self.folder is not None:
             checkpoint.save(

@@ -18,7 +18,16 @@ from pomona.core.bounds import LABEL
 from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.rng import number
 from pomona.core.round import Roster
-from pomona.core.state import Lazy, Named, apply, flatten, form, forms, rebuild, row
+from pomona.core.state import (
+    Lazy,
+    NamedTensors,
+    apply,
+    flatten,
+    meta_tensor,
+    meta_tensors,
+    rebuild,
+    row,
+)
 from pomona.federation.client_states import (
     PlaceState,
     file_bytes,
@@ -141,24 +150,28 @@ class ClientRuntime:
 
     def at_hand(self, client: int) -> dict[str, Tensor]:
         """Return ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
-        return {path: form(t) if in_file(t) else t for path, t in self.stored(client).items()}
+        return {
+            path: meta_tensor(t) if in_file(t) else t for path, t in self.stored(client).items()
+        }
 
     def tensor(self, client: int, path: str) -> Tensor:
         """Return one of the ``stored`` tensors."""
         return in_memory(self.stored(client)[path])
 
-    def restore(self, ids: Sequence[int], tensors: Named, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: NamedTensors, roster: Roster) -> None:
         """Restore clients that have begun, the inverse of ``stored`` and ``copies.stored``.
 
         Raises CheckpointError for other tensors.
         """
         self.copies.restore(ids, tensors, roster)
         states: dict[int, dict[str, Tensor]] = {client: {} for client in ids}
-        for path, shape in forms(tensors).items():
+        for path, shape in meta_tensors(tensors).items():
             if path.startswith("client.") and owner(path) in states:
                 states[owner(path)][path] = shape
         for client, shapes in states.items():
-            template = apply(form, self.client.start(self.initial, roster, (client,), self.seed))
+            template = apply(
+                meta_tensor, self.client.start(self.initial, roster, (client,), self.seed)
+            )
             state = Lazy(shapes, tensors.__getitem__)
             self._states[client] = self.place_state(rebuild(template, state, f"client.{client}"))
         for path in tensors:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
-from pomona.core.state import apply, flatten, joined
+from pomona.core.state import apply, concatenated, flatten
 from pomona.federation.round_plan import cohort_size
-from pomona.storage.checkpoint import KEEP
+from pomona.storage.checkpoint import KEPT_ROUNDS
 from pomona.storage.mapped_array import machine_memory, process_memory, room
 from pomona.storage.run_status import FOLDER, committed
 
@@ -58,7 +58,7 @@ def working(states: Sequence[S]) -> S:
     """Join single-client states into one in memory, for a call to change."""
     if any(map(file_bytes, states)):
         _give_back()
-    return joined(states)
+    return concatenated(states)
 
 
 def in_file(tensor: Tensor) -> bool:
@@ -208,7 +208,7 @@ def _disk_demands(
     if run_folder:
         candidates = (run_folder, *run_folder.resolve().parents)
         existing = next(folder for folder in candidates if folder.is_dir())
-        checkpoints = KEEP + 1 - min(KEEP, len(committed(run_folder / FOLDER)))
+        checkpoints = KEPT_ROUNDS + 1 - min(KEPT_ROUNDS, len(committed(run_folder / FOLDER)))
         yield existing, checkpoints * (states + copies)
 
 

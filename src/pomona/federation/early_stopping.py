@@ -82,6 +82,6 @@ class ValidationCurve:
         if self.stop is None:
             return False
         best_so_far = self.best
-        return best_so_far is not None and self.stop.is_due(
+        return best_so_far is not None and self.stop.should_stop(
             best_so_far.since, self._points[-1].round
         )

@@ -30,7 +30,7 @@ from torch import Tensor
 from pomona.core.attack import Attack
 from pomona.core.rng import stream
 from pomona.core.round import Roster
-from pomona.core.state import Named
+from pomona.core.state import NamedTensors
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.transport import SIMULATION, Transport
 from pomona.methods.base import Downlink, Initial, is_model
@@ -114,11 +114,11 @@ class Lying:
         """Commit the last visit for these clients."""
         self.honest.commit(ids)
 
-    def save(self, ids: Sequence[int]) -> tuple[Named, Any]:
+    def save(self, ids: Sequence[int]) -> tuple[NamedTensors, Any]:
         """Return a checkpoint's data for these clients."""
         return self.honest.save(ids)
 
-    def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: NamedTensors, note: Any, roster: Roster) -> None:
         """Restore clients from a checkpoint."""
         self.honest.restore(ids, tensors, note, roster)
 

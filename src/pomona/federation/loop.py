@@ -37,7 +37,7 @@ from pomona.metrics.metric import ACCURACY, Metric
 from pomona.objective.training import STATISTICS
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
-from pomona.storage.safetensors_stream import shown
+from pomona.storage.safetensors_stream import quoted
 
 MAX_NAMED = 3
 """Refused clients that an error names."""
@@ -422,7 +422,7 @@ class Loop:
         lead = "look first at" if top.outlier else "none of the uplinks used before stands out:"
         return (
             f"; {lead} {self.client_name(top.client)}, whose last one used was the largest: tensor "
-            f"{shown(top.tensor)} has norm {top.norm:.3g}, {top.factor:.3g} times the second "
+            f"{quoted(top.tensor)} has norm {top.norm:.3g}, {top.factor:.3g} times the second "
             f"largest, of {self.client_name(top.second)}"
         )
 

@@ -362,7 +362,7 @@ class StoreBank(MemoryBank):
         """As ``RowBank``."""
         numbers = index.unique().tolist()
         rows = _fetched([self._rows[number] for number in numbers])
-        return self._work.of(index, dict(zip(numbers, rows, strict=True)).__getitem__)
+        return self._work.gather(index, dict(zip(numbers, rows, strict=True)).__getitem__)
 
     def only(self, index: Tensor) -> "StoreBank":
         """Return a bank of these numbers, to send to others."""

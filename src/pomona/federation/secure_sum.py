@@ -15,7 +15,15 @@ from torch import Tensor
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
-from pomona.core.fixed_point import Numbers, Words, clipped, decoded, encoded, error, word
+from pomona.core.fixed_point import (
+    Integers,
+    Numbers,
+    clipped,
+    decoded,
+    encoded,
+    error,
+    integer_dtype,
+)
 from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
@@ -84,7 +92,7 @@ def change(
 
 
 def mean(
-    total: Words,
+    total: Integers,
     received: Mapping[str, Tensor],
     spec: Mapping[str, Tensor],
     terms: SecureAggregation,
@@ -100,7 +108,7 @@ def mean(
     return uplink
 
 
-def excess(total: Words, clients: int, terms: SecureAggregation) -> str:
+def excess(total: Integers, clients: int, terms: SecureAggregation) -> str:
     """Return why a sum over so many clients cannot be one of clipped changes; "" if it can."""
     norm = float(np.linalg.norm(decoded(total, terms)))
     limit = terms.max_norm * (1 + TOLERANCE) + error(terms, clients) * len(total) ** 0.5
@@ -130,7 +138,7 @@ def summed(
     ids = tuple(a.reply.client for a in sound)
     received = receiver_tensors(downlink, visit.ids.index(ids[0]))
     weights = weighed(visit.roster, ids)
-    total = np.zeros(sum(t.numel() for t in sound[0].reply.uplink.values()), word(terms))
+    total = np.zeros(sum(t.numel() for t in sound[0].reply.uplink.values()), integer_dtype(terms))
     norms, spec = [], sound[0].reply.uplink
     for arrival in sound:
         delta, norm = change(arrival.reply.uplink, received, config)

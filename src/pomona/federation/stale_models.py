@@ -17,7 +17,7 @@ from torch import Tensor
 
 from pomona.core.errors import CheckpointError
 from pomona.core.round import Roster
-from pomona.core.state import Named
+from pomona.core.state import NamedTensors
 from pomona.federation.client_states import in_file
 from pomona.federation.exchange import ClientRequest
 from pomona.methods.base import Copies, Initial, Rows
@@ -106,7 +106,7 @@ class StaleModels:
             path: t for entry in self._entries.values() for path, t in entry.stored(ids).items()
         }
 
-    def restore(self, ids: Sequence[int], tensors: Named, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: NamedTensors, roster: Roster) -> None:
         """Restore copies, the inverse of ``stored``.
 
         Raises CheckpointError if something is missing.
@@ -184,7 +184,7 @@ class _Entry:
         }
         return {self._table(i): table for i, table in zip(clients, indices, strict=True)} | rows
 
-    def restore(self, ids: Sequence[int], tensors: Named) -> None:
+    def restore(self, ids: Sequence[int], tensors: NamedTensors) -> None:
         self._require(tensors, map(self._table, ids))
         tables = {i: tensors[self._table(i)].numpy() for i in ids}
         indices = sorted({int(index) for table in tables.values() for index in np.unique(table)})
@@ -206,7 +206,7 @@ class _Entry:
 
     def _drop_unused(self) -> None:
         used = set(np.unique(np.stack(list(self._tables.values()))).tolist())
-        self.bank.keep(used)
+        self.bank.retain(used)
         self._numbers = {
             address: number for address, number in self._numbers.items() if number in used
         }
@@ -218,7 +218,7 @@ class _Entry:
         return f"{ROW}.{index}.{self.name}"
 
     @staticmethod
-    def _require(tensors: Named, paths: Iterable[str]) -> None:
+    def _require(tensors: NamedTensors, paths: Iterable[str]) -> None:
         if missing := [path for path in paths if path not in tensors]:
             raise CheckpointError(
                 f"the stored copies are not whole (missing: {missing[0]}); resume with the version "

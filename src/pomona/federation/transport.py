@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pomona.config import Config
 from pomona.core.round import Roster
-from pomona.core.state import Lazy, Named, form, merged
+from pomona.core.state import Lazy, NamedTensors, merged, meta_tensor
 from pomona.federation.client import ClientRuntime, owner
 from pomona.federation.exchange import Arrival, ClientRequest, Groups, Reply, received_bytes
 from pomona.federation.stale_models import StaleModels
@@ -50,12 +50,12 @@ class Transport(Protocol):
     def commit(self, ids: Sequence[int]) -> None:
         """Tell these clients to commit the last visit; its other clients are unchanged."""
 
-    def save(self, ids: Sequence[int]) -> tuple[Named, Any]:
+    def save(self, ids: Sequence[int]) -> tuple[NamedTensors, Any]:
         """Return a checkpoint's data for these clients: tensors by dotted path, and a note for
         JSON.
         """
 
-    def restore(self, ids: Sequence[int], tensors: Named, note: Any, roster: Roster) -> None:
+    def restore(self, ids: Sequence[int], tensors: NamedTensors, note: Any, roster: Roster) -> None:
         """Restore clients, the inverse of ``save``.
 
         Raises PrivacyError if a ledger does not continue from there.
@@ -88,11 +88,13 @@ class Inline:
         """Commit the last visit for these clients."""
         self._clients.commit(ids)
 
-    def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
+    def save(self, ids: Sequence[int]) -> tuple[NamedTensors, list[Any]]:
         """Return all clients' states and copies, and the positions of their privacy ledgers."""
         return checkpoint_data(self, ids)
 
-    def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
+    def restore(
+        self, ids: Sequence[int], tensors: NamedTensors, note: list[Any], roster: Roster
+    ) -> None:
         """Restore clients from a checkpoint."""
         self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
         self._clients.restore(ids, tensors, roster)
@@ -156,7 +158,7 @@ def checkpoint_data(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy
             return tensors[path]
         return transport.collect(partial(ClientRuntime.tensor, path=path), [owner(path)])[0]
 
-    states = Lazy({path: form(t) for path, t in tensors.items()}, fetch)
+    states = Lazy({path: meta_tensor(t) for path, t in tensors.items()}, fetch)
     return merged(states, transport.copies.stored(ids)), transport.collect(
         ClientRuntime.position, ids
     )

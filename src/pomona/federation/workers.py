@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pomona.core.errors import PomonaError, WorkerError, listed, worded
 from pomona.core.round import Roster
-from pomona.core.state import Named, only
+from pomona.core.state import NamedTensors, only
 from pomona.federation.client import ClientRuntime, owner
 from pomona.federation.exchange import Arrival, ClientRequest, Groups
 from pomona.federation.stale_models import StaleModels
@@ -140,11 +140,13 @@ class Workers:
         self._broadcast(lambda clients: (ClientRuntime.commit, [i for i in ids if i in clients]))
         self.copies.commit(ids)
 
-    def save(self, ids: Sequence[int]) -> tuple[Named, list[Any]]:
+    def save(self, ids: Sequence[int]) -> tuple[NamedTensors, list[Any]]:
         """Return all clients' states and copies, and the positions of their privacy ledgers."""
         return checkpoint_data(self, ids)
 
-    def restore(self, ids: Sequence[int], tensors: Named, note: list[Any], roster: Roster) -> None:
+    def restore(
+        self, ids: Sequence[int], tensors: NamedTensors, note: list[Any], roster: Roster
+    ) -> None:
         """Restore clients from a checkpoint."""
         self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
 

@@ -4,8 +4,8 @@ all methods.
 
 from inspect import isabstract
 
-from pomona.core.errors import ConfigError, near
-from pomona.core.registry import own
+from pomona.core.errors import ConfigError, suggestion
+from pomona.core.registry import import_own_code
 from pomona.methods.ala_variants import (
     DittoALA,
     FedAMPALA,
@@ -165,8 +165,8 @@ def resolve(name: str) -> type[MethodSettings]:
             settings_class = (robustified if suffix in RULES else optimized)(settings_class, suffix)
         return settings_class
     if ":" not in name:
-        raise ConfigError(f"unknown method {name!r}; {near(name, METHODS)}")
-    settings_class = own(name)
+        raise ConfigError(f"unknown method {name!r}; {suggestion(name, METHODS)}")
+    settings_class = import_own_code(name)
     if not (
         isinstance(settings_class, type)
         and issubclass(settings_class, MethodSettings)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StringConstraints
 
 from pomona.core.bounds import Count, Label, Measured
-from pomona.core.table import NOTHING
+from pomona.core.table import PLACEHOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +61,7 @@ class Metric:
         ``sign`` "+" also marks positive values.
         """
         if value is None:
-            return NOTHING
+            return PLACEHOLDER
         return f"{self.scaled(value):{sign}{'.2f' if self.percent else self.style}}"
 
     def text(self, value: float | None) -> str:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from pomona.core import bounds, files
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, suggestion
 from pomona.core.files import expanded
 from pomona.core.registry import require
 from pomona.models.settings import ModelSettings
@@ -141,7 +141,7 @@ def build(
     """
     if model_type not in (*IMAGES, *TEXTS):
         raise ConfigError(
-            f"unknown model.name={PREFIX}{model_type}; {near(model_type, (*IMAGES, *TEXTS))}"
+            f"unknown model.name={PREFIX}{model_type}; {suggestion(model_type, (*IMAGES, *TEXTS))}"
         )
     if (model_type in TEXTS) != bool(vocabulary):
         expected, alternatives = ("texts", IMAGES) if model_type in TEXTS else ("images", TEXTS)
@@ -152,7 +152,7 @@ def build(
     defaults = keys(model_type)
     if unknown := [key for key in args if key not in defaults]:
         raise ConfigError(
-            f"model.args.{bounds.plain(unknown[0], 40)}: {near(unknown[0], defaults)}"
+            f"model.args.{bounds.plain(unknown[0], 40)}: {suggestion(unknown[0], defaults)}"
         )
     data_args = {"vocab_size": vocabulary} if vocabulary else _of_images(input_shape)
     arguments = {key: value for key, value in data_args.items() if key in defaults} | args

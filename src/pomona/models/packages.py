@@ -20,7 +20,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from pomona.core.errors import ConfigError
 from pomona.core.registry import require
-from pomona.core.synonyms import meant
+from pomona.core.synonyms import intended
 from pomona.models import huggingface
 
 # Prefixes of arguments that would download weights, or unpickle a file of them.
@@ -142,7 +142,7 @@ def _bounded() -> Iterator[None]:
 def _require_known(first: str, name: str, available: Any) -> None:
     if name not in available:
         # of a thousand, too many for a message
-        close = meant(name, available) or get_close_matches(name, available, n=3)
+        close = intended(name, available) or get_close_matches(name, available, n=3)
         hint = (
             f"did you mean {' or '.join(close)}?"
             if close

@@ -13,7 +13,7 @@ from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, StorageError
 from pomona.models.layers import matching
 from pomona.models.settings import ModelSettings
-from pomona.storage.safetensors_stream import digest, fill, layout, shown
+from pomona.storage.safetensors_stream import digest, fill, layout, quoted
 from pomona.storage.tensor_validation import non_finite
 
 
@@ -107,7 +107,7 @@ def _faults(expected: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> lis
     missing = [n for n in expected if n not in loaded and not n.endswith("num_batches_tracked")]
     return [
         *(f"{name} is missing" for name in missing),
-        *(f"{shown(name)} is unknown" for name in loaded if name not in expected),
+        *(f"{quoted(name)} is unknown" for name in loaded if name not in expected),
         *(
             f"{name} has shape {tuple(loaded[name].shape)}, the network's {tuple(tensor.shape)}"
             for name, tensor in expected.items()

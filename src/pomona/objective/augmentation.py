@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 from torch import Tensor, nn
 
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, suggestion
 
 Draws = Sequence[np.random.Generator]  # one per sample
 # images (b, C, H, W) or volumes (b, C, D, H, W), and their targets (b, ...)
@@ -124,7 +124,7 @@ def parse(text: str) -> tuple[Transform, float]:
     """
     name, colon, number = text.partition(":")
     if name not in TRANSFORMS:
-        raise ValueError(near(name, TRANSFORMS))
+        raise ValueError(suggestion(name, TRANSFORMS))
     transform = TRANSFORMS[name]
     try:
         strength = float(number) if colon else transform.strength

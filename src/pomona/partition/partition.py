@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
 from pomona.core import bounds, files
-from pomona.core.bounds import SPLITS, Place
+from pomona.core.bounds import SPLITS, ClientId
 from pomona.core.errors import DataError, listed, titled
 from pomona.core.settings import Settings
 from pomona.data.dataset import Dataset
@@ -129,7 +129,7 @@ class _Rows(Settings):
 class _Saved(Settings):
     format: Literal["pomona-partition-1"]
     recipe: dict[str, Any]
-    groups: list[Place]
+    groups: list[ClientId]
     turns: list[Integer]
     targets: list[Integer] = Field(default=[])
     clients: list[_Rows]

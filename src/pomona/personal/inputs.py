@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError, listed, near, refuse
-from pomona.core.files import LONG, content
+from pomona.core.errors import DataError, listed, refuse, suggestion
+from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.table import reads_as_number
 from pomona.data import formats, npz, python_values, text, validation
 from pomona.data.array_file import NamedArray, concatenated, file, reading
@@ -90,7 +90,7 @@ def read(
             return Samples(_array(npz.archive(path, ["x"])["x"], metadata))
         case ".txt" if metadata.kind == "text":
             with reading(path):
-                texts = content(file(path), LONG)
+                texts = content(file(path), MAX_LOG_BYTES)
             codec = csv.encoding(texts, metadata.form)
             try:
                 stream = StringIO(texts.decode(codec), None)
@@ -234,7 +234,7 @@ def cells_of(table: TableSource, column: str | int) -> list[str]:
     if str(column) in names:
         number = names.index(str(column))
     if isinstance(number, str) or not -len(names) <= number < len(names):
-        hint = near(str(column), names)
+        hint = suggestion(str(column), names)
         raise DataError(f"{table.path} has no column {column!r}; {hint}")
     return cells.texts(table.cells(number % len(names)))
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from pomona.core.errors import DataError, PomonaWarning, near
+from pomona.core.errors import DataError, PomonaWarning, suggestion
 from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.preprocessing import Preprocessing
@@ -116,7 +116,7 @@ class PersonalModel:
         """
         names = result.about["clients"]
         if isinstance(client, str) and client not in names:
-            raise DataError(f"no client {client!r}; {near(client, names)}")
+            raise DataError(f"no client {client!r}; {suggestion(client, names)}")
         number = names.index(client) if isinstance(client, str) else client
         if number not in [*result.models]:  # without reading them
             raise DataError(

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from pomona.config import Config
 from pomona.core import bounds, errors, files
 from pomona.core.bounds import SPLITS
-from pomona.core.files import LONG, content, publish
+from pomona.core.files import MAX_LOG_BYTES, content, publish
 from pomona.data.dataset import Dataset
 from pomona.federation.noise_in_sums import against
 from pomona.metrics.metric import EVERY_METRIC, is_own, metric_named
@@ -228,7 +228,7 @@ def write_of_export(model: Path, path: Path) -> Path | None:
     Returns None if the file has no card, or one of an earlier round. Raises OSError.
     """
     source, sha256 = model.with_name(model.stem + SUFFIX), files.sha256(model)
-    text = content(source, LONG) if source.is_file() else b""
+    text = content(source, MAX_LOG_BYTES) if source.is_file() else b""
     rows = {
         f"| file | {harmless(model.name)} |": f"| file | {harmless(path.name)} |\n"
         f"| exported from | {harmless(model.name)} |",
@@ -270,7 +270,7 @@ def _people(path: Path) -> bytes:
     """
     if path.exists():
         with suppress(OSError):
-            text = content(path, LONG)
+            text = content(path, MAX_LOG_BYTES)
             if (start := _heading(text)) < len(text):
                 return text[start:]
         names = (path.with_name(f"{path.name}.{k}") for k in count(1))

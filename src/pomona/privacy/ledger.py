@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pomona.core.errors import LockedError, PrivacyError, StorageError
-from pomona.core.files import LONG, content, publish
+from pomona.core.files import MAX_LOG_BYTES, content, publish
 from pomona.privacy.accounting import Event, combined, effective, rate
 from pomona.storage.hash_chain import START, chained, parsed
 
@@ -216,7 +216,7 @@ class Ledger:
         self._batches.setdefault(entry.draw, []).append(entry)
 
     def _read(self) -> None:
-        text = content(self.path, LONG)
+        text = content(self.path, MAX_LOG_BYTES)
         complete = text.rfind(b"\n") + 1
         os.ftruncate(self._handle, complete)  # incomplete after a kill
         chain = START

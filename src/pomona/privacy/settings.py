@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from pomona.core.bounds import PLACES, Label
-from pomona.core.errors import ConfigError, near
+from pomona.core.bounds import MAX_CLIENTS, Label
+from pomona.core.errors import ConfigError, suggestion
 from pomona.core.settings import Settings
 
 LEAST_NOISE = 1e-3  # epsilon is in the millions there, and accountants overflow not far below
@@ -45,7 +45,7 @@ class Privacy(Settings):
     honest: int = Field(
         1,
         ge=1,
-        le=PLACES,
+        le=MAX_CLIENTS,
         description="clients in every sum, this one included, whose noise counts; below "
         "secure_aggregation.minimum, as the others may collude with the server; 1: its own alone",
     )
@@ -240,7 +240,7 @@ def release_problems(
     names = {*RELEASES, *(release.name for release in method_releases)}
     for name in settings.acknowledge:
         if name not in names:
-            yield f"privacy.acknowledge: unknown name {name!r}; {near(name, names)}"
+            yield f"privacy.acknowledge: unknown name {name!r}; {suggestion(name, names)}"
     largest = max((1, *sizes))
     if settings.delta >= 1 / largest:
         yield (

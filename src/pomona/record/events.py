@@ -21,13 +21,13 @@ from pydantic_core import from_json
 
 from pomona.core.bounds import (
     HUGE,
-    PLACES,
+    MAX_CLIENTS,
+    ClientId,
     Count,
     Label,
     Line,
     Measured,
     Number,
-    Place,
     Seconds,
     Sha256,
     Targets,
@@ -97,7 +97,7 @@ class _Frozen(Kind):
 class _Subgroups(Kind):
     column: Line
     names: Names
-    test: list[list[Place]]
+    test: list[list[ClientId]]
 
 
 class _Data(Kind):
@@ -115,8 +115,8 @@ class StartEvent(Kind):
     classes: Names = []
     sizes: dict[Label, list[Count]] = {}
     label_counts: Counts | None = None
-    groups: list[Place] = []
-    target_groups: list[Place] = []
+    groups: list[ClientId] = []
+    target_groups: list[ClientId] = []
     data: _Data = _Data()
     partition_sha256: Line = ""
     test_rows: Names = []
@@ -133,7 +133,7 @@ class StartEvent(Kind):
     privacy: Line | None = None
     input_shape: list[Count] = []
     notes: list[Line] = []
-    preprocessing: Annotated[list[Preprocessing], Field(max_length=PLACES)] = []
+    preprocessing: Annotated[list[Preprocessing], Field(max_length=MAX_CLIENTS)] = []
     shared_samples: Count = 0
 
 
@@ -142,7 +142,7 @@ class _AtThreshold(Kind):
 
     __pydantic_extra__: dict[str, Figures]
 
-    outcome: Place
+    outcome: ClientId
     samples: Count
     positives: Count
     threshold: Measured
@@ -167,7 +167,7 @@ class FinalEvent(Kind):
     model: Label
     when: Label
     split: Label
-    client: Place
+    client: ClientId
     samples: Count
     confusion: Counts | None = None
     intervals: dict[MetricName, Ends | None] | None = None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import NAMED, Finite, Line, Sha256, Targets
+from pomona.core.bounds import WITH_CLASS_NAMES, Finite, Line, Sha256, Targets
 from pomona.core.settings import Settings
 from pomona.data.dataset import INPUT_FORMS, InputKind, SampleType
 from pomona.data.preprocessing import Preprocessing
@@ -158,7 +158,7 @@ class ModelMetadata(Settings):
         k, patch = self.outputs, self.network.patch
         yield self.kind == "image" or self.targets != "segmentation", "masks are for images"
         yield (
-            len(self.classes) == (k if self.targets in NAMED else 0),
+            len(self.classes) == (k if self.targets in WITH_CLASS_NAMES else 0),
             "classes are not the outputs",
         )
         yield len(self.labels) in ({0} if self.classes else {0, k}), "labels are not the outputs"

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PlainValidator
 
-from pomona.core.bounds import HUGE, Count, Label, Line, Measured, Number, Place, Seconds
+from pomona.core.bounds import HUGE, ClientId, Count, Label, Line, Measured, Number, Seconds
 from pomona.metrics.best_round import Point
 from pomona.metrics.metric import METRICS, Metric, Score, is_own, metric_named
 from pomona.metrics.nan_safe import mean_of_known
@@ -52,7 +52,7 @@ class Evaluation:
     model: Label
     when: Label
     split: Label
-    clients: tuple[Place, ...]
+    clients: tuple[ClientId, ...]
     samples: tuple[Count, ...]
     loss: Values
     accuracy: Values
@@ -141,7 +141,7 @@ class RoundRow:
 
     round: Number
     seconds: Seconds
-    cohort: tuple[Place, ...]
+    cohort: tuple[ClientId, ...]
     loss: Values
     bytes_down: tuple[Count, ...]
     bytes_up: tuple[Count, ...]

@@ -111,7 +111,7 @@ def stopped(result: Result) -> str:
     known = [e for e in curve if e.round < last or when == "trained"]
     points = [e.point for e in known]
     found = best(points, result.metric, stop.min_gain)
-    return reason(found, last) if found and stop.is_due(found.since, points[-1].round) else ""
+    return reason(found, last) if found and stop.should_stop(found.since, points[-1].round) else ""
 
 
 def headline(result: Result) -> tuple[str, str]:

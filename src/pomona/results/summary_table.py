@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.metric import ACCURACY, LOSS, Metric, metric_named
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.judged import Key, finished, views
@@ -210,7 +210,7 @@ def _word_columns(
     if several:
         columns["metric"] = lambda row: metric_named(row["metric"]).heading
     if len({row["loss_name"] for row in rows}) > 1:
-        columns["minimises"] = lambda row: row["loss_name"] or NOTHING
+        columns["minimises"] = lambda row: row["loss_name"] or PLACEHOLDER
     return columns
 
 
@@ -253,8 +253,8 @@ def _costs(row: dict[str, Any]) -> list[str]:
     download, upload, seconds = row["bytes_down"], row["bytes_up"], row["seconds"]
     return [
         LOSS.number(row["loss"]),
-        NOTHING if download is None else size(download + upload),
-        NOTHING if seconds is None else f"{seconds:.1f}",
+        PLACEHOLDER if download is None else size(download + upload),
+        PLACEHOLDER if seconds is None else f"{seconds:.1f}",
     ]
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pomona.core.errors import CheckpointError, StorageError
 from pomona.core.files import opened, publish_by_hash, sha256
-from pomona.core.state import Lazy, Named, forms
+from pomona.core.state import Lazy, NamedTensors, meta_tensors
 from pomona.storage.mapped_tensor import mapped
 from pomona.storage.run_status import NAME, committed
 from pomona.storage.safetensors_stream import TensorEntry, fill, layout, pieces
@@ -29,7 +29,7 @@ SCHEMA = 3
 """Version of the names and notes in a checkpoint; increased by changes that older readers would
 misinterpret.
 """
-KEEP = 2
+KEPT_ROUNDS = 2
 """Number of rounds kept."""
 
 
@@ -49,19 +49,19 @@ class Checkpoint:
 def save(
     folder: Path,
     number: int,
-    tensors: Named,
+    tensors: NamedTensors,
     meta: Mapping[str, Any],
-    keep: int = KEEP,
+    keep_rounds: int = KEPT_ROUNDS,
     spare: Collection[int] = (),
 ) -> Path:
-    """Commit a round and delete all but the newest ``keep`` rounds.
+    """Commit a round and delete all but the newest ``keep_rounds`` rounds.
 
     Args:
         folder: created if missing; only one run may write to it at a time (``lock.locked``).
         number: number of the round, from 0.
         tensors: by dotted path; on any device, may be empty. Lazy tensors are loaded one at a time.
         meta: a JSON value without NaN and infinities.
-        keep: at least 1; older files are deleted only after the new one is durable.
+        keep_rounds: at least 1; older files are deleted only after the new one is durable.
         spare: rounds that are never deleted, because a client may still resume from them.
 
     Returns:
@@ -77,14 +77,14 @@ def save(
             pieces(tensors, note),
             lambda content: f"round-{number:06d}-{content}.safetensors",
         )
-        for stale in _stale(folder, number, path, keep, spare):
+        for stale in _stale(folder, number, path, keep_rounds, spare):
             stale.unlink()
     except OSError as fault:
-        need = sum(t.nbytes for t in forms(tensors).values())
+        size = sum(t.nbytes for t in meta_tensors(tensors).values())
         rounds = [n for n, _ in committed(folder)]
         raise StorageError(
             f"cannot write round {number} to {folder} ({fault.strerror or fault}; it needs "
-            f"{need / 1e6:.1f} MB{_free(folder)}); "
+            f"{size / 1e6:.1f} MB{_free(folder)}); "
             f"{f'rounds up to {rounds[-1]} are' if rounds else 'no round is'} kept; make room or "
             "fix the folder, then resume"
         ) from fault
@@ -92,14 +92,14 @@ def save(
 
 
 def _stale(
-    folder: Path, number: int, path: Path, keep: int, spare: Collection[int]
+    folder: Path, number: int, path: Path, keep_rounds: int, spare: Collection[int]
 ) -> Iterator[Path]:
-    """Yield other files of a round, and those older than the newest ``keep`` up to it."""
-    others = [(n, p) for n, p in committed(folder) if n <= number and p != path]
-    older = sum(n < number for n, _ in others)  # they come first
-    for k, (n, other) in enumerate(others):
-        if n == number or (k < older - (keep - 1) and n not in spare):
-            yield other
+    """Yield other files of a round, and those older than the newest ``keep_rounds`` up to it."""
+    files = [(n, p) for n, p in committed(folder) if n <= number and p != path]
+    older = sum(n < number for n, _ in files)  # they come first
+    for k, (n, file) in enumerate(files):
+        if n == number or (k < older - (keep_rounds - 1) and n not in spare):
+            yield file
 
 
 def read(path: Path) -> Checkpoint:
@@ -125,15 +125,17 @@ def read(path: Path) -> Checkpoint:
         raise _unusable(path, fault) from fault
 
 
-def in_files(found: Checkpoint, folder: Path) -> Checkpoint:
+def in_files(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
     """Return the checkpoint with tensors that load into scratch files in a folder.
 
     Raises CheckpointError.
     """
     try:
-        return replace(found, tensors=_tensors(found.path, partial(mapped, folder=folder))[0])
+        return replace(
+            checkpoint, tensors=_tensors(checkpoint.path, partial(mapped, folder=folder))[0]
+        )
     except (OSError, ValueError) as fault:
-        raise _unusable(found.path, fault) from fault
+        raise _unusable(checkpoint.path, fault) from fault
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, dict[Path, str]]:
@@ -173,13 +175,13 @@ def set_aside(corrupt: Iterable[Path]) -> None:
             ) from fault
 
 
-def differing(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def differing(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """Return the sorted dotted keys in which two nested records differ, including keys that only
     one has.
 
     Tuples and lists with the same values are equal, as in JSON.
     """
-    return sorted(_differing(json.loads(json.dumps(stored)), json.loads(json.dumps(now)), ""))
+    return sorted(_differing(json.loads(json.dumps(stored)), json.loads(json.dumps(current)), ""))
 
 
 def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
@@ -187,24 +189,24 @@ def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
     with opened(path) as file:
         size = path.stat().st_size
         entries, note = layout(file, size, size)
-        begin = file.tell()
+        data_start = file.tell()
     shapes = {
         name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()
     }
-    return Lazy(shapes, partial(_tensor, path, begin, entries, make)), note
+    return Lazy(shapes, partial(_tensor, path, data_start, entries, make)), note
 
 
 def _tensor(
     path: Path,
-    begin: int,
+    data_start: int,
     entries: Mapping[str, TensorEntry],
     make: Callable[..., Tensor],
     name: str,
 ) -> Tensor:
-    """Read one tensor of a checkpoint whose tensor data starts at ``begin``."""
+    """Read one tensor of a checkpoint whose tensor data starts at ``data_start``."""
     try:
         with opened(path) as file:
-            file.seek(begin + entries[name].begin)
+            file.seek(data_start + entries[name].start)
             return fill(file, {name: entries[name]}, make)[name]
     except (OSError, ValueError) as fault:
         raise _unusable(path, fault) from fault
@@ -214,12 +216,12 @@ def _unusable(path: Path, fault: Exception) -> CheckpointError:
     return CheckpointError(f"{path} cannot be used ({fault}); restore it, or remove it")
 
 
-def _differing(stored: Mapping[str, Any], now: Mapping[str, Any], prefix: str) -> list[str]:
+def _differing(stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str) -> list[str]:
     keys = []
-    for key in stored.keys() | now.keys():
-        if isinstance(stored.get(key), dict) and isinstance(now.get(key), dict):
-            keys += _differing(stored[key], now[key], f"{prefix}{key}.")
-        elif key not in stored or key not in now or stored[key] != now[key]:
+    for key in stored.keys() | current.keys():
+        if isinstance(stored.get(key), dict) and isinstance(current.get(key), dict):
+            keys += _differing(stored[key], current[key], f"{prefix}{key}.")
+        elif key not in stored or key not in current or stored[key] != current[key]:
             keys.append(prefix + key)
     return keys
 

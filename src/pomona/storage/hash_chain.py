@@ -32,14 +32,14 @@ def parsed(line: bytes) -> dict[str, Any] | None:
     try:
         fields = json.loads(line)
         # Another spelling of the same values is not accepted.
-        whole = (
+        valid = (
             isinstance(fields, dict)
             and isinstance(fields.get("chain"), str)
             and _text(fields).encode() == line
         )
     except (ValueError, RecursionError):  # raised for NaN and lone surrogates on writing
         return None
-    return fields if whole else None
+    return fields if valid else None
 
 
 def _text(fields: Mapping[str, Any]) -> str:

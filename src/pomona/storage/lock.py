@@ -20,7 +20,7 @@ from pomona.core.settings import Settings
 LOCK = ".lock"
 LONGEST = 4096  # maximum bytes read from the file
 # file descriptors, closed in forked workers so that they do not keep a dead parent's lock
-_held: set[int] = set()
+_handles: set[int] = set()
 
 
 class Holder(Settings):
@@ -31,7 +31,7 @@ class Holder(Settings):
     since: Line
 
 
-def said(handle: int) -> Holder:
+def read_holder(handle: int) -> Holder:
     """Read the holder from a lock file. Raises OSError, and ValueError for invalid content."""
     return Holder.model_validate_json(os.pread(handle, LONGEST, 0))
 
@@ -60,12 +60,12 @@ def locked(folder: Path, shared: bool = False) -> Iterator[None]:
         raise StorageError(
             f"cannot write {folder} ({fault.strerror}); give another folder"
         ) from fault
-    _held.add(handle)
+    _handles.add(handle)
     try:
-        _take(handle, folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        _acquire(handle, folder, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
     finally:
-        _held.discard(handle)
+        _handles.discard(handle)
         os.close(handle)
 
 
@@ -116,9 +116,9 @@ def require_own(folder: Path) -> None:
         raise StorageError(
             f"the folder {str(folder)!r} has a NUL character in its name; give another folder"
         )
-    for place, folders, names in os.walk(folder):
+    for folder_path, folders, names in os.walk(folder):
         for name in (*folders, *names):
-            path = Path(place, name)
+            path = Path(folder_path, name)
             if path.is_symlink():
                 raise StorageError(
                     f"{path} is a symbolic link, which a run does not follow; put the file itself "
@@ -128,25 +128,25 @@ def require_own(folder: Path) -> None:
                 raise StorageError(f"{path} is a pipe, a socket or a device; remove it")
 
 
-def _take(handle: int, folder: Path, kind: int, patience: float = 2.0) -> None:
+def _acquire(handle: int, folder: Path, operation: int, patience: float = 2.0) -> None:
     """Take the lock within ``patience`` seconds; a dead holder's newly forked child may still
     release it.
     """
-    until = time.monotonic() + patience
+    deadline = time.monotonic() + patience
     try:
         while True:
             try:
-                fcntl.flock(handle, kind | fcntl.LOCK_NB)
+                fcntl.flock(handle, operation | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
         os.ftruncate(handle, 0)
-        since = datetime.now(UTC).isoformat(timespec="seconds")
+        timestamp = datetime.now(UTC).isoformat(timespec="seconds")
         os.write(
             handle,
-            Holder(pid=os.getpid(), host=socket.gethostname(), since=since)
+            Holder(pid=os.getpid(), host=socket.gethostname(), since=timestamp)
             .model_dump_json()
             .encode(),
         )
@@ -162,17 +162,17 @@ def _take(handle: int, folder: Path, kind: int, patience: float = 2.0) -> None:
 
 def _holder(handle: int) -> str:
     try:
-        holder = said(handle)
+        holder = read_holder(handle)
         return f" by process {holder.pid} on {holder.host} since {holder.since}"
     except (OSError, ValueError):
         return ""
 
 
 def _drop() -> None:
-    for handle in _held:
+    for handle in _handles:
         with suppress(OSError):
             os.close(handle)
-    _held.clear()
+    _handles.clear()
 
 
 os.register_at_fork(after_in_child=_drop)

@@ -43,7 +43,9 @@ def allocate(shape: tuple[int, ...], dtype: DTypeLike, memory_share: float) -> N
     return mapped(shape, dtype, "data", "raise data.memory_share")
 
 
-def mapped(shape: tuple[int, ...], dtype: DTypeLike, what: str, remedy: str) -> NDArray[np.generic]:
+def mapped(
+    shape: tuple[int, ...], dtype: DTypeLike, content: str, remedy: str
+) -> NDArray[np.generic]:
     """Allocate an uninitialised array in a temporary file that forked processes share.
 
     Raises StorageError as ``room`` does.
@@ -51,7 +53,7 @@ def mapped(shape: tuple[int, ...], dtype: DTypeLike, what: str, remedy: str) -> 
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if not size:
         return np.empty(shape, dtype)
-    with room(size, what, remedy) as file:
+    with room(size, content, remedy) as file:
         return np.memmap(file, dtype, mode="r+", shape=shape)
 
 
@@ -67,11 +69,11 @@ def reserve(handle: int, size: int) -> None:
 
 
 @contextmanager
-def room(size: int, what: str, remedy: str) -> Iterator[IO[bytes]]:
+def room(size: int, content: str, remedy: str) -> Iterator[IO[bytes]]:
     """Open an unnamed temporary file of ``size`` bytes, which is deleted with its last mapping.
 
     Raises:
-        StorageError: there is no space for ``what``; the message ends with the remedy.
+        StorageError: there is no space for ``content``; the message ends with the remedy.
     """
     try:
         with tempfile.TemporaryFile() as file:
@@ -79,6 +81,6 @@ def room(size: int, what: str, remedy: str) -> Iterator[IO[bytes]]:
             yield file
     except OSError as fault:
         raise StorageError(
-            f"no room for {size} bytes of {what} in {tempfile.gettempdir()} ({fault}); "
+            f"no room for {size} bytes of {content} in {tempfile.gettempdir()} ({fault}); "
             f"free space, point TMPDIR elsewhere, or {remedy}"
         ) from fault

@@ -65,19 +65,19 @@ def let_go(tensor: Tensor) -> None:
     """
     if folder_of(tensor) is None or not tensor.numel():
         return
-    begin = tensor.data_ptr()
+    start = tensor.data_ptr()
     end = (
-        begin
+        start
         + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1)
         * tensor.itemsize
     )
-    begin -= begin % mmap.PAGESIZE
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _DONTNEED)
+    start -= start % mmap.PAGESIZE
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
 
 
-def beside(tensor: Tensor, other: Tensor) -> Tensor:
+def next_to(tensor: Tensor, reference: Tensor) -> Tensor:
     """Copy a tensor into the folder of the other's file if only the other lies in a file."""
-    folder = folder_of(other)
+    folder = folder_of(reference)
     return tensor if folder is None or folder_of(tensor) is not None else filed(tensor, folder)
 
 
@@ -112,25 +112,33 @@ class Chunked:
         """Make an expression: a function of the same columns of tensors (..., d)."""
         self._tensors, self._function = tensors, function
 
-    def apply(self, function: Callable[..., Tensor], *others: "Tensor | Chunked") -> "Chunked":
+    def apply(self, function: Callable[..., Tensor], *operands: "Tensor | Chunked") -> "Chunked":
         """Return a function of these rows and of others (..., d) that treats each column by
         itself.
         """
-        parts = [self, *map(chunked, others)]
+        expressions = [self, *map(chunked, operands)]
 
         def applied(*pieces: Tensor) -> Tensor:
-            left = iter(pieces)
-            return function(*(part._function(*islice(left, len(part._tensors))) for part in parts))
+            columns = iter(pieces)
+            return function(
+                *(
+                    expression._function(*islice(columns, len(expression._tensors)))
+                    for expression in expressions
+                )
+            )
 
-        return Chunked(*(tensor for part in parts for tensor in part._tensors), function=applied)
+        return Chunked(
+            *(tensor for expression in expressions for tensor in expression._tensors),
+            function=applied,
+        )
 
-    def __getitem__(self, places: Tensor) -> "Chunked":
+    def __getitem__(self, index: Tensor) -> "Chunked":
         """Return some rows, by a mask or by their numbers."""
-        return self.apply(lambda rows: rows[places])
+        return self.apply(lambda rows: rows[index])
 
-    def __sub__(self, other: "Tensor | Chunked") -> "Chunked":
+    def __sub__(self, operand: "Tensor | Chunked") -> "Chunked":
         """Return the difference from other rows (..., d)."""
-        return self.apply(operator.sub, other)
+        return self.apply(operator.sub, operand)
 
     def __rmatmul__(self, A: Tensor) -> Tensor:
         """Return the product of a matrix (m, n), or of one row of one (n,), with rows (n, d)."""
@@ -145,14 +153,16 @@ class Chunked:
     ) -> Tensor:
         """Return the rows with ``alpha`` times the rows of a source added in some places."""
         return self.apply(
-            lambda rows, more: rows.index_add(dim, index, more, alpha=alpha), source
+            lambda rows, added: rows.index_add(dim, index, added, alpha=alpha), source
         ).compute()
 
     def norms(self) -> Tensor:
         """Return the Euclidean norm (n,) of each row (n, d)."""
-        parts = [torch.linalg.vector_norm(piece, dim=-1) for piece in self._pieces()]
+        chunk_norms = [torch.linalg.vector_norm(piece, dim=-1) for piece in self._pieces()]
         norms: Tensor = (
-            parts[0] if len(parts) == 1 else torch.linalg.vector_norm(torch.stack(parts), dim=0)
+            chunk_norms[0]
+            if len(chunk_norms) == 1
+            else torch.linalg.vector_norm(torch.stack(chunk_norms), dim=0)
         )
         return norms
 
@@ -163,20 +173,20 @@ class Chunked:
     def compute(self) -> Tensor:
         """Return the expression as a tensor (..., d)."""
         folder = next(filter(None, map(folder_of, self._tensors)), None)
-        parts, whole, begin = [], None, 0
-        for part in self._pieces():
-            if part.dim() < 2 or folder is None:
-                parts.append(part)
+        chunks, result, start = [], None, 0
+        for chunk in self._pieces():
+            if chunk.dim() < 2 or folder is None:
+                chunks.append(chunk)
                 continue
-            if whole is None:
-                shape = (*part.shape[:-1], self._tensors[0].shape[-1])
-                whole = mapped(shape, part.dtype, folder)
-            whole[..., begin : begin + part.shape[-1]] = part
-            begin += part.shape[-1]
-            let_go(whole)
-        if whole is not None:
-            return whole
-        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+            if result is None:
+                shape = (*chunk.shape[:-1], self._tensors[0].shape[-1])
+                result = mapped(shape, chunk.dtype, folder)
+            result[..., start : start + chunk.shape[-1]] = chunk
+            start += chunk.shape[-1]
+            let_go(result)
+        if result is not None:
+            return result
+        return chunks[0] if len(chunks) == 1 else torch.cat(chunks, -1)
 
     def _pieces(self) -> Iterator[Tensor]:
         """Yield the expression (..., k) on slice after slice of the columns; once if d is 0."""
@@ -199,7 +209,7 @@ def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
     In memory, returns ``rows`` itself if it replaces all rows in order; it must not be changed
     afterwards.
     """
-    places, folder = (
+    index, folder = (
         torch.tensor(ids, dtype=torch.long, device=W.device),
         folder_of(rows) or folder_of(W),
     )
@@ -210,12 +220,12 @@ def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
             and [*ids] == [*range(len(W))]
         ):
             return rows
-        return W.index_copy(0, places, rows)
+        return W.index_copy(0, index, rows)
     new = mapped(W.shape, W.dtype, folder)
-    flat, old, came = (t.reshape(len(t), -1) for t in (new, W, rows))
-    for begin in range(0, flat.shape[1], SLICE):
-        part = slice(begin, begin + SLICE)
-        flat[:, part] = old[:, part].index_copy(0, places, came[:, part])
+    flat, old, source = (t.reshape(len(t), -1) for t in (new, W, rows))
+    for start in range(0, flat.shape[1], SLICE):
+        columns = slice(start, start + SLICE)
+        flat[:, columns] = old[:, columns].index_copy(0, index, source[:, columns])
         for tensor in (new, W, rows):
             let_go(tensor)
     return new
@@ -228,21 +238,21 @@ def stacked(rows: Sequence[Tensor]) -> Tensor:
     folder, first = folder_of(rows[0]), rows[0]
     if folder is None:
         return torch.stack(list(rows))
-    if all(_adjoining(one, other) for one, other in pairwise(rows)):
+    if all(_adjoining(tensor, following) for tensor, following in pairwise(rows)):
         return first.as_strided((len(rows), *first.shape), (first.numel(), *first.stride()))
     new = mapped((len(rows), *first.shape), first.dtype, folder)
-    for place, row in zip(new, rows, strict=True):
-        place.copy_(row)
-        let_go(place)
+    for target, row in zip(new, rows, strict=True):
+        target.copy_(row)
+        let_go(target)
         let_go(row)
     return new
 
 
-def _adjoining(one: Tensor, other: Tensor) -> bool:
+def _adjoining(tensor: Tensor, following: Tensor) -> bool:
     """Return whether a tensor begins in the file where another ends."""
-    same = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    same_file = tensor.untyped_storage().data_ptr() == following.untyped_storage().data_ptr()
     return (
-        same
-        and other.storage_offset() == one.storage_offset() + one.numel()
-        and one.is_contiguous()
+        same_file
+        and following.storage_offset() == tensor.storage_offset() + tensor.numel()
+        and tensor.is_contiguous()
     )

@@ -33,7 +33,7 @@ class RowBank(Protocol):
     def row(self, number: int) -> Tensor:
         """Return the row (d,) with this number, without copying."""
 
-    def keep(self, numbers: Collection[int]) -> None:
+    def retain(self, numbers: Collection[int]) -> None:
         """Drop all rows except these."""
 
     def __getitem__(self, index: Tensor) -> Tensor:
@@ -54,17 +54,17 @@ class WorkMatrix:
     def __init__(self) -> None:
         self._rows, self._index = torch.empty(0), torch.empty(0, dtype=torch.long)
 
-    def of(self, index: Tensor, row: Callable[[int], Tensor]) -> Tensor:
+    def gather(self, index: Tensor, row: Callable[[int], Tensor]) -> Tensor:
         """Return the rows (..., d) of numbers (...), not empty, each from ``row(number)``."""
         if self._index.shape != index.shape:
-            like, self._rows = row(int(index.reshape(-1)[0])), torch.empty(0)
+            example, self._rows = row(int(index.reshape(-1)[0])), torch.empty(0)
             self._rows, self._index = (
-                like.new_empty(*index.shape, len(like)),
+                example.new_empty(*index.shape, len(example)),
                 torch.full_like(index, -1),
             )
-        for place in map(tuple, (self._index != index).nonzero().tolist()):
-            self._rows[place] = row(int(index[place]))
-            self._index[place] = index[place]
+        for position in map(tuple, (self._index != index).nonzero().tolist()):
+            self._rows[position] = row(int(index[position]))
+            self._index[position] = index[position]
         return self._rows
 
 
@@ -87,13 +87,13 @@ class MemoryBank:
         """As ``RowBank``."""
         return self._rows[number]
 
-    def keep(self, numbers: Collection[int]) -> None:
+    def retain(self, numbers: Collection[int]) -> None:
         """As ``RowBank``."""
         self._rows = {number: self._rows[number] for number in numbers}
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """As ``RowBank``."""
-        return self._work.of(index, self.row)
+        return self._work.gather(index, self.row)
 
 
 class FileBank:
@@ -102,14 +102,16 @@ class FileBank:
     It grows in pieces and never shrinks; new rows reuse the slots of dropped ones.
     """
 
-    def __init__(self, file: IO[bytes], like: Tensor, rows: int, on_disk: bool) -> None:
-        """Create a bank in an empty file for rows like ``like`` (d,); it grows by ``rows``, at most
-        a piece.
+    def __init__(self, file: IO[bytes], example: Tensor, rows: int, on_disk: bool) -> None:
+        """Create a bank in an empty file for rows like ``example`` (d,); it grows by ``rows``,
+        at most a piece.
         """
         self._file, self._on_disk = file, on_disk
         finalize(self, file.close)
-        self._width, self._dtype = len(like), like.dtype
-        self._stride = max(1, -(-like.nbytes // 64)) * 64  # the alignment of PyTorch's own memory
+        self._width, self._dtype = len(example), example.dtype
+        self._stride = (
+            max(1, -(-example.nbytes // 64)) * 64
+        )  # the alignment of PyTorch's own memory
         self._rows = max(1, min(rows, PIECE // self._stride))
         self._piece = (
             -(-self._rows * self._stride // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
@@ -121,18 +123,18 @@ class FileBank:
         _banks[self._name] = self
 
     @classmethod
-    def on_disk(cls, like: Tensor, rows: int) -> Self:
+    def on_disk(cls, example: Tensor, rows: int) -> Self:
         """Create a bank in a temporary file."""
-        return cls(tempfile.TemporaryFile(), like, rows, on_disk=True)
+        return cls(tempfile.TemporaryFile(), example, rows, on_disk=True)
 
     @classmethod
-    def in_memory(cls, like: Tensor, rows: int) -> Self:
+    def in_memory(cls, example: Tensor, rows: int) -> Self:
         """Create a bank in shared memory for forked processes; in a file as ``on_disk`` if the
         system has none.
         """
         if not hasattr(os, "memfd_create"):
-            return cls.on_disk(like, rows)
-        return cls(os.fdopen(os.memfd_create("pomona-rows"), "w+b"), like, rows, on_disk=False)
+            return cls.on_disk(example, rows)
+        return cls(os.fdopen(os.memfd_create("pomona-rows"), "w+b"), example, rows, on_disk=False)
 
     @property
     def filed(self) -> int:
@@ -150,19 +152,19 @@ class FileBank:
 
     def row(self, number: int) -> Tensor:
         """As ``RowBank``."""
-        piece, place = divmod(number % 2**_SLOT, self._rows)
-        begin = place * self._stride // self._dtype.itemsize
-        return self._mapped(piece)[begin : begin + self._width]
+        piece, slot = divmod(number % 2**_SLOT, self._rows)
+        start = slot * self._stride // self._dtype.itemsize
+        return self._mapped(piece)[start : start + self._width]
 
-    def keep(self, numbers: Collection[int]) -> None:
+    def retain(self, numbers: Collection[int]) -> None:
         """As ``RowBank``."""
-        stay = set(numbers)
-        self._free += [number % 2**_SLOT for number in sorted(self._kept - stay)]
-        self._kept &= stay
+        retained = set(numbers)
+        self._free += [number % 2**_SLOT for number in sorted(self._kept - retained)]
+        self._kept &= retained
 
     def __getitem__(self, index: Tensor) -> Tensor:
         """As ``RowBank``."""
-        return self._work.of(index, self.row)
+        return self._work.gather(index, self.row)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a name, for forked processes."""

@@ -17,7 +17,7 @@ from pomona.core.bounds import Number, Sha256, Within, plain
 from pomona.core.errors import PomonaError, StorageError, stated
 from pomona.core.files import content, publish, sha256
 
-LEFT = (  # derived files can be regenerated, and model cards are edited by people
+FINAL_FILES = (  # derived files can be regenerated, and model cards are edited by people
     "config.toml",
     "events.jsonl",
     "partition.json",
@@ -32,17 +32,17 @@ def sums(folder: Path) -> dict[str, str]:
     """Return the SHA-256 in hex of a run's files by relative path. Raises OSError."""
     return {
         str(path.relative_to(folder)): sha256(path)
-        for pattern in LEFT
+        for pattern in FINAL_FILES
         for path in sorted(folder.glob(pattern))
     }
 
 
-def changed(folder: Path, then: Mapping[str, str], names: Iterable[str]) -> list[str]:
+def changed(folder: Path, hashes: Mapping[str, str], names: Iterable[str]) -> list[str]:
     """Return the named files that exist and have changed. Raises OSError."""
     return [
         name
         for name in names
-        if name in then and (folder / name).exists() and sha256(folder / name) != then[name]
+        if name in hashes and (folder / name).exists() and sha256(folder / name) != hashes[name]
     ]
 
 
@@ -62,9 +62,9 @@ def committed(folder: Path) -> list[tuple[int, Path]]:
     return sorted((int(name[1]), path) for name, path in names if name)
 
 
-def last_round(out: Path) -> int:
+def last_round(folder: Path) -> int:
     """Return the number of the last committed round in a run folder; 0 if there is none."""
-    return max((number for number, _ in committed(out / FOLDER)), default=0)
+    return max((number for number, _ in committed(folder / FOLDER)), default=0)
 
 
 STATUS = "status.json"
@@ -115,7 +115,9 @@ def exit_code(fault: BaseException | None) -> int:
             return 1
 
 
-def ended(fault: BaseException | None, round_: int, sha256: dict[str, str] | None = None) -> Status:
+def status_after(
+    fault: BaseException | None, round_: int, sha256: dict[str, str] | None = None
+) -> Status:
     """Return the status of a run that ended, with the exception that ended it, or with its files'
     hashes.
     """
@@ -157,7 +159,7 @@ def read_status(folder: Path) -> Status | None:
             return None
         return Status.model_validate_json(content(folder / STATUS))
     except (OSError, ValidationError) as fault:
-        why = plain(str(fault), 200)
+        reason = plain(str(fault), 200)
         raise StorageError(
-            f"{folder / STATUS} cannot be read ({why}); remove it, then resume"
+            f"{folder / STATUS} cannot be read ({reason}); remove it, then resume"
         ) from None

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from pomona.core.state import Named, forms
+from pomona.core.state import NamedTensors, meta_tensors
 from pomona.storage.mapped_tensor import let_go, slices
 
 DTYPES = {
@@ -38,44 +38,44 @@ _META, _NOTE = "__metadata__", "pomona"
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor's entry in the header; ``begin`` and ``end`` are offsets from the end of the
+    """A tensor's entry in the header; ``start`` and ``end`` are offsets from the end of the
     header.
     """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    begin: int
+    start: int
     end: int
 
 
-def header(tensors: Named, note: str = "") -> bytes:
+def header(tensors: NamedTensors, note: str = "") -> bytes:
     """Return the bytes before the data, padded to a multiple of 8; tensors may be on the meta
     device.
     """
     table: dict[str, Any] = {_META: {_NOTE: note}} if note else {}
-    begin, known = 0, forms(tensors)
-    for name in _order(known):
-        tensor = known[name]
-        end = begin + tensor.numel() * tensor.element_size()
+    start, shapes = 0, meta_tensors(tensors)
+    for name in _order(shapes):
+        tensor = shapes[name]
+        end = start + tensor.numel() * tensor.element_size()
         table[name] = {
             "dtype": _CODES[tensor.dtype],
             "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
+            "data_offsets": [start, end],
         }
-        begin = end
+        start = end
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 
 
-def pieces(tensors: Named, note: str = "") -> Iterator[bytes | memoryview]:
+def pieces(tensors: NamedTensors, note: str = "") -> Iterator[bytes | memoryview]:
     """Yield a file's content, without copying contiguous tensors in memory; lazy tensors one at a
     time.
     """
     yield header(tensors, note)
-    for name in _order(forms(tensors)):
-        for part in slices(tensors[name].detach()):
-            yield memory(part)
+    for name in _order(meta_tensors(tensors)):
+        for chunk in slices(tensors[name].detach()):
+            yield memory(chunk)
 
 
 def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry], str]:
@@ -108,18 +108,19 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
         raise ValueError("its metadata are not strings")
     entries = sorted(
         ((name, _entry(name, claim)) for name, claim in table.items()),
-        key=lambda e: (e[1].begin, e[1].end),
+        key=lambda e: (e[1].start, e[1].end),
     )
-    at = 0
+    offset = 0
     for name, entry in entries:
-        if entry.begin != at:
+        if entry.start != offset:
             raise ValueError(
-                f"the bytes of {shown(name)} begin at {entry.begin}, those before it end at {at}"
+                f"the bytes of {quoted(name)} start at {entry.start}, those before it end at "
+                f"{offset}"
             )
-        at = entry.end
-    if at != size - 8 - length:
+        offset = entry.end
+    if offset != size - 8 - length:
         raise ValueError(
-            f"the header describes {at} bytes of tensors, the file has {size - 8 - length}"
+            f"the header describes {offset} bytes of tensors, the file has {size - 8 - length}"
         )
     return dict(entries), notes.get(_NOTE, "")
 
@@ -136,9 +137,9 @@ def fill(
         tensor = make(entry.shape, dtype=entry.dtype)
         raw = memory(tensor)
         if file.readinto(raw) != raw.nbytes:  # type: ignore[attr-defined]
-            raise ValueError(f"it ends within {shown(name)}")
+            raise ValueError(f"it ends within {quoted(name)}")
         if entry.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
-            raise ValueError(f"{shown(name)} has truth values other than 0 and 1")
+            raise ValueError(f"{quoted(name)} has truth values other than 0 and 1")
         let_go(tensor)
         tensors[name] = tensor
     return tensors
@@ -164,12 +165,12 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     return content.hexdigest()
 
 
-def shown(name: str) -> str:
+def quoted(name: str) -> str:
     """Return an external name, made safe for a message."""
     return ascii(name if len(name) <= 60 else name[:57] + "...")
 
 
-def _order(tensors: Named) -> list[str]:
+def _order(tensors: NamedTensors) -> list[str]:
     """Return the names by type width, widest first for alignment, then alphabetically."""
     return sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
 
@@ -179,19 +180,21 @@ def _entry(name: str, claim: Any) -> TensorEntry:
         case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end], **rest} if (
             not rest
         ):
-            if code not in DTYPES or not all(_whole([*shape, begin, end])):
+            if code not in DTYPES or not all(_are_counts([*shape, begin, end])):
                 raise ValueError(
-                    f"{shown(name)} has an unknown dtype, or a shape or offsets that are not "
+                    f"{quoted(name)} has an unknown dtype, or a shape or offsets that are not "
                     "whole numbers"
                 )
         case _:
-            raise ValueError(f"{shown(name)} is not described by dtype, shape and data_offsets")
+            raise ValueError(f"{quoted(name)} is not described by dtype, shape and data_offsets")
     if end - begin != prod(shape) * DTYPES[code].itemsize:
-        raise ValueError(f"{shown(name)} has {end - begin} bytes, which are not those of its shape")
+        raise ValueError(
+            f"{quoted(name)} has {end - begin} bytes, which are not those of its shape"
+        )
     return TensorEntry(DTYPES[code], tuple(shape), begin, end)
 
 
-def _whole(values: Sequence[Any]) -> Iterator[bool]:
+def _are_counts(values: Sequence[Any]) -> Iterator[bool]:
     return (type(value) is int and 0 <= value < 2**63 for value in values)
 
 

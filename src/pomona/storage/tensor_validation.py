@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pomona.core.errors import ProtocolError
 from pomona.storage.mapped_tensor import slices
-from pomona.storage.safetensors_stream import fill, header, layout, shown
+from pomona.storage.safetensors_stream import fill, header, layout, quoted
 
 
 class TensorForm(Protocol):
@@ -49,9 +49,9 @@ def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Ten
     file = BytesIO(data)
     try:
         entries, _ = layout(file, len(data), 2 * len(header(spec)) + 1024)
-        wrong = mismatch(entries, spec)
-        if wrong:
-            raise ValueError(wrong)
+        problem = mismatch(entries, spec)
+        if problem:
+            raise ValueError(problem)
         return fill(file, entries)
     except (ValueError, RecursionError) as fault:
         raise ProtocolError(
@@ -70,27 +70,27 @@ def not_plain(tensors: Mapping[str, object]) -> str | None:
     """Describe the first entry that is not a dense tensor with values."""
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor) or tensor.layout != torch.strided or tensor.is_meta:
-            return f"tensor {shown(str(name))} is not a plain tensor"
+            return f"tensor {quoted(str(name))} is not a plain tensor"
     return None
 
 
-def mismatch(forms: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str | None:
+def mismatch(entries: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str | None:
     """Describe the first difference in names, shapes or dtypes from the spec."""
-    for what, names in (
-        ("is missing", spec.keys() - forms.keys()),
-        ("is unknown", forms.keys() - spec.keys()),
+    for problem, names in (
+        ("is missing", spec.keys() - entries.keys()),
+        ("is unknown", entries.keys() - spec.keys()),
     ):
         if names:
+            agreed = ", ".join(sorted(spec)) or "none"
+            return f"tensor {quoted(min(names))} {problem}, expected {agreed}"
+    for name, expected in spec.items():
+        actual = entries[name]
+        if actual.dtype != expected.dtype:
+            return f"tensor {quoted(name)} has dtype {actual.dtype}, expected {expected.dtype}"
+        if tuple(actual.shape) != tuple(expected.shape):
             return (
-                f"tensor {shown(min(names))} {what}, expected {', '.join(sorted(spec)) or 'none'}"
-            )
-    for name, example in spec.items():
-        got, want = forms[name], example
-        if got.dtype != want.dtype:
-            return f"tensor {shown(name)} has dtype {got.dtype}, expected {want.dtype}"
-        if tuple(got.shape) != tuple(want.shape):
-            return (
-                f"tensor {shown(name)} has shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+                f"tensor {quoted(name)} has shape {tuple(actual.shape)}, expected "
+                f"{tuple(expected.shape)}"
             )
     return None
 
@@ -98,11 +98,11 @@ def mismatch(forms: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> str
 def non_finite(tensors: Mapping[str, Tensor]) -> str | None:
     """Describe the first tensor with NaN or infinite values, with their count."""
     for name, tensor in tensors.items():
-        parts = slices(tensor) if tensor.is_floating_point() else ()
-        bad = sum(int((~torch.isfinite(part)).sum()) for part in parts)
+        chunks = slices(tensor) if tensor.is_floating_point() else ()
+        bad = sum(int((~torch.isfinite(chunk)).sum()) for chunk in chunks)
         if bad:
             return (
-                f"tensor {shown(name)} has values that are not finite ({bad} of {tensor.numel()})"
+                f"tensor {quoted(name)} has values that are not finite ({bad} of {tensor.numel()})"
             )
     return None
 
@@ -114,7 +114,7 @@ def strangers(tensors: Mapping[str, Tensor], members: int) -> str | None:
             low, high = (int(v) for v in torch.aminmax(tensor))
             if low < 0 or high >= members:
                 return (
-                    f"tensor {shown(name)} names clients {low} to {high}, there are 0 to "
+                    f"tensor {quoted(name)} names clients {low} to {high}, there are 0 to "
                     f"{members - 1}"
                 )
     return None

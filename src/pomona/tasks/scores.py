@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, near
-from pomona.core.registry import own
+from pomona.core.errors import ConfigError, suggestion
+from pomona.core.registry import import_own_code
 from pomona.core.rng import stream
 from pomona.metrics.influence import FEW
 from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, wilson
@@ -97,11 +97,11 @@ def require(name: str, task: Task) -> Metric:
     Raises ConfigError if it is unknown, undefined for the task, or not importable.
     """
     if is_own(name):
-        own(name.removeprefix("-"))
+        import_own_code(name.removeprefix("-"))
         return metric_named(name)
     fitting = [m for m in METRICS if m in task.measures]
     if name not in METRICS:
-        raise ConfigError(f"metric = {name!r}: {near(name, METRICS)}")
+        raise ConfigError(f"metric = {name!r}: {suggestion(name, METRICS)}")
     if name not in fitting:
         raise ConfigError(
             f"metric = {name!r}, but the targets are {task.title}; choose one of "
@@ -136,7 +136,7 @@ def compute(name: str, outputs: Arrays, targets: Arrays, task: Task) -> float | 
 def _own_metric(name: str, predictions: Array, targets: NDArray[Any]) -> float | None:
     """Compute a user's own metric. Raises ConfigError if it is neither a finite number nor NaN."""
     try:
-        value = own(name.removeprefix("-"))(predictions, targets)
+        value = import_own_code(name.removeprefix("-"))(predictions, targets)
     except Exception as fault:
         raise ConfigError(f"metric = {name!r} failed: {type(fault).__name__}: {fault}") from fault
     try:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from pomona.core.state import flatten, joined
+from pomona.core.state import concatenated, flatten
 from pomona.core.training_settings import Adam, Optimizer
 from pomona.federation.exchange import ClientRequest, downlink_part, stack
 from pomona.methods.base import MethodSettings, Rows
@@ -242,7 +242,7 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **override
     received = downlink_part(
         run.clients.copies.received(ClientRequest(round_, run.roster, ids), downlink), [0, 1, 2]
     )
-    stacked = joined([run.state(i) for i in ids])
+    stacked = concatenated([run.state(i) for i in ids])
     training = LocalTraining(problem, ids, run.roster, round_)
     _, uplink, info = run.method.client.train(stacked, received, training, round_)
     run.round(round_)

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, size, stdout
 from pomona.cli.predict import ExportFormat, export_model
 from pomona.core.errors import ConfigError
-from pomona.core.files import own
+from pomona.core.files import safe_path
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import CURRENT_FOLDER, SiloKit
 from pomona_federation.cli.server import stop_process
@@ -180,5 +180,5 @@ def export(
             f"{model} is not there; it comes with the first round of the study (--study)"
         )
     importable(folder)
-    path = out_ or own(models, "exports", f"personal.{to}")
+    path = out_ or safe_path(models, "exports", f"personal.{to}")
     export_model(model, path, to, bool(silo.file.code), json)

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from pomona.core.errors import ProtocolError
-from pomona.core.fixed_point import Words
+from pomona.core.fixed_point import Integers
 
 _PURPOSE = b"pomona secure aggregation mask 2\0"
 _NONCE = bytes(16)  # a key is used for one stream
@@ -60,7 +60,9 @@ def require_keys(keys: Mapping[str, str]) -> None:
             )
 
 
-def masked(values: Words, secret: str, place: int, keys: Mapping[int, str], context: str) -> Words:
+def masked(
+    values: Integers, secret: str, place: int, keys: Mapping[int, str], context: str
+) -> Integers:
     """Return a silo's integers (d,) with its masks added.
 
     Args:

@@ -13,14 +13,14 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 from pydantic import FailFast, Field, StringConstraints, ValidationError
 
 from pomona.core.bounds import (
-    PLACES,
+    MAX_CLIENTS,
+    ClientId,
     Count,
     Hex,
     Label,
     Line,
     Measured,
     Number,
-    Place,
     Seconds,
     Sha256,
     first,
@@ -93,9 +93,9 @@ class DownlinkEntry(Settings):
     """
 
     form: EntryForm
-    index: Annotated[tuple[Place, ...], Field(max_length=PLACES), FailFast()]
-    rows: dict[Place, Sha256] = Field(max_length=PLACES)
-    origins: dict[Place, RowOrigin] = Field({}, max_length=PLACES)
+    index: Annotated[tuple[ClientId, ...], Field(max_length=MAX_CLIENTS), FailFast()]
+    rows: dict[ClientId, Sha256] = Field(max_length=MAX_CLIENTS)
+    origins: dict[ClientId, RowOrigin] = Field({}, max_length=MAX_CLIENTS)
 
 
 class Newcomer(Settings):
@@ -103,7 +103,7 @@ class Newcomer(Settings):
     both.
     """
 
-    place: Place
+    place: ClientId
     silo: SiloName
     key: PublicKey
     certificate: Certificate
@@ -147,17 +147,17 @@ class Task(Body):
     agreement: Sha256
     run: Token
     number: Number = Field(ge=1)
-    place: Place
+    place: ClientId
     trains: bool
     watched: tuple[Literal["received", "trained"], ...] = Field(max_length=2)
-    sizes: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()]
+    sizes: Annotated[tuple[Count, ...], Field(max_length=MAX_CLIENTS), FailFast()]
     settled: Number
-    joined: Annotated[tuple[Count, ...], Field(max_length=PLACES), FailFast()] = ()
+    joined: Annotated[tuple[Count, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
     start: Sha256 | None = None
     again: bool = False
     downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
-    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=PLACES), FailFast()] = ()
-    renewals: Annotated[tuple[Renewal, ...], Field(max_length=PLACES), FailFast()] = ()
+    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
+    renewals: Annotated[tuple[Renewal, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
 
     @property
     def question(self) -> str:
@@ -199,7 +199,7 @@ class SumRequest(Body):
     kind = "sum-request"
     longest = 32 * 2**20
     task: Task
-    keys: Annotated[dict[Place, MaskKey], Field(min_length=2, max_length=PLACES)]
+    keys: Annotated[dict[ClientId, MaskKey], Field(min_length=2, max_length=MAX_CLIENTS)]
 
     @property
     def agreement(self) -> str:
@@ -285,7 +285,7 @@ class Hello(Body):
     agreement: Sha256
     run: Token
     nonce: Token
-    newcomers: dict[SiloName, Place] = Field({}, max_length=PLACES)
+    newcomers: dict[SiloName, ClientId] = Field({}, max_length=MAX_CLIENTS)
 
 
 class HelloReply(Body):
@@ -345,7 +345,7 @@ class SurveyQuestion(Body):
     agreement: Sha256
     run: Token
     figures: FiguresQuestion | None = None
-    members: int = Field(1, ge=1, le=PLACES)
+    members: int = Field(1, ge=1, le=MAX_CLIENTS)
 
     @property
     def digest(self) -> str:

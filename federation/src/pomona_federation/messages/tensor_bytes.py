@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pomona.core.errors import ProtocolError
 from pomona.methods.base import Downlink, Rows
-from pomona.storage.mapped_tensor import beside, let_go
+from pomona.storage.mapped_tensor import let_go, next_to
 from pomona.storage.safetensors_stream import DTYPES, memory, pieces
 from pomona.storage.tensor_validation import decode, largest
 from pomona_federation.messages.message_bodies import DownlinkEntry, EntryForm
@@ -126,7 +126,7 @@ class PackedRows:
 
     def add(self, row: Tensor) -> str:
         """Pack one more row and return its hash."""
-        travels = beside(self._encoding.narrow(row), row)
+        travels = next_to(self._encoding.narrow(row), row)
         data = memory(travels)
         digest = sha256(data)
         let_go(travels)

@@ -14,7 +14,7 @@ from pathlib import Path
 import tomli_w
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import LONG, content
+from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.files import WEIGHTS as MOST_WEIGHTS
 from pomona.core.toml import named_file, read_file, validated
 from pomona_federation import certificates, flower_internals, keys
@@ -254,7 +254,9 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     brought = own is not None and own.private is None
     wheels = server / "wheels"
     fetched = {
-        p.name: content(p, LONG) for p in wheels.iterdir() if p.name in (*own_wheels(), SUMS, LOCK)
+        p.name: content(p, MAX_LOG_BYTES)
+        for p in wheels.iterdir()
+        if p.name in (*own_wheels(), SUMS, LOCK)
     }
     files = kit_files.silo(
         federation, name, digest, fetched, own_key=brought, digits=federation.compared(server)

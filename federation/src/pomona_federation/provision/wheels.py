@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import LONG, content, sha256
+from pomona.core.files import MAX_LOG_BYTES, content, sha256
 
 SUMS, LOCK = "SHA256SUMS", "requirements.lock"
 Libraries = Literal["cpu", "cuda"]
@@ -73,7 +73,7 @@ def of_folder(folder: Path) -> Mapping[str, bytes]:
             )
     lock = folder / LOCK
     try:
-        found = {name: content(folder / name, LONG) for name in names}
+        found = {name: content(folder / name, MAX_LOG_BYTES) for name in names}
         found |= {LOCK: content(lock)} if lock.exists() else {}
         sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in names)
     except OSError as fault:

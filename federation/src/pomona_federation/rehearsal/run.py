@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import load_file
 
 from pomona.core.errors import PomonaError, QuorumError
-from pomona.core.files import LONG, content, opened
+from pomona.core.files import MAX_LOG_BYTES, content, opened
 from pomona.core.registry import own_code_folders
 from pomona.core.toml import read_file
 from pomona.record.result import Result
@@ -183,7 +183,10 @@ class LocalFederation:
         log = self.folder / f"{name}.log"
         last = "".join(
             f" ({line})"
-            for line in content(log, LONG).decode(errors="replace").strip().splitlines()[-1:]
+            for line in content(log, MAX_LOG_BYTES)
+            .decode(errors="replace")
+            .strip()
+            .splitlines()[-1:]
         )
         return QuorumError(f"{reason}{last}; see {log}")
 

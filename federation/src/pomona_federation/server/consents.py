@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from pomona.core.bounds import PLACES, Count, Finite, Hex
+from pomona.core.bounds import MAX_CLIENTS, Count, Finite, Hex
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
@@ -37,7 +37,7 @@ class SignedDecision(Settings):
 class ConsentsFile(Settings):
     """All decisions on a study, by silo."""
 
-    silos: dict[SiloName, SignedDecision] = Field({}, max_length=PLACES)
+    silos: dict[SiloName, SignedDecision] = Field({}, max_length=MAX_CLIENTS)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.settings import Settings
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.client_statistics import summarize
 from pomona.metrics.metric import Metric, metric_named
 from pomona.record.result import Result
@@ -158,7 +158,9 @@ def _matrix(matrix: EvaluationResult, split: str) -> Table:
         for model in matrix.models
     ]
     counts = {c.silo: c.samples for c in matrix.cells if c.split == split}
-    rows.append(["samples", *(str(counts.get(silo, NOTHING)) for silo in matrix.silos), NOTHING])
+    rows.append(
+        ["samples", *(str(counts.get(silo, PLACEHOLDER)) for silo in matrix.silos), PLACEHOLDER]
+    )
     diagonal = frozenset(
         (i, 1 + matrix.silos.index(m)) for i, m in enumerate(matrix.models) if m in matrix.silos
     )
@@ -176,14 +178,14 @@ def _matrix(matrix: EvaluationResult, split: str) -> Table:
 
 def _text(cell: ScoreCell | None, metric: Metric) -> str:
     if cell is None or cell.value is None:
-        return NOTHING
+        return PLACEHOLDER
     return f"{metric.number(cell.value)}{_brackets(cell.interval, metric)}"
 
 
 def _mean_at_others(matrix: EvaluationResult, model: str, split: str) -> str:
     cells = [c for c in matrix.cells if (c.model, c.split) == (model, split) and c.silo != model]
     if not any(c.value is not None for c in cells):
-        return NOTHING
+        return PLACEHOLDER
     statistics = summarize(
         [c.value for c in cells], [c.samples for c in cells], metric=metric_named(matrix.metric)
     )

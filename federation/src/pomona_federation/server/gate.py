@@ -22,7 +22,7 @@ from typing import Any
 
 from pomona.core.bounds import parse
 from pomona.core.errors import StorageError
-from pomona.core.files import LONG, content, publish
+from pomona.core.files import MAX_LOG_BYTES, content, publish
 from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 
 TABLES = {4: Path("/proc/net/tcp"), 6: Path("/proc/net/tcp6")}
@@ -64,7 +64,7 @@ def _owners(client: tuple[Address, int], server: tuple[Address, int]) -> Iterato
         addresses = [_table_address(end, version) for end in (client, server)]
         if None in addresses or not table.exists():
             continue
-        text, pair = content(table, LONG), " ".join(map(str, addresses)).encode()
+        text, pair = content(table, MAX_LOG_BYTES), " ".join(map(str, addresses)).encode()
         position = text.find(pair)
         # A socket closed by its process has no inode, and is listed as root's.
         if position >= 0 and (fields := text[position:].split(maxsplit=INODE + 1))[INODE] != b"0":

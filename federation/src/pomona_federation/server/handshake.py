@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from pomona.core.bounds import PLACES, Place
+from pomona.core.bounds import MAX_CLIENTS, ClientId
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.settings import Settings
 from pomona_federation.agreement import StudyAgreement
@@ -41,7 +41,7 @@ NodeId = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}$")]
 class KnownNodes(Settings):
     """The nodes of silos by place, in ``nodes.json``: Flower gives a key the same node again."""
 
-    nodes: dict[Place, NodeId] = Field({}, max_length=PLACES)
+    nodes: dict[ClientId, NodeId] = Field({}, max_length=MAX_CLIENTS)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Handshake:
     turned_away: dict[str, UnusedUplink] = field(default_factory=dict)
     _retry_at: dict[int, float] = field(default_factory=dict)  # node -> when it may be asked again
     _open: dict[str, OpenHello] = field(default_factory=dict)  # by ticket
-    _previous: Mapping[Place, int] = field(init=False)
+    _previous: Mapping[ClientId, int] = field(init=False)
 
     def __post_init__(self) -> None:
         """Load the silos' nodes from before a restart."""

@@ -11,7 +11,7 @@ import tomli_w
 from pomona.core.errors import CheckpointError, LockedError, StorageError
 from pomona.core.files import probe
 from pomona.storage.lock import locked
-from pomona.storage.run_status import Status, ended, last_round, read_status
+from pomona.storage.run_status import Status, last_round, read_status, status_after
 from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
@@ -124,7 +124,7 @@ def _served(
         try:
             status = supervisor.run(policy)
         except BaseException as fault:
-            code = ended(fault, 0).code
+            code = status_after(fault, 0).code
             audit.write("stopped", code=code, round=last_round(state))
             raise
         audit.write("stopped", code=status.code, round=status.round)

@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.bounds import PLACES, Number, Place
+from pomona.core.bounds import MAX_CLIENTS, ClientId, Number
 from pomona.core.errors import listed
-from pomona.core.fixed_point import Words, word
+from pomona.core.fixed_point import Integers, integer_dtype
 from pomona.core.settings import Settings
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
@@ -38,7 +38,7 @@ class SettledSum(Settings):
 
     run: Token
     number: Number
-    places: tuple[Place, ...] = Field(max_length=PLACES)
+    places: tuple[ClientId, ...] = Field(max_length=MAX_CLIENTS)
 
 
 @dataclass
@@ -129,7 +129,7 @@ class MaskedSums:
         self.unused[silo] = UnusedUplink(silo=silo, round=number, reason=reason, detail=detail)
 
     def _mean(
-        self, total: Words, client: int, request: ClientRequest, downlink: Downlink
+        self, total: Integers, client: int, request: ClientRequest, downlink: Downlink
     ) -> dict[str, Tensor]:
         """The mean uplink from the sum of a round, by what one of its silos received."""
         received = receiver_tensors(downlink, request.ids.index(client))
@@ -164,13 +164,13 @@ class MaskedSums:
 
     def _collect_parts(
         self, clients: Sequence[int], tasks: Mapping[int, OutgoingTask], request: ClientRequest
-    ) -> tuple[Mapping[int, OutgoingRequest], Words | None]:
+    ) -> tuple[Mapping[int, OutgoingRequest], Integers | None]:
         """Ask for all parts; returns the requests, and the sum modulo 2^b: None if one is
         missing.
         """
         keys = {i: mask for i in clients if (mask := tasks[i].mask)}
         number, numbers = request.round.number, sum(t.numel() for t in request.expects.values())
-        total, added = np.zeros(numbers, word(self.terms)), set[int]()
+        total, added = np.zeros(numbers, integer_dtype(self.terms)), set[int]()
         requests = {
             i: OutgoingRequest(tasks[i].silo, SumRequest(task=tasks[i].body, keys=keys))
             for i in clients
@@ -200,7 +200,7 @@ class MaskedSums:
 
     def _verified_part(
         self, client: int, request: OutgoingRequest, message: Message, numbers: int
-    ) -> Words:
+    ) -> Integers:
         """A verified part. Raises UnusableError, also for a refusal."""
         answer = self.reader.verified(client, request, message)
         if isinstance(answer, Refusal):
@@ -208,12 +208,12 @@ class MaskedSums:
         uplink, request.bytes_up = bytes(message.enclosed.get("uplink", b"")), message.size
         if sha256(uplink) != answer.uplink:
             raise UnusableError(Reason.SIGNATURE, "the part is not the one that was signed")
-        if len(uplink) != numbers * word(self.terms).itemsize:
+        if len(uplink) != numbers * integer_dtype(self.terms).itemsize:
             text = f"a part of {len(uplink)} bytes, of {numbers} numbers"
             raise UnusableError(Reason.SUM_PART, text)
         fields = {"uplink": answer.uplink, "bytes": message.size}
         self.exchange.audit.write("received", silo=answer.silo, round=answer.number, **fields)
-        masked: Words = np.frombuffer(uplink, word(self.terms))
+        masked: Integers = np.frombuffer(uplink, integer_dtype(self.terms))
         return masked
 
 

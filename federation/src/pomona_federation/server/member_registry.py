@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from pomona.core.bounds import PLACES, Count, Number, plain
-from pomona.core.errors import ConfigError, StorageError, near
+from pomona.core.bounds import MAX_CLIENTS, Count, Number, plain
+from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.files import text
 from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
@@ -65,7 +65,7 @@ class RegistryFile(Settings):
     """Content of the file: the entries, and the last round whose roster is settled."""
 
     settled: Number
-    silos: tuple[RegisteredMember, ...] = Field(max_length=PLACES)
+    silos: tuple[RegisteredMember, ...] = Field(max_length=MAX_CLIENTS)
 
 
 class MemberRegistry:
@@ -113,7 +113,7 @@ class MemberRegistry:
         """A silo's client id: its place. Raises ConfigError for an unknown name."""
         names = [e.name for e in self.entries]
         if name not in names:
-            raise ConfigError(f"no silo {name!r}; {near(name, names)}")
+            raise ConfigError(f"no silo {name!r}; {suggestion(name, names)}")
         return names.index(name)
 
     def add(self, name: str, key: str, certificate: str) -> int:

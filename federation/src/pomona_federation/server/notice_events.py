@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from pomona.core.bounds import PLACES, Count, Line, plain
+from pomona.core.bounds import MAX_CLIENTS, Count, Line, plain
 from pomona.core.errors import ConfigError, DivergedError, QuorumError, StorageError
 from pomona.core.settings import Settings
 from pomona_federation import certificates
@@ -50,7 +50,7 @@ class Progress(Settings):
     study: Line = KIT
     reported_begin: Line = ""
     last_code: int = 0
-    absent: dict[Line, Count] = Field({}, max_length=PLACES)
+    absent: dict[Line, Count] = Field({}, max_length=MAX_CLIENTS)
     reported: dict[Line, Line] = Field({}, max_length=10)
 
 

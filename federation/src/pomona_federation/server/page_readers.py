@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import Field
 
 from pomona.core.bounds import Name, Sha256
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, suggestion
 from pomona.core.files import writing
 from pomona.core.settings import Settings
 from pomona.core.toml import validated
@@ -86,7 +86,7 @@ def _change(kit: Path, name: str, token: str | None) -> None:
         with waiting_lock(state / ".page.lock"):
             tokens = dict(readers(kit).tokens)
             if token is None and name not in tokens:
-                raise ConfigError(f"no reader {name!r}; {near(name, tokens)}")
+                raise ConfigError(f"no reader {name!r}; {suggestion(name, tokens)}")
             tokens.pop(name, None)
             new = tokens if token is None else {**tokens, name: token}
             changed = validated(Readers, {"tokens": new})

@@ -16,7 +16,7 @@ from typing import Literal
 from pydantic import Field
 
 from pomona.core.bounds import Count, Finite, Sha256
-from pomona.core.errors import ConfigError, StorageError, near
+from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.files import blocks, opened, publish, writing
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file
@@ -168,7 +168,7 @@ class StudyQueue:
                     "this federation's kit came with no study; name one of `pomona server study "
                     "list`"
                 )
-            raise ConfigError(f"no study {name!r}; {near(name, sorted(studies))}")
+            raise ConfigError(f"no study {name!r}; {suggestion(name, sorted(studies))}")
         return studies[name]
 
     def state(self, study: QueuedStudy) -> State:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from pomona.core.errors import PomonaError, ProtocolError, StorageError
-from pomona.storage.run_status import Status, ended, last_round, read_status, write_status
+from pomona.storage.run_status import Status, last_round, read_status, status_after, write_status
 from pomona_federation.audit_log import Audit
 from pomona_federation.server.registry_admin import registry_mtime
 from pomona_federation.server.study_queue import DRAINED, STOPPED, QueuedStudy, StudyQueue, draining
@@ -264,7 +264,7 @@ class ServerPolicy:
             with suppress(StorageError):
                 status = read_status(self.state)
                 if not (status and status.state == "finished"):  # it may have just finished
-                    write_status(self.state, ended(fault, last_round(self.state)))
+                    write_status(self.state, status_after(fault, last_round(self.state)))
 
     def _attempt(self, supervisor: Supervisor, study: QueuedStudy) -> Action:
         """Submit a study's run, and watch it until an action is needed."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from pomona.core.bounds import PLACES, Line
+from pomona.core.bounds import MAX_CLIENTS, Line
 from pomona.core.errors import ProtocolError, QuorumError
 from pomona.core.settings import Settings
 from pomona.storage.run_status import Status, write_status
@@ -112,10 +112,10 @@ class Inquiry:
 class FirstStep(Settings):
     """The silos' columns and how to read them, settled once, also across server restarts."""
 
-    silos: dict[SiloName, ColumnsReply] = Field(max_length=PLACES)
+    silos: dict[SiloName, ColumnsReply] = Field(max_length=MAX_CLIENTS)
     question: FiguresQuestion
     notes: tuple[Line, ...] = ()
-    absent: dict[SiloName, UnusedUplink] = Field({}, max_length=PLACES)
+    absent: dict[SiloName, UnusedUplink] = Field({}, max_length=MAX_CLIENTS)
 
 
 def conduct(

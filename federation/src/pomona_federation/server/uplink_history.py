@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from pomona.core.errors import ConfigError, near
+from pomona.core.errors import ConfigError, suggestion
 from pomona_federation.audit_log import whole
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.study import KIT
@@ -21,7 +21,7 @@ def uplinks(kit: Path, silo: str) -> Row:
     """
     names = [entry.name for entry in entries(kit)]
     if silo not in names:
-        raise ConfigError(f"no silo {silo!r}; {near(silo, names)}")
+        raise ConfigError(f"no silo {silo!r}; {suggestion(silo, names)}")
     rounds: dict[Key, bool] = {}
     unused: dict[Key, Row] = {}
     study, trial = KIT, None

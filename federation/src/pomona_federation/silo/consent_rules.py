@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from pomona.core.bounds import PLACES, ROUNDS, Finite, NameOrNone, Sha256
+from pomona.core.bounds import MAX_CLIENTS, ROUNDS, Finite, NameOrNone, Sha256
 from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import sha256
 from pomona.core.settings import Settings
@@ -27,7 +27,7 @@ class ConsentTerms(Settings):
     members: int = Field(
         1,
         ge=1,
-        le=PLACES,
+        le=MAX_CLIENTS,
         description="smallest number of silos with samples, with this one, by the server's count",
     )
     accept_epsilon_total: float | None = Field(None, gt=0, description="as in silo.toml")
@@ -123,7 +123,7 @@ class ConsentPolicy(ConsentTerms):
     least_in_a_sum: int | None = Field(
         None,
         ge=2,
-        le=PLACES,
+        le=MAX_CLIENTS,
         description="fewest silos over which secure aggregation sums, for studies that send this "
         "silo's models; a study without it does not fit",
     )

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import Count, Label, Line, Number, Sha256, plain
 from pomona.core.errors import StorageError, worded
-from pomona.core.files import LONG, content
+from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.settings import Settings
 from pomona.metrics.metric import Score
 from pomona_federation.json_store import read_json, write_json
@@ -79,7 +79,7 @@ def read(state: Path) -> tuple[list[HistoryEntry], int]:
     """All visits, oldest first, and the number of skipped incomplete lines. Raises StorageError."""
     path = state / FILE
     try:
-        lines = [line for line in content(path, LONG).split(b"\n") if line.strip()]
+        lines = [line for line in content(path, MAX_LOG_BYTES).split(b"\n") if line.strip()]
     except FileNotFoundError:
         return [], 0
     except OSError as fault:

@@ -8,7 +8,7 @@ it with its first message, and ``state/member.json`` of the kit keeps it.
 
 from pathlib import Path
 
-from pomona.core.bounds import Place
+from pomona.core.bounds import ClientId
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona_federation.agreement import Federation
@@ -20,7 +20,7 @@ FILE = Path("state", "member.json")
 class AdmittedMember(Settings):
     """The place that the server has named to a silo that is no founder."""
 
-    member: Place
+    member: ClientId
 
 
 def founder_id(federation: Federation, silo: str) -> int | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from pomona.core.errors import ProtocolError, StorageError
-from pomona.core.files import LONG, content, publish
+from pomona.core.files import MAX_LOG_BYTES, content, publish
 from pomona.storage.lock import locked
 from pomona_federation import keys
 from pomona_federation.agreement import Federation
@@ -237,7 +237,7 @@ REFUSED = {REASONS["[code: 2004]"], REASONS[node.REFUSED]}  # the server can exp
 def exit_reason(code: int | None, log: Path) -> str:
     """Return why a node ended, from the end of its log, in a line without paths."""
     with suppress(OSError):
-        text = content(log, LONG)[-TAIL:].decode(errors="replace")
+        text = content(log, MAX_LOG_BYTES)[-TAIL:].decode(errors="replace")
         text = text.rpartition(node.BEGIN)[2]  # of this life, not of the one before
         for sign, reason in REASONS.items():
             if sign in text:

@@ -91,11 +91,11 @@ def scrubbed(fault: BaseException) -> str:
         isinstance(one, OSError) and one.errno in {ENOSPC, EDQUOT}
         for one in (fault, fault.__cause__)
     ):
-        return f"{StorageError.kind}: its disk is full"
+        return f"{StorageError.label}: its disk is full"
     if not isinstance(fault, PomonaError) or isinstance(fault, QUOTING):
-        what = fault.kind if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
+        what = fault.label if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
         return f"{what}; the silo's log has the rest"
-    return f"{fault.kind}: {without_paths(str(fault))}"
+    return f"{fault.label}: {without_paths(str(fault))}"
 
 
 def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int) -> dict[str, Any]:

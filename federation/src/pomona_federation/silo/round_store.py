@@ -138,7 +138,7 @@ class RoundStore:
             "secret": secret,
         }
         spare = {base, self._before(base)}
-        checkpoint.save(self.folder, task.number, stored, meta, keep=KEPT, spare=spare)
+        checkpoint.save(self.folder, task.number, stored, meta, keep_rounds=KEPT, spare=spare)
 
     def keep_evaluation(self, task: Task, answer: Answer) -> None:
         """Keep the answer to an evaluation, replacing the previous one. Raises OSError."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from pomona.core.bounds import PLACES, Count, Number, Place, Sha256
+from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Number, Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona_federation import certificates, keys
@@ -34,7 +34,7 @@ from pomona_federation.silo.silo_in_study import Silo
 class NewestKeys(Settings):
     """The serial number of the newest key seen for each silo whose key was renewed."""
 
-    serials: dict[SiloName, Count] = Field({}, max_length=PLACES)
+    serials: dict[SiloName, Count] = Field({}, max_length=MAX_CLIENTS)
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,10 @@ class PeerHistory(Settings):
     """
 
     run: Token | None = None
-    rounds: dict[SiloName, Number] = Field({}, max_length=PLACES)
-    places: dict[Place, SiloName] = Field({}, max_length=PLACES)
-    unsigned: dict[SiloName, Sha256] = Field({}, max_length=PLACES)
-    shown: dict[SiloName, tuple[Number, ...]] = Field({}, max_length=PLACES)
+    rounds: dict[SiloName, Number] = Field({}, max_length=MAX_CLIENTS)
+    places: dict[ClientId, SiloName] = Field({}, max_length=MAX_CLIENTS)
+    unsigned: dict[SiloName, Sha256] = Field({}, max_length=MAX_CLIENTS)
+    shown: dict[SiloName, tuple[Number, ...]] = Field({}, max_length=MAX_CLIENTS)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pomona.core.bounds import NameOrNone
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
-from pomona.core.toml import named, named_file, read_file, validated
+from pomona.core.toml import expand_names, named_file, read_file, validated
 from pomona.data.section import CHOICES, Data
 from pomona.data.settings import FilesByClient
 from pomona_federation.address import Address
@@ -207,7 +207,7 @@ class SiloFile(Settings):
 
         Raises ConfigError naming the file and every bad key or value.
         """
-        tree = named(read_file(path))
+        tree = expand_names(read_file(path))
         with named_file(path):
             return validated(cls, _anchored(tree, path.parent), CHOICES)
 

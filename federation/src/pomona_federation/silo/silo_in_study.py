@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from pomona.core.bounds import Label, Place, Sha256
+from pomona.core.bounds import ClientId, Label, Sha256
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError
 from pomona.core.settings import Settings
 from pomona.federation.noise_in_sums import against
@@ -42,7 +42,7 @@ class PinnedAgreement(Settings):
 
     agreement: Sha256
     run: Token | None = None
-    place: Place | None = None
+    place: ClientId | None = None
     forms: dict[Label, EntryForm] | None = Field(None, max_length=20)
     begun: Versions | None = None
     rows: Sha256 | None = None

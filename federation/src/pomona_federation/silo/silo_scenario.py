@@ -14,7 +14,7 @@ import torch
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, worded
 from pomona.core.round import Roster
-from pomona.core.toml import named
+from pomona.core.toml import expand_names
 from pomona.federation.batchnorm_statistics import with_statistics
 from pomona.federation.round_plan import round_of
 from pomona.methods.base import Downlink, MethodSettings, Server
@@ -61,7 +61,7 @@ def _config(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | Non
     }
     own["metric"], own["engine"] = agreed.config.metric, agreed.config.engine
     own["device"] = require_device(silo.device)
-    resolved = resolve(named(agreed.run_study.run), own)
+    resolved = resolve(expand_names(agreed.run_study.run), own)
     return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
 
 

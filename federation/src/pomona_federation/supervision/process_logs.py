@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
-from pomona.core.files import LONG, content, opened
+from pomona.core.files import MAX_LOG_BYTES, content, opened
 
 
 @dataclass(frozen=True, order=True)
@@ -57,7 +57,7 @@ class LogReader:
         before = [
             line
             for path in sorted(self.folder.glob("*.log.1"))
-            for line in _lines(path.name.removesuffix(".log.1"), content(path, LONG))
+            for line in _lines(path.name.removesuffix(".log.1"), content(path, MAX_LOG_BYTES))
         ]
         lines = sorted([*before, *self.new()], key=lambda line: line.time)
         return lines[max(0, len(lines) - count) :]

@@ -17,7 +17,7 @@ import psutil
 
 from pomona.core.errors import StorageError
 from pomona.core.files import opened
-from pomona.storage.lock import LOCK, Holder, said
+from pomona.storage.lock import LOCK, Holder, read_holder
 
 # Nothing is sent to Flower's makers, nothing is installed while a federation runs, and a request's
 # headers cannot replace the address that it comes from.
@@ -171,7 +171,7 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
                     fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 except BlockingIOError:
                     with suppress(ValueError):
-                        return said(file.fileno())
+                        return read_holder(file.fileno())
                 else:
                     return None
                 if time.monotonic() > until:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from pomona.core.bounds import PLACES, Line
+from pomona.core.bounds import MAX_CLIENTS, Line
 from pomona.core.settings import Settings
 from pomona.data.targets import in_order
 from pomona_federation.survey.replies import (
@@ -185,8 +185,8 @@ class SurveyResult(Settings):
 
     survey: SurveySettings
     question: FiguresQuestion
-    silos: dict[SafeName, SiloDisclosure] = Field(min_length=1, max_length=PLACES)
-    absent: dict[SafeName, Line] = Field({}, max_length=PLACES)
+    silos: dict[SafeName, SiloDisclosure] = Field(min_length=1, max_length=MAX_CLIENTS)
+    absent: dict[SafeName, Line] = Field({}, max_length=MAX_CLIENTS)
     notes: tuple[Line, ...] = Field((), max_length=10**4)
 
     @property

@@ -7,7 +7,7 @@ from math import isnan
 
 import numpy as np
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.partition.divergence import effective_classes, emd
 from pomona_federation.survey.replies import Names, Numbers
 from pomona_federation.survey.result import (
@@ -52,7 +52,7 @@ def silos(result: SurveyResult) -> Table:
         ]
         for name, disclosure in result.silos.items()
     ]
-    rows += [[name, NOTHING, f"absent: {reason}"] for name, reason in result.absent.items()]
+    rows += [[name, PLACEHOLDER, f"absent: {reason}"] for name, reason in result.absent.items()]
     rows += [[ALL_SILOS, _count(result.rows), f"{len(result.silos)} silos"]]
     return Table("silos", "Silos", (), ["silo", "training rows", "answer"], rows, (0, 2))
 
@@ -88,7 +88,7 @@ def classes(result: SurveyResult) -> Table | None:
             ALL_SILOS,
             *sums,
             f"{effective_classes(counts.sum(axis=0, keepdims=True))[0]:.2f}",
-            NOTHING,
+            PLACEHOLDER,
         ]
     )
     notes = (
@@ -105,7 +105,7 @@ def classes(result: SurveyResult) -> Table | None:
 
 def _skew(effective: float, distance: float) -> list[str]:
     """The cells of a silo's label skew, NOTHING if it disclosed no class."""
-    return [NOTHING if isnan(value) else f"{value:.2f}" for value in (effective, distance)]
+    return [PLACEHOLDER if isnan(value) else f"{value:.2f}" for value in (effective, distance)]
 
 
 def targets(result: SurveyResult) -> Table | None:
@@ -155,7 +155,7 @@ def _figures(columns: Sequence[Numbers], result: SurveyResult) -> list[str]:
     overall = pooled(columns)
     stats = moments(overall)
     if not stats:
-        return ["0", _count(overall.rest), *[NOTHING] * 7]
+        return ["0", _count(overall.rest), *[PLACEHOLDER] * 7]
     quantiles = [
         quantile(columns, share, result.survey.least) for share in (0.05, 0.25, 0.5, 0.75, 0.95)
     ]
@@ -165,9 +165,9 @@ def _figures(columns: Sequence[Numbers], result: SurveyResult) -> list[str]:
 
 def _quantile(estimate: Quantile | None) -> str:
     if not estimate:
-        return NOTHING
+        return PLACEHOLDER
     low, high = (
-        NOTHING if bound is None else _number(bound) for bound in (estimate.low, estimate.high)
+        PLACEHOLDER if bound is None else _number(bound) for bound in (estimate.low, estimate.high)
     )
     return f"{_number(estimate.value)} ({low} to {high})"
 
@@ -178,7 +178,7 @@ def means(result: SurveyResult) -> Table | None:
     def cell(column: str, silo: str) -> str:
         numbers = result.numbers(column).get(silo)
         stats = moments(numbers) if numbers else None
-        return f"{_number(stats.mean)} ± {_number(stats.deviation)}" if stats else NOTHING
+        return f"{_number(stats.mean)} ± {_number(stats.deviation)}" if stats else PLACEHOLDER
 
     numeric = [spec.name for spec in result.columns if spec.kind != "category"]
     return _by_silo("means", "Mean and deviation by silo", numeric, cell, result)
@@ -189,7 +189,7 @@ def missing(result: SurveyResult) -> Table | None:
 
     def cell(column: str, silo: str) -> str:
         disclosed = (result.numbers(column) | result.names(column)).get(silo)
-        return NOTHING if disclosed is None else f"{disclosed.rest / disclosed.rows:.0%}"
+        return PLACEHOLDER if disclosed is None else f"{disclosed.rest / disclosed.rows:.0%}"
 
     notes = (
         f"Share of rows without a value, or with a category in fewer than {result.survey.least} "
@@ -222,7 +222,7 @@ def categories(result: SurveyResult) -> Table | None:
             *(
                 _cell(names.by_name.get(name), result)
                 if (names := categorical[column].get(s))
-                else NOTHING
+                else PLACEHOLDER
                 for s in result.silos
             ),
             _count(n),
@@ -248,7 +248,7 @@ def distances(result: SurveyResult) -> Table | None:
             shift = (
                 name_distance(names[silo], pooled_names(names.values())) if silo in names else None
             )
-        return NOTHING if shift is None else f"{shift:.2f}"
+        return PLACEHOLDER if shift is None else f"{shift:.2f}"
 
     notes = (
         "0: as in all silos together; 1: nothing in common. Numbers: the largest difference of the "

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError, listed, near, refuse
+from pomona.core.errors import DataError, listed, refuse, suggestion
 from pomona.core.files import opened
 from pomona.data.formats.columns import Columns, text_array, workbook
 from pomona.data.formats.workbook_marks import read_marks
@@ -116,7 +116,9 @@ def _sheet_called(path: Path, names: Sequence[str], sheet_name: str) -> str:
     for name in names:
         if normalize("NFC", name) == normalize("NFC", sheet_name):
             return name
-    raise DataError(f"{path} has no sheet {sheet_name!r} (data.sheet); {near(sheet_name, names)}")
+    raise DataError(
+        f"{path} has no sheet {sheet_name!r} (data.sheet); {suggestion(sheet_name, names)}"
+    )
 
 
 def _only_sheet(path: Path, names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ from unicodedata import normalize
 import numpy as np
 
 from pomona.core import files
-from pomona.core.errors import ConfigError, DataError, listed, near
+from pomona.core.errors import ConfigError, DataError, listed, suggestion
 from pomona.data.array_file import file, reading
 from pomona.data.axes import Pictures, PublicImages
 from pomona.data.catalogue import locate, own_path
@@ -83,7 +83,7 @@ def _tiny(root: Path, name: str, settings: Pictures | PublicImages) -> Dataset:
     rows, problems = _rows(root / "train", (), ("class",))
     notes = root / "val" / "val_annotations.txt"
     with reading(notes):
-        lines = files.text(file(notes), files.LONG).splitlines()
+        lines = files.text(file(notes), files.MAX_LOG_BYTES).splitlines()
     cells = [text.split("\t") for text in lines if text]
     for number, line in enumerate(cells, start=1):
         if len(line) < 2 or line[1] not in rows.classes:
@@ -168,7 +168,7 @@ def _unknown_classes(
     names = {normalize("NFC", name) for name in classes}
     unknown = {n: i.path.parent for n, i in zip(labels, images, strict=True) if n not in names}
     return [
-        f"{folder}: no such class among the training images; {near(name, classes)}"
+        f"{folder}: no such class among the training images; {suggestion(name, classes)}"
         for name, folder in unknown.items()
     ]
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pomona.core import files
 from pomona.core.bounds import SPLITS, parse, plain
-from pomona.core.errors import ConfigError, DataError, near, refuse
+from pomona.core.errors import ConfigError, DataError, refuse, suggestion
 from pomona.data import cell_values, targets
 from pomona.data.array_file import file
 from pomona.data.axes import ImageList, Pictures
@@ -96,9 +96,9 @@ def decathlon(path: Path, settings: Pictures) -> Dataset:
     Raises DataError for other content.
     """
     tree = parse(
-        files.content(file(path), files.LONG),
+        files.content(file(path), files.MAX_LOG_BYTES),
         lambda reason: DataError(f"{path}: {reason}; {TABLE}"),
-        files.LONG,
+        files.MAX_LOG_BYTES,
     )
     entries: dict[str, list[Any]] = {
         split: tree.get(key, []) if isinstance(tree, dict) else []
@@ -169,7 +169,7 @@ def _table(path: Path, settings: ImageList) -> Listing:
     if settings.targets == "survival":
         raise ConfigError("data.targets = 'survival' is for tables; images have a label or a mask")
     if unknown := [name for name in table.names if name not in COLUMNS]:
-        raise DataError(f"{path} has the column {unknown[0]!r}; {near(unknown[0], COLUMNS)}")
+        raise DataError(f"{path} has the column {unknown[0]!r}; {suggestion(unknown[0], COLUMNS)}")
     if not len(table):
         raise DataError(f"{path} has no line below its header; add one for each image")
     for name in ("path", "mask" if settings.targets == "segmentation" else "label"):

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pomona.core.errors import ConfigError, DataError, listed, near
+from pomona.core.errors import ConfigError, DataError, listed, suggestion
 from pomona.data import formats
 from pomona.data.formats import csv
 from pomona.data.formats.columns import Columns
@@ -120,7 +120,9 @@ class TableSource:
         if self.columns.has_names and str(column) in self.names:
             return self.names.index(str(column))
         if isinstance(column, str):
-            hint = "; ".join(filter(None, (near(column, self.names), csv.divided(self.names))))
+            hint = "; ".join(
+                filter(None, (suggestion(column, self.names), csv.divided(self.names)))
+            )
             raise ConfigError(f"data.{key}: {self.path} has no column {column!r}; {hint}")
         count = len(self.names)
         if not -count <= column < count:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pomona.core.bounds import parse
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import anew, content, own
+from pomona.core.files import anew, content, safe_path
 from pomona.core.table import csv_text
 from pomona.results.method_colours import DISTINCT
 
@@ -123,7 +123,7 @@ def save(pictures: Sequence[ReportFigure], folder: Path, formats: Sequence[str] 
         OSError: the folder cannot be created or written.
         StorageError: it is a link, so that files of another folder would be replaced.
     """
-    own(folder.parent, folder.name).mkdir(parents=True, exist_ok=True)
+    safe_path(folder.parent, folder.name).mkdir(parents=True, exist_ok=True)
     new = {f"{picture.name}.{suffix}": picture.title for picture in pictures for suffix in formats}
     old = listed(folder)
     # Both lists, until the old files are deleted: a kill in between leaves no unlisted file.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pomona.core.table import NOTHING
+from pomona.core.table import PLACEHOLDER
 from pomona.metrics.nan_safe import Array
 from pomona.metrics.survival import kaplan_meier, risk
 from pomona.record.predictions import MOST_CLIENTS, MaskExamples, read_examples
@@ -259,7 +259,7 @@ def examples(run: Run) -> dict[int, MaskExamples]:
 
 
 def _number(dice: float) -> str:
-    return NOTHING if isnan(dice) else f"{dice:.2f}"
+    return PLACEHOLDER if isnan(dice) else f"{dice:.2f}"
 
 
 STILLS: Mapping[str, tuple[Callable[[list[Run]], ReportFigure | None], Callable[[Run], Any]]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.experiments.bench_gains import GainsOrReason
 from pomona.experiments.bench_table import format_spread
 from pomona.metrics.client_statistics import spread, summarize
@@ -82,7 +82,7 @@ def _spread(entry: ComparisonRow, gained: GainsOrReason) -> list[str]:
 def _worse(gained: GainsOrReason) -> str:
     """Format the percentage of clients whose gain is below 0."""
     if isinstance(gained, str):
-        return NOTHING
+        return PLACEHOLDER
     return f"{100 * fmean(gain.value < 0 for gain in gained[0] if gain):.0f}"
 
 

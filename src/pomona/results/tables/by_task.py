@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pomona.core.errors import with_extra
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.metric import METRICS
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.predictions import Answers
@@ -197,4 +197,4 @@ def _rows(run: Run) -> Iterator[tuple[str, str, int, dict[str, Any]]]:
 
 def _number(figures: dict[str, Any], key: str, k: int, digits: int) -> str:
     values = figures.get(key) or ()
-    return NOTHING if k >= len(values) or values[k] is None else f"{values[k]:.{digits}f}"
+    return PLACEHOLDER if k >= len(values) or values[k] is None else f"{values[k]:.{digits}f}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.experiments.bench_table import format_spread, point
 from pomona.experiments.reference import AVERAGES, ROUNDS, Number
 from pomona.metrics.client_statistics import spread
@@ -13,7 +13,7 @@ from pomona.results.tables.by_client import tested
 
 def as_printed(number: Number | None) -> str:
     """Format a reference number as it is printed; a dash if there is none."""
-    return NOTHING if number is None else str(number)
+    return PLACEHOLDER if number is None else str(number)
 
 
 def state(entry: ComparisonRow, text: str) -> str:
@@ -199,8 +199,8 @@ def chosen(comparison: Comparison) -> Table | None:
             e.column,
             e.row,
             str(e.tried),
-            point(e.chosen) or NOTHING,
-            *([point(e.printed.chosen) or NOTHING] if compared else []),
+            point(e.chosen) or PLACEHOLDER,
+            *([point(e.printed.chosen) or PLACEHOLDER] if compared else []),
         ]
         for e in searched
     ]
@@ -264,7 +264,7 @@ def privacy(comparison: Comparison) -> Table | None:
             bounds = [epsilon for epsilon in epsilons if epsilon is not None]
             bounded = len(bounds) == len(epsilons)
             largest = f"{max(bounds):.3g}" if bounds and bounded else "unbounded"
-            ours = state(e, largest if epsilons else NOTHING)
+            ours = state(e, largest if epsilons else PLACEHOLDER)
             rows.append([e.column, e.row, ours, as_printed(e.printed.epsilon)])
     note = (
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling "

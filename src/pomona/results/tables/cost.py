@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.client_statistics import spread
 from pomona.results.comparison import Comparison, ComparisonRow
 from pomona.results.run_numbers import SEPARATE
@@ -86,7 +86,7 @@ def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], timed: bo
 
 def _mean(values: Sequence[Any], spec: str) -> str:
     statistics = spread(values)
-    return f"{statistics.mean:{spec}}" if statistics else NOTHING
+    return f"{statistics.mean:{spec}}" if statistics else PLACEHOLDER
 
 
 def first_reaching(

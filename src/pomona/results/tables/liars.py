@@ -4,7 +4,7 @@ reacted.
 
 from collections.abc import Iterable
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.record.run_summary import attack_of
 from pomona.results.run_numbers import Run
 
@@ -21,7 +21,7 @@ def liars(runs: list[Run]) -> Table:
             limited = rounds_naming(name, ((r.round, r.limited) for r in run.result.rounds))
             lies = client in attack.clients
             if lies or refused or limited:
-                row = [name, *[run.label] * several, attack.told if lies else "no"]
+                row = [name, *[run.label] * several, attack.description if lies else "no"]
                 rows.append([*row, spans(refused), spans(limited)])
     return Table(
         "liars",
@@ -49,7 +49,7 @@ def spans(rounds: list[int]) -> str:
             bounds[-1][1] = number
         else:
             bounds.append([number, number])
-    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in bounds) or NOTHING
+    return ", ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in bounds) or PLACEHOLDER
 
 
 def _damage(run: Run) -> str:

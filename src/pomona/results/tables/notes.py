@@ -1,7 +1,7 @@
 """Table of the runs' notes: what was dropped, guessed, chosen or looks wrong."""
 
 from pomona.core.notes import Note
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.results.run_numbers import Run
 
 
@@ -14,7 +14,7 @@ def notes(runs: list[Run]) -> Table:
     several = len(runs) > 1
     rows = []
     for note, names in labels.items():
-        number = NOTHING if note.round is None else str(note.round)
+        number = PLACEHOLDER if note.round is None else str(note.round)
         rows.append([note.topic, number, *([_run_names(names, runs)] * several), note.text])
     header = ["About", "Round", *["Runs"] * several, "Note"]
     return Table("notes", "Notes", [], header, rows, (0, 2, 3))

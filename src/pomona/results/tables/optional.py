@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.rng import stream
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.influence import FEW
 from pomona.metrics.intervals import Interval, intervals
 from pomona.metrics.metric import Metric
@@ -157,7 +157,7 @@ def _rows(pool: Pool, names: list[str]) -> Iterator[list[str]]:
 def _cell(metric: Metric, value: float, bounds: Interval, sign: str = "") -> str:
     """Format a value with its interval, if it has one."""
     if np.isnan(value):
-        return NOTHING
+        return PLACEHOLDER
     around = f" ({' to '.join(metric.number(end, sign) for end in bounds)})" if bounds else ""
     return metric.number(value, sign) + around
 
@@ -203,7 +203,7 @@ def _clients(
 
 
 def _loss(loss: float | None) -> str:
-    return NOTHING if loss is None else f"{loss:.4f}"
+    return PLACEHOLDER if loss is None else f"{loss:.4f}"
 
 
 def _tested(run: Run) -> list[Evaluation]:

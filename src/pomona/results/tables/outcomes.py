@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.intervals import Interval, wilson
 from pomona.metrics.metric import METRICS
 from pomona.metrics.outcomes import (
@@ -237,7 +237,7 @@ def cell(metrics: Mapping[str, Any], key: str) -> str:
 def with_interval(value: float | None, bounds: Sequence[float | None] | None) -> str:
     """Format a value with its interval; "-" for None."""
     if value is None:
-        return NOTHING
+        return PLACEHOLDER
     if not bounds or None in bounds:
         return f"{value:.3f}"
     return f"{value:.3f} ({bounds[0]:.3f} to {bounds[1]:.3f})"

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
-from pomona.core.table import NOTHING, Table
+from pomona.core.table import PLACEHOLDER, Table
 from pomona.core.toml import SECTIONS as TABLES
 from pomona.core.toml import flat
 from pomona.metrics.metric import EVERY_METRIC, Metric, metric_named
@@ -123,7 +123,7 @@ def page(
         fewer=fewer(runs),
         metric_named=metric_named,
         metrics=list(dict.fromkeys(run.metric for run in runs)),
-        nothing=NOTHING,
+        nothing=PLACEHOLDER,
         size=size,
         stage_name=stage_name,
         gains=gains,
@@ -302,13 +302,13 @@ def _goodness(run: Run, record: dict[str, Any]) -> float:
 
 
 def _size(samples: int | None) -> tuple[str, str]:
-    return (NOTHING if samples is None else f"{samples:,}", "")
+    return (PLACEHOLDER if samples is None else f"{samples:,}", "")
 
 
 def _cell(metric: Metric, record: dict[str, Any]) -> tuple[str, str]:
     """Return a client's value of a metric, and its interval if there is one."""
     value, bounds = record.get(metric.name), (record.get("intervals") or {}).get(metric.name)
-    text = NOTHING if value is None else metric.number(value)
+    text = PLACEHOLDER if value is None else metric.number(value)
     return text, " to ".join(metric.number(b) for b in bounds) if bounds else ""
 
 
@@ -323,11 +323,13 @@ def settings(runs: list[Run]) -> tuple[list[Setting], list[Setting]]:
     merged = [mine | _facts(run) for run, mine in zip(runs, chosen, strict=True)]
     keys = dict.fromkeys(chain(*chosen, *map(_facts, runs)))
     lines = [
-        (key, [_text(mine[key]) if key in mine else NOTHING for mine in merged]) for key in keys
+        (key, [_text(mine[key]) if key in mine else PLACEHOLDER for mine in merged]) for key in keys
     ]
     important = {f"{section}.name" for section in TABLES}.union(*map(_chosen, runs))
     important.update(
-        key for key, values in lines if key[:7] != "record." and len(set(values) - {NOTHING}) > 1
+        key
+        for key, values in lines
+        if key[:7] != "record." and len(set(values) - {PLACEHOLDER}) > 1
     )
     groups: tuple[list[Setting], list[Setting]] = [], []
     for key, values in lines:
