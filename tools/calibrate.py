@@ -28,87 +28,90 @@ from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import evidence
 from pomona.tasks import TASKS, Task, task_of
 
-Drawn = tuple[np.ndarray, np.ndarray, np.ndarray]  # predictions of both models, targets
+Sample = tuple[np.ndarray, np.ndarray, np.ndarray]  # predictions of both models, targets
 # samples, events, how much better a is
-Draw = Callable[[np.random.Generator, int, int, float], Drawn]
+Draw = Callable[[np.random.Generator, int, int, float], Sample]
 
 
-def right(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+def right(draw: np.random.Generator, n: int, _events: int, better: float) -> Sample:
     """Each model is correct on 80 %, and one in five answers differs; a is correct on ``better``
     more.
     """
-    kind = draw.random(n)
-    a_only, b_only = kind < 0.1 + better / 2, kind > 0.9 + better / 2
-    both = draw.random(n) < 0.875
-    votes = [np.where((both & ~a_only & ~b_only) | own, 1.0, 0.0) for own in (a_only, b_only)]
+    kind_draw = draw.random(n)
+    a_only, b_only = kind_draw < 0.1 + better / 2, kind_draw > 0.9 + better / 2
+    common = draw.random(n) < 0.875
+    votes = [
+        np.where((common & ~a_only & ~b_only) | exclusive, 1.0, 0.0)
+        for exclusive in (a_only, b_only)
+    ]
     a, b = (np.stack([vote, 1 - vote], 1) for vote in votes)
     return a, b, np.zeros(n, np.int64)
 
 
-def wrong_by(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+def skewed_errors(draw: np.random.Generator, n: int, _events: int, better: float) -> Sample:
     """Skewed errors, half of them shared."""
-    shared, own = draw.gamma(2.0, 0.5, n), draw.gamma(1.0, 0.5, (2, n))
+    shared, separate = draw.gamma(2.0, 0.5, n), draw.gamma(1.0, 0.5, (2, n))
     truth = np.zeros((n, 1))
-    return (shared + own[0] - better)[:, None], (shared + own[1])[:, None], truth
+    return (shared + separate[0] - better)[:, None], (shared + separate[1])[:, None], truth
 
 
-def numbers(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+def numbers(draw: np.random.Generator, n: int, _events: int, better: float) -> Sample:
     """Normal numbers, and predictions with half of their errors shared."""
     truth, noise = draw.normal(size=n), draw.normal(size=(3, n))
-    a, b = (truth + 0.5 * noise[0] + (0.5 - less) * noise[k] for k, less in ((1, better), (2, 0.0)))
+    a, b = (truth + 0.5 * noise[0] + (0.5 - gain) * noise[k] for k, gain in ((1, better), (2, 0.0)))
     return a[:, None], b[:, None], truth[:, None]
 
 
-def ranked(draw: np.random.Generator, n: int, events: int, better: float) -> Drawn:
+def ranked(draw: np.random.Generator, n: int, events: int, better: float) -> Sample:
     """Normal scores, higher for events, with half of the noise shared."""
     y = (np.arange(n) < events).astype(np.int64)
     noise = draw.normal(size=(3, n))
     scores = [
-        (1.0 + more) * y + 0.7 * noise[0] + 0.7 * noise[k] for k, more in ((1, better), (2, 0.0))
+        (1.0 + gain) * y + 0.7 * noise[0] + 0.7 * noise[k] for k, gain in ((1, better), (2, 0.0))
     ]
     a, b = (np.stack([-s, s], 1) for s in scores)
     return a, b, y
 
 
-def timed(draw: np.random.Generator, n: int, events: int, better: float) -> Drawn:
+def timed(draw: np.random.Generator, n: int, events: int, better: float) -> Sample:
     """A hazard multiplied by a sample's risk; ``events`` of the times are observed, at random."""
     risk, noise = draw.normal(size=n), draw.normal(size=(3, n))
     time = draw.exponential(size=n) * np.exp(-risk)
-    seen = np.zeros(n)
-    seen[draw.permutation(n)[:events]] = 1
+    observed = np.zeros(n)
+    observed[draw.permutation(n)[:events]] = 1
     scores = [
-        risk + 0.7 * noise[0] + (0.7 - less) * noise[k] for k, less in ((1, better), (2, 0.0))
+        risk + 0.7 * noise[0] + (0.7 - gain) * noise[k] for k, gain in ((1, better), (2, 0.0))
     ]
     a, b = (np.exp(-np.exp(s))[:, None] for s in scores)
-    return a, b, np.stack([time, seen], 1)
+    return a, b, np.stack([time, observed], 1)
 
 
-def masked(draw: np.random.Generator, n: int, _events: int, better: float) -> Drawn:
+def masked(draw: np.random.Generator, n: int, _events: int, better: float) -> Sample:
     """Pixels of a region found, falsely found and missed, in images that are easy or hard for both
     models.
     """
     ease, size = draw.beta(8, 2, n), draw.integers(50, 500, n)
     counts = []
-    for more in (better, 0.0):
-        found = draw.binomial(size, np.clip(ease + more + draw.normal(0, 0.05, n), 0, 1))
+    for gain in (better, 0.0):
+        hits = draw.binomial(size, np.clip(ease + gain + draw.normal(0, 0.05, n), 0, 1))
         false = draw.binomial(size, 0.1, n)
         counts.append(
-            np.stack([0 * size, found, 0 * size, false, 0 * size, size - found], 1).astype(float)
+            np.stack([0 * size, hits, 0 * size, false, 0 * size, size - hits], 1).astype(float)
         )
     return counts[0], counts[1], np.stack([1000 - size, size], 1)
 
 
 def seeded(
     name: str, draw: np.random.Generator, n: int, events: int, shifts: np.ndarray
-) -> list[Drawn]:
+) -> list[Sample]:
     """Accuracy or AUROC of two models of several seeds (S, 2), the better the higher their shift.
 
     A third of the scores' noise is common to all, a third to a model's seeds, and a third
     independent.
     """
     y = (np.arange(n) < events).astype(np.int64)
-    both, own = draw.normal(size=(2, n)), draw.normal(size=(len(shifts), 2, n))
-    scores = 1 + shifts[:, :, None] + 0.6 * (draw.normal(size=n) + both + own)
+    shared, separate = draw.normal(size=(2, n)), draw.normal(size=(len(shifts), 2, n))
+    scores = 1 + shifts[:, :, None] + 0.6 * (draw.normal(size=n) + shared + separate)
     if name == "accuracy":  # right where the score is above 0
         return [
             (np.stack([a, 1 - a], 1), np.stack([b, 1 - b], 1), 0 * y)
@@ -120,7 +123,7 @@ def seeded(
 
 METRIC: dict[str, tuple[Task, Draw, float]] = {
     "accuracy": (TASKS["classes"], right, 0.1),
-    "mae": (TASKS["regression"], wrong_by, 0.15),
+    "mae": (TASKS["regression"], skewed_errors, 0.15),
     "r2": (TASKS["regression"], numbers, 0.15),
     "auroc": (TASKS["classes"], ranked, 0.5),
     "c_index": (task_of("survival", (1.0,)), timed, 0.4),
@@ -188,26 +191,30 @@ def once(
     seeds: int = 1,
 ) -> list[Evidence]:
     """New test samples of all clients and, with more than one seed, new models."""
-    task, made, _ = METRIC[name]
+    task, sample, _ = METRIC[name]
     if seeds > 1:
         shifts = draw.normal([SHIFT * bool(better), 0], SPREAD, (seeds, 2))
-        drawn = [seeded(name, draw, n, events, shifts) for n, events in sizes]
+        samples = [seeded(name, draw, n, events, shifts) for n, events in sizes]
     else:
-        drawn = [[made(draw, n, events, better)] for n, events in sizes]
-    found = [[evidence(METRICS[name], task, *answers) for answers in client] for client in drawn]
-    return [over_seeds([one for one in client if one]) for client in found if client[0]]
+        samples = [[sample(draw, n, events, better)] for n, events in sizes]
+    differences = [
+        [evidence(METRICS[name], task, *answers) for answers in client] for client in samples
+    ]
+    return [over_seeds([e for e in client if e]) for client in differences if client[0]]
 
 
-def usual(known: Sequence[Evidence]) -> bool:
+def usual(differences: Sequence[Evidence]) -> bool:
     """Whether the usual test claims a difference: clients are strata, and strata of one sample add
     no variance.
     """
-    k = len(known)
-    parts = [part for one in known for part in one.strata or ((),)]
-    variance = sum(np.var(part, ddof=1) / len(part) for part in parts if len(part) > 1) / k**2
-    value = np.mean([one.value for one in known])
-    df = sum(max(len(part) - 1, 0) for part in parts)
-    paired = all(len(one.strata) < 2 for one in known)
+    k = len(differences)
+    strata = [stratum for e in differences for stratum in e.strata or ((),)]
+    variance = (
+        sum(np.var(stratum, ddof=1) / len(stratum) for stratum in strata if len(stratum) > 1) / k**2
+    )
+    value = np.mean([e.value for e in differences])
+    df = sum(max(len(stratum) - 1, 0) for stratum in strata)
+    paired = all(len(e.strata) < 2 for e in differences)
     limit = stats.t.ppf(0.975, max(df, 1)) if paired else stats.norm.ppf(0.975)
     return bool(abs(value) > limit * np.sqrt(variance))
 
@@ -216,22 +223,26 @@ def rates(
     name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0, seeds: int = 1
 ) -> Rates:
     """A cell's rates."""
-    found = {}
+    results = {}
     for better in (0.0, METRIC[name][2]):
         draw = stream(seed, "calibrate", len(sizes), int(better > 0))
-        each = [known for _ in range(repeats) if (known := once(name, sizes, better, draw, seeds))]
-        made = [mean_difference(known) for known in each]
-        truth = float(np.mean([one.value for one in made])) if better else 0.0
-        ends = np.array([one.interval or (-np.inf, np.inf) for one in made])
-        claimed = (ends[:, 0] > 0) | (ends[:, 1] < 0)
-        covered = (ends[:, 0] <= truth) & (truth <= ends[:, 1])
-        found[better > 0] = (
+        repetitions = [
+            differences
+            for _ in range(repeats)
+            if (differences := once(name, sizes, better, draw, seeds))
+        ]
+        estimates = [mean_difference(differences) for differences in repetitions]
+        truth = float(np.mean([e.value for e in estimates])) if better else 0.0
+        limits = np.array([e.interval or (-np.inf, np.inf) for e in estimates])
+        claimed = (limits[:, 0] > 0) | (limits[:, 1] < 0)
+        covered = (limits[:, 0] <= truth) & (truth <= limits[:, 1])
+        results[better > 0] = (
             claimed.mean(),
             covered.mean(),
-            np.mean([usual(known) for known in each]),
+            np.mean([usual(differences) for differences in repetitions]),
         )
-    false, _, usual_false = found[False]
-    power, coverage, usual_power = found[True]
+    false, _, usual_false = results[False]
+    power, coverage, usual_power = results[True]
     return Rates(*map(float, (false, coverage, power, usual_false, usual_power)))
 
 
@@ -256,18 +267,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cell", help="only the cells of these clients, as in the table")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     began = process_time()
     print(
         "| metric | clients x test samples | false claims | coverage | power | usual test: false "
         "| power |"
     )
     print("| --- |" + " --- |" * 6)
-    for name, sites, sizes, seeds in cells(asked.metrics or list(METRIC)):
-        if asked.cell not in (None, sites):
+    for name, sites, sizes, seeds in cells(options.metrics or list(METRIC)):
+        if options.cell not in (None, sites):
             continue
         start = process_time()
-        r = rates(name, sizes, asked.repeats, asked.seed, seeds)
+        r = rates(name, sizes, options.repeats, options.seed, seeds)
         row = (r.false, r.coverage, r.power, r.usual_false, r.usual_power)
         print(
             f"| {name} | {sites} | {' | '.join(f'{100 * v:.1f}' for v in row)} |",
@@ -275,7 +286,7 @@ def main() -> None:
             flush=True,
         )
     print(
-        f"{asked.repeats} repeats a cell, seed {asked.seed}, {process_time() - began:.0f} s of "
+        f"{options.repeats} repeats a cell, seed {options.seed}, {process_time() - began:.0f} s of "
         "one processor"
     )
 

@@ -31,7 +31,7 @@ class Cell:
     rows: int
     events: int
     raised: float = 1.0
-    more: float = 0.5
+    gain: float = 0.5
     shared: float = 0.5  # share of the noise's variance that both models have
 
 
@@ -46,55 +46,59 @@ def components(cell: Cell, better: float, draw: np.random.Generator) -> list[np.
     both models' AUROC.
     """
     y, noise = np.arange(cell.rows) < cell.events, draw.normal(size=(_BLOCK, 3, cell.rows))
-    both, own = np.sqrt(cell.shared), np.sqrt(1 - cell.shared)
+    shared, separate = np.sqrt(cell.shared), np.sqrt(1 - cell.shared)
     wins = []
-    for k, more in ((1, better), (2, 0.0)):
-        score = (cell.raised + more) * y + both * noise[:, 0] + own * noise[:, k]
+    for k, gain in ((1, better), (2, 0.0)):
+        score = (cell.raised + gain) * y + shared * noise[:, 0] + separate * noise[:, k]
         wins.append(score[:, y, np.newaxis] > score[:, np.newaxis, ~y])
     gained = wins[0].astype(float) - wins[1]
     return [gained.mean(2), gained.mean(1), *(won.mean((1, 2)) for won in wins)]
 
 
-def holds(units: np.ndarray) -> np.ndarray:
+def is_significant(units: np.ndarray) -> np.ndarray:
     """Whether a difference holds against random signs (R,), if few units carry it: see
     ``metrics.intervals``.
     """
     squares = units**2
-    known: np.ndarray = squares.sum(1) ** 2 >= ENOUGH * (squares**2).sum(1)
-    few = units[~known]
+    significant: np.ndarray = squares.sum(1) ** 2 >= ENOUGH * (squares**2).sum(1)
+    few = units[~significant]
     if len(few):
         signs = 2.0 * stream(0, "signs").integers(0, 2, (9999, few.shape[1])) - 1
-        sums, found = np.abs(signs @ few.T), np.abs(few.sum(1))
-        p = ((sums > found * (1 + 1e-9)).mean(0) + (sums >= found * (1 - 1e-9)).mean(0)) / 2
-        known[~known] = (p <= 0.05) & ((few != 0).sum(1) >= FEW)
-    return known
+        sums, observed = np.abs(signs @ few.T), np.abs(few.sum(1))
+        p = ((sums > observed * (1 + 1e-9)).mean(0) + (sums >= observed * (1 - 1e-9)).mean(0)) / 2
+        significant[~significant] = (p <= 0.05) & ((few != 0).sum(1) >= FEW)
+    return significant
 
 
-def drawn(cell: Cell, better: float, repeats: int) -> tuple[np.ndarray, ...]:
+def simulated(cell: Cell, better: float, repeats: int) -> tuple[np.ndarray, ...]:
     """For each repeat: the difference, its error, degrees of freedom, whether it holds, both
     AUROCs.
     """
-    draw, found = stream(0, "areas", cell.rows, cell.events, int(better > 0)), []
+    draw, blocks = stream(0, "areas", cell.rows, cell.events, int(better > 0)), []
     for _ in range(0, repeats, _BLOCK):
-        *parts, a, b = components(cell, better, draw)
-        each = np.stack([part.var(1, ddof=1) / part.shape[1] for part in parts])
-        free = np.array([[part.shape[1] - 1.0] for part in parts])
-        whole = np.maximum(each.sum(0), 1e-30)
-        df = whole**2 / np.maximum((each**2 / free).sum(0), 1e-60)
-        held = np.all([holds(part) for part in parts], axis=0)
-        found.append(np.stack([parts[0].mean(1), np.sqrt(whole), df, held, a, b]))
-    return tuple(np.concatenate(found, axis=1))
+        *strata, a, b = components(cell, better, draw)
+        variances = np.stack([stratum.var(1, ddof=1) / stratum.shape[1] for stratum in strata])
+        free = np.array([[stratum.shape[1] - 1.0] for stratum in strata])
+        variance = np.maximum(variances.sum(0), 1e-30)
+        df = variance**2 / np.maximum((variances**2 / free).sum(0), 1e-60)
+        significant = np.all([is_significant(stratum) for stratum in strata], axis=0)
+        blocks.append(np.stack([strata[0].mean(1), np.sqrt(variance), df, significant, a, b]))
+    return tuple(np.concatenate(blocks, axis=1))
 
 
 def row(cell: Cell, repeats: int) -> str:
     """A cell's rates in percent."""
-    value, error, df, held, *_ = drawn(cell, 0.0, repeats)
-    better, error_b, df_b, held_b, a, b = drawn(cell, cell.more, repeats)
-    z, z_b, off = abs(value) / error, abs(better) / error_b, abs(better - better.mean()) / error_b
+    value, error, df, significant, *_ = simulated(cell, 0.0, repeats)
+    better, error_b, df_b, significant_b, a, b = simulated(cell, cell.gain, repeats)
+    z, z_b, deviation = (
+        abs(value) / error,
+        abs(better) / error_b,
+        abs(better - better.mean()) / error_b,
+    )
     limit, limit_b, normal = stats.t.ppf(0.975, df), stats.t.ppf(0.975, df_b), stats.norm.ppf(0.975)
-    claims = np.mean((z > limit) * held)
-    rates = [claims, np.mean(off <= limit_b), np.mean((z_b > limit_b) * held_b)]
-    rates += [np.mean(z > normal), np.mean(off <= normal), np.mean(z_b > normal)]
+    claims = np.mean((z > limit) * significant)
+    rates = [claims, np.mean(deviation <= limit_b), np.mean((z_b > limit_b) * significant_b)]
+    rates += [np.mean(z > normal), np.mean(deviation <= normal), np.mean(z_b > normal)]
     rates += [np.mean(z_b > np.quantile(z, 1 - claims))]
     name = f"{cell.rows}, {cell.events} | {b.mean():.3f}, {a.mean():.3f} | {cell.shared:.1f}"
     return f"| {name} | {' | '.join(f'{100 * rate:.1f}' for rate in rates)} |"
@@ -105,8 +109,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--repeats", type=int, default=4000)
     repeats = parser.parse_args().repeats
-    own = "false claims | coverage | power"
-    print(f"| samples, events | AUROCs | shared | {own} | DeLong: {own} | at its size |")
+    headings = "false claims | coverage | power"
+    print(f"| samples, events | AUROCs | shared | {headings} | DeLong: {headings} | at its size |")
     print("| --- |" + " --- |" * 9)
     for cell in CELLS:
         print(row(cell, repeats), flush=True)

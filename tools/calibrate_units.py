@@ -32,7 +32,7 @@ def is_noted(sites: Sequence[Values]) -> bool:
     return bool(units.notes(Cells.from_dataset(dataset)))
 
 
-def drawn(
+def simulated(
     rng: np.random.Generator,
     count: int,
     between: float,
@@ -55,7 +55,7 @@ def main() -> None:
     def share(between: float, count: int, deviation: float, factor: float = 1.0) -> float:
         hits = 0
         for _ in range(options.columns):
-            sites = drawn(rng, count, between, deviation)
+            sites = simulated(rng, count, between, deviation)
             sites[0] *= factor
             hits += int(is_noted(sites))
         return hits / int(options.columns)

@@ -40,8 +40,8 @@ def smallest_sum(n: int, colluders: tuple[int, ...], derive: Derivation = masked
         colluders: places of the silos that are with the server.
         derive: adds a silo's masks, as ``masked`` does.
     """
-    secrets = [f"{place + 1:064x}" for place in range(n)]
-    honest = [place for place in range(n) if place not in colluders]
+    secrets = [f"{position + 1:064x}" for position in range(n)]
+    honest = [position for position in range(n) if position not in colluders]
     smallest = inf
     for keys in _key_lists(secrets, colluders):
         smallest = min(smallest, _smallest_group(_unknown_masks(secrets, honest, keys, derive)))
@@ -53,7 +53,7 @@ def smallest_sum(n: int, colluders: tuple[int, ...], derive: Derivation = masked
 def _key_lists(secrets: list[str], colluders: tuple[int, ...]) -> Iterator[dict[int, str]]:
     """Yield all lists of keys by place that the server can present; first the silos' own."""
     keys = [public(secret) for secret in secrets]
-    choices = [[keys[place], *keys[:place], *keys[place + 1 :]] for place in colluders]
+    choices = [[keys[position], *keys[:position], *keys[position + 1 :]] for position in colluders]
     for chosen in product(*choices):
         yield {**dict(enumerate(keys)), **dict(zip(colluders, chosen, strict=True))}
 
@@ -66,21 +66,21 @@ def _unknown_masks(
     """
     by_key = {_public(secret): secret for i, secret in enumerate(secrets) if i not in honest}
     rows = np.zeros((len(honest), LENGTH), np.uint64)
-    for i, place in enumerate(honest):
-        for peer in set(keys) - {place}:
-            rows[i] += _pair_mask(derive, secrets[place], place, peer, keys[peer])
+    for i, position in enumerate(honest):
+        for peer in set(keys) - {position}:
+            rows[i] += _pair_mask(derive, secrets[position], position, peer, keys[peer])
             if peer not in honest and (secret := by_key.get(keys[peer])) is not None:
-                rows[i] += _pair_mask(derive, secret, peer, place, keys[place])
+                rows[i] += _pair_mask(derive, secret, peer, position, keys[position])
     return rows
 
 
 @cache
 def _pair_mask(
-    derive: Derivation, secret: str, place: int, peer: int, peer_key: str
+    derive: Derivation, secret: str, position: int, peer: int, peer_key: str
 ) -> NDArray[np.uint64]:
-    """Return what the silo at ``place`` adds for one peer: its masks are the sum over its peers."""
-    keys = {place: public(secret), peer: peer_key}
-    return derive(np.zeros(LENGTH, np.uint64), secret, place, keys, CONTEXT)
+    """Return the mask of the silo at ``position`` for one peer; its masks sum over its peers."""
+    keys = {position: public(secret), peer: peer_key}
+    return derive(np.zeros(LENGTH, np.uint64), secret, position, keys, CONTEXT)
 
 
 def _smallest_group(masks: NDArray[np.uint64]) -> float:
@@ -97,15 +97,15 @@ def _smallest_group(masks: NDArray[np.uint64]) -> float:
 
 
 def without_places(
-    values: Integers, secret: str, place: int, keys: Mapping[int, str], context: str
+    values: Integers, secret: str, position: int, keys: Mapping[int, str], context: str
 ) -> Integers:
     """Add masks that depend on the two keys alone."""
     total = values.copy()
     private = X25519PrivateKey.from_private_bytes(bytes.fromhex(secret))
-    for peer in set(keys) - {place}:
+    for peer in set(keys) - {position}:
         seed = private.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(keys[peer])))
         mask = np.random.default_rng([*seed]).integers(0, 2**64, len(total), np.uint64)
-        total = total + mask if place < peer else total - mask
+        total = total + mask if position < peer else total - mask
     return total
 
 

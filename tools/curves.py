@@ -15,18 +15,18 @@ import pomona
 
 def main(bench: str) -> None:
     """Print the curves as CSV."""
-    out = csv.writer(sys.stdout, lineterminator="\n")
+    writer = csv.writer(sys.stdout, lineterminator="\n")
     print("scenario,method,seed,model,when,split,metric,round,mean,pooled")
     for folder in sorted(Path(bench).glob("cells/*/*/seed-*")):
         scenario, method, run = folder.parts[-3:]
         if not (folder / "events.jsonl").exists():
             continue  # it has not begun
         for e in pomona.load(folder).evaluations:
-            about = scenario, method, run.split("-")[1], e.model, e.when, e.split, str(e.metric)
-            known = [(v, n) for v, n in zip(e.value, e.samples, strict=True) if v is not None]
-            total = sum(n for _, n in known)
-            pooled = f"{sum(v * n for v, n in known) / total:.5g}" if total else ""
-            out.writerow([*about, e.round, "" if e.mean is None else f"{e.mean:.5g}", pooled])
+            fields = scenario, method, run.split("-")[1], e.model, e.when, e.split, str(e.metric)
+            scored = [(v, n) for v, n in zip(e.value, e.samples, strict=True) if v is not None]
+            total = sum(n for _, n in scored)
+            pooled = f"{sum(v * n for v, n in scored) / total:.5g}" if total else ""
+            writer.writerow([*fields, e.round, "" if e.mean is None else f"{e.mean:.5g}", pooled])
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Token:
     prose: str
     tex: str
     strong: bool = False
-    word: bool = False
+    verbal: bool = False
     relation: bool = False
 
 
@@ -97,8 +97,8 @@ def typeset(text: str) -> str:
     """Return a line or paragraph as Markdown, its mathematics between dollars."""
     runs: list[str] = []
     run: list[Token] = []
-    for token in [*_tokens(text), Token("", "", word=True)]:
-        if not token.word:
+    for token in [*_tokens(text), Token("", "", verbal=True)]:
+        if not token.verbal:
             run.append(token)
             continue
         runs += [_run(run), token.prose]
@@ -115,14 +115,14 @@ def _run(run: list[Token]) -> str:
     if not any(token.strong or (numbers and token.relation) for token in run):
         return "".join(token.prose for token in run)
     outside = {"", ",", ";", ":", "."}
-    begin = next(k for k, token in enumerate(run) if token.prose.strip() not in {*outside, ")"})
+    start = next(k for k, token in enumerate(run) if token.prose.strip() not in {*outside, ")"})
     left = next(
         k for k, token in enumerate(reversed(run)) if token.prose.strip() not in {*outside, "("}
     )
     end = len(run) - left
-    before, after = ("".join(t.prose for t in part) for part in (run[:begin], run[end:]))
-    tex = " ".join(t.tex for t in run[begin:end] if t.tex.strip())
-    return f"{before}${_tight(tex)}${after}"
+    prefix, suffix = ("".join(t.prose for t in tokens) for tokens in (run[:start], run[end:]))
+    tex = " ".join(t.tex for t in run[start:end] if t.tex.strip())
+    return f"{prefix}${_tight(tex)}${suffix}"
 
 
 def _closed(run: list[Token]) -> bool:
@@ -145,46 +145,46 @@ def _tight(tex: str) -> str:
 
 def _tokens(text: str) -> list[Token]:
     """Return the tokens of a line; sub- and superscripts belong to what they are on."""
-    found: list[Token] = []
-    at, angles = 0, 0
-    while at < len(text):
-        match = TOKEN.match(text, at)
+    tokens: list[Token] = []
+    position, angles = 0, 0
+    while position < len(text):
+        match = TOKEN.match(text, position)
         assert match
-        kind, piece, at = match.lastgroup, match.group(), match.end()
-        tex, word, strong, relation = piece, False, False, False
-        if kind == "code":
-            piece, word = piece[1:-1], True
-        elif kind == "name":
-            tex, at = _scripted(text, match.start(), piece, match.end())
-            piece = text[match.start() : at]
-            word = not tex or _prose(piece, text[at:])
-            strong = not word
-            if word and not tex:
-                piece, at = match.group(), match.end()
-        elif kind == "operator":
-            tex, angles = _operator(piece, text, at, angles)
+        group, piece, position = match.lastgroup, match.group(), match.end()
+        tex, verbal, strong, relation = piece, False, False, False
+        if group == "code":
+            piece, verbal = piece[1:-1], True
+        elif group == "name":
+            tex, position = _scripted(text, match.start(), piece, match.end())
+            piece = text[match.start() : position]
+            verbal = not tex or _prose(piece, text[position:])
+            strong = not verbal
+            if verbal and not tex:
+                piece, position = match.group(), match.end()
+        elif group == "operator":
+            tex, angles = _operator(piece, text, position, angles)
             relation = piece in {"<-", "=", ">=", "<=", "||", "|"}
             piece = {"<": "&lt;", "<-": "&lt;-", "<=": "&lt;=", "*": r"\*"}.get(piece, piece)
             if piece in {"|", "||"}:
-                tex, at = _scripts(text, at, tex)
-        elif kind in {"plain", "other"}:
-            word = True
-        elif kind == "number":
-            tex, at = _scripts(
-                text, at, re.sub(r"^1?e(-?\d+)$", r"10^{\1}", re.sub(r"^1e", "e", tex))
+                tex, position = _scripts(text, position, tex)
+        elif group in {"plain", "other"}:
+            verbal = True
+        elif group == "number":
+            tex, position = _scripts(
+                text, position, re.sub(r"^1?e(-?\d+)$", r"10^{\1}", re.sub(r"^1e", "e", tex))
             )
-            piece = text[match.start() : at]
+            piece = text[match.start() : position]
         elif piece in {")", "]"}:
-            tex, at = _scripts(text, at, tex)
-        found.append(Token(piece, tex, strong, word, relation))
-    return found
+            tex, position = _scripts(text, position, tex)
+        tokens.append(Token(piece, tex, strong, verbal, relation))
+    return tokens
 
 
-def _scripted(text: str, begin: int, name: str, end: int) -> tuple[str, int]:
+def _scripted(text: str, start: int, name: str, end: int) -> tuple[str, int]:
     """Return a name as TeX with its scripts, and where it ends; no TeX for a word."""
-    if longer := re.compile(r"(?:dr|server|personal)_lr\b").match(text, begin):
+    if longer := re.compile(r"(?:dr|server|personal)_lr\b").match(text, start):
         return NAMES[longer.group()], longer.end()
-    if root := re.compile(r"sqrt\(((?:[^()]|\([^()]*\))*)\)").match(text, begin):
+    if root := re.compile(r"sqrt\(((?:[^()]|\([^()]*\))*)\)").match(text, start):
         return rf"\sqrt{{{_tight(_inner(root.group(1)))}}}", root.end()
     scripted = SUBSCRIPT.match(text, end)
     tex = _plain(name)
@@ -208,58 +208,66 @@ def _plain(name: str) -> str:
     return ""
 
 
-def _prose(piece: str, after: str) -> bool:
+def _prose(piece: str, following_text: str) -> bool:
     """Return whether what may be mathematics is a word: an article, or a sum of what is in
     words.
     """
-    following = re.match(r" (``|[A-Za-z][A-Za-z-]+)", after)
+    following = re.match(r" (``|[A-Za-z][A-Za-z-]+)", following_text)
     if piece in {"a", "A", "I"}:
-        word = following.group(1) if following else ""
-        return bool(word) and word not in VERBS and (word in {"sum", "min"} or not _plain(word))
+        next_word = following.group(1) if following else ""
+        return (
+            bool(next_word)
+            and next_word not in VERBS
+            and (next_word in {"sum", "min"} or not _plain(next_word))
+        )
     if piece == "penalty":
-        return not re.match(r" (sum_|tr\()", after)
+        return not re.match(r" (sum_|tr\()", following_text)
     if piece == "SGD":
-        return not after.startswith("(")
-    return piece in {"sum", "min", "max"} and not re.match(r" ?\(| [-{|]| cos", after)
+        return not following_text.startswith("(")
+    return piece in {"sum", "min", "max"} and not re.match(r" ?\(| [-{|]| cos", following_text)
 
 
-def _operator(piece: str, text: str, at: int, angles: int) -> tuple[str, int]:
+def _operator(piece: str, text: str, position: int, angles: int) -> tuple[str, int]:
     """Return an operator as TeX; ``angles`` counts the inner products that are open."""
-    opens = piece == "<" and text[at : at + 1].isalpha() and not text[: at - 1][-1:].isalnum()
+    opens = (
+        piece == "<"
+        and text[position : position + 1].isalpha()
+        and not text[: position - 1][-1:].isalnum()
+    )
     if opens:
         return r"\langle", angles + 1
-    if piece == ">" and angles and not text[: at - 1].endswith(" "):
+    if piece == ">" and angles and not text[: position - 1].endswith(" "):
         return r"\rangle", angles - 1
     return OPERATORS.get(piece, piece), angles
 
 
-def _scripts(text: str, at: int, tex: str) -> tuple[str, int]:
+def _scripts(text: str, position: int, tex: str) -> tuple[str, int]:
     """Return TeX with the scripts that follow in the text, and where they end."""
     star, lower, upper, primes = False, "", "", 0
     while True:
-        rest = text[at:]
-        if not lower and (match := SUBSCRIPT.match(rest)):
+        remainder = text[position:]
+        if not lower and (match := SUBSCRIPT.match(remainder)):
             lower = _inner(match.group(1) or match.group(2))
-        elif not upper and (match := SUPERSCRIPT.match(rest)):
+        elif not upper and (match := SUPERSCRIPT.match(remainder)):
             inner = next(group for group in match.groups() if group is not None)
             upper = rf"\vert {_inner(inner)} \vert" if match.group(4) else _inner(inner)
-        elif match := re.match(r"'(?![a-z])", rest):
+        elif match := re.match(r"'(?![a-z])", remainder):
             primes += 1
         elif (
             not star
             and tex[-1:].isalnum()
-            and (match := re.match(r"\*(?=[_,;)|]| =| [a-z]{2,})", rest))
+            and (match := re.match(r"\*(?=[_,;)|]| =| [a-z]{2,})", remainder))
         ):
             star = True
-        elif lower and (match := re.match(r"\+(?=[ )])", rest)):
+        elif lower and (match := re.match(r"\+(?=[ )])", remainder)):
             upper = "+"
         else:
             break
-        at += match.end()
+        position += match.end()
     if lower:
         tex = f"{tex[:-1]}_{{{lower}}}}}" if tex.endswith("}") else f"{tex}_{{{lower}}}"
     powers = upper + "*" * star + r"\prime" * primes
-    return f"{tex}^{{{powers}}}" if powers else tex, at
+    return f"{tex}^{{{powers}}}" if powers else tex, position
 
 
 def _inner(text: str) -> str:

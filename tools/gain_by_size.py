@@ -25,7 +25,7 @@ import pomona
 ROOT = Path(__file__).parents[1]
 TABLE = ROOT / "reproduction" / "results" / "apple-draws-cpu" / "clients.csv"
 FIGURE = ROOT / "docs" / "images" / "gain-by-size.png"
-ALONE = "Separate"
+LOCAL = "Separate"
 MARKERS = {"FedAvg-FT": "s", "APPLE, paper's step": "o", "APPLE, local step": "D"}
 EDGES = (0, 120, 450, 1200, 10**9)  # of the classes of size, in training images: gaps between sizes
 
@@ -36,14 +36,14 @@ def measured(bench: Path) -> Iterable[dict[str, Any]]:
     """Yield method, seed, client, its training samples and its test accuracy in the best validation
     round.
     """
-    known = json.loads((bench / "results.json").read_text(encoding="utf-8"))
-    for entry in known["results"]:
+    results = json.loads((bench / "results.json").read_text(encoding="utf-8"))
+    for entry in results["results"]:
         for cell in entry["cells"]:
             sizes = pomona.load(bench / cell["folder"]).about["sizes"]["train"]
             figures = cell["figures"]
             values = figures["models"][figures["headline"]]["best_validation"]["accuracy"]
             for client, (train, accuracy) in enumerate(zip(sizes, values, strict=True)):
-                row = known["methods"][entry["method"]]["row"]
+                row = results["methods"][entry["method"]]["row"]
                 yield {
                     "method": row,
                     "seed": cell["seed"],
@@ -55,17 +55,17 @@ def measured(bench: Path) -> Iterable[dict[str, Any]]:
 
 def gains(rows: Iterable[Mapping[str, str]]) -> dict[str, np.ndarray]:
     """Return (clients over all draws, 3) seed, training samples and gain in points, by method."""
-    known: dict[Key, tuple[int, float]] = {}
+    scores: dict[Key, tuple[int, float]] = {}
     for row in rows:
-        known[row["method"], int(row["seed"]), int(row["client"])] = (
+        scores[row["method"], int(row["seed"]), int(row["client"])] = (
             int(row["train"]),
             float(row["accuracy"]),
         )
     return {
         method: np.array(
             [
-                (seed, train, 100 * (accuracy - known[ALONE, seed, client][1]))
-                for (name, seed, client), (train, accuracy) in known.items()
+                (seed, train, 100 * (accuracy - scores[LOCAL, seed, client][1]))
+                for (name, seed, client), (train, accuracy) in scores.items()
                 if name == method
             ]
         )
@@ -73,30 +73,44 @@ def gains(rows: Iterable[Mapping[str, str]]) -> dict[str, np.ndarray]:
     }
 
 
-def means(found: np.ndarray) -> np.ndarray:
+def means(points: np.ndarray) -> np.ndarray:
     """Return (classes, 4) geometric mean size, mean gain, its standard error over draws, and the
     number of clients.
     """
     classes = []
     for low, high in pairwise(EDGES):
-        own = found[(low <= found[:, 1]) & (found[:, 1] < high)]
-        each = [own[own[:, 0] == seed, 2].mean() for seed in np.unique(own[:, 0])]
-        if len(each) > 1:
-            error = np.std(each, ddof=1) / len(each) ** 0.5
-            classes.append((np.exp(np.log(own[:, 1]).mean()), np.mean(each), error, len(own)))
+        bin_points = points[(low <= points[:, 1]) & (points[:, 1] < high)]
+        seed_means = [
+            bin_points[bin_points[:, 0] == seed, 2].mean() for seed in np.unique(bin_points[:, 0])
+        ]
+        if len(seed_means) > 1:
+            error = np.std(seed_means, ddof=1) / len(seed_means) ** 0.5
+            classes.append(
+                (
+                    np.exp(np.log(bin_points[:, 1]).mean()),
+                    np.mean(seed_means),
+                    error,
+                    len(bin_points),
+                )
+            )
     return np.array(classes)
 
 
 def figure(points: Mapping[str, np.ndarray]) -> None:
     """Write the figure."""
-    drawn, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
+    plot, axes = plt.subplots(figsize=(8, 4.2), layout="constrained")
     axes.axhline(0, color="0.4", linewidth=1)
-    for shift, (method, found) in zip((0.94, 1.0, 1.06), points.items(), strict=True):
+    for shift, (method, clouds) in zip((0.94, 1.0, 1.06), points.items(), strict=True):
         colour = next(iter(axes.plot([], [])))
         axes.plot(
-            found[:, 1] * shift, found[:, 2], ".", color=colour.get_color(), alpha=0.3, markersize=4
+            clouds[:, 1] * shift,
+            clouds[:, 2],
+            ".",
+            color=colour.get_color(),
+            alpha=0.3,
+            markersize=4,
         )
-        size, mean, error, clients = means(found).T
+        size, mean, error, clients = means(clouds).T
         axes.errorbar(
             size * shift,
             mean,
@@ -106,11 +120,9 @@ def figure(points: Mapping[str, np.ndarray]) -> None:
             capsize=3,
             label=method,
         )
-    for place, count in zip(size, clients, strict=True):
+    for x, count in zip(size, clients, strict=True):
         text = f"{count:.0f} clients"
-        axes.annotate(
-            text, (place, 0), xycoords=("data", "axes fraction"), ha="center", va="bottom"
-        )
+        axes.annotate(text, (x, 0), xycoords=("data", "axes fraction"), ha="center", va="bottom")
     axes.set_xscale("log")
     axes.set_xticks([100, 200, 500, 1000, 2000], ["100", "200", "500", "1,000", "2,000"])
     axes.minorticks_off()
@@ -119,9 +131,9 @@ def figure(points: Mapping[str, np.ndarray]) -> None:
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    drawn.legend(loc="outside upper center", ncols=3, frameon=False)
+    plot.legend(loc="outside upper center", ncols=3, frameon=False)
     FIGURE.parent.mkdir(exist_ok=True)
-    drawn.savefig(FIGURE, dpi=120)
+    plot.savefig(FIGURE, dpi=120)
 
 
 def main(*benches: str) -> None:
@@ -136,12 +148,12 @@ def main(*benches: str) -> None:
     with TABLE.open(encoding="utf-8") as file:
         points = gains(csv.DictReader(file))
     figure(points)
-    for method, found in points.items():
+    for method, cloud in points.items():
         print(
             method,
             *(
                 f"{size:.0f} ({n:.0f}): {mean:+.1f} +- {error:.1f}"
-                for size, mean, error, n in means(found)
+                for size, mean, error, n in means(cloud)
             ),
             sep="  ",
         )

@@ -31,7 +31,7 @@ PANELS = {
     "collude": "collude: within the honest spread",
     "labels": "labels: class 9 - y",
 }
-LOOKS = dict(
+STYLES = dict(
     zip(
         ("none", "clipped", "centred", "median", "trimmed", "geometric", "krum"),
         (
@@ -55,7 +55,7 @@ RULES = (
     "fedavg+geometric",
     "fedavg+krum",
 )
-OTHERS = ("ditto", "ditto+clipped", "ditto+median", "fedrep", "fedrep+clipped", "fedrep+median")
+BASELINES = ("ditto", "ditto+clipped", "ditto+median", "fedrep", "fedrep+clipped", "fedrep+median")
 MIXTURES = ("fedala", "fedala+clipped", "apple", "fedamp", "fedfomo", "pfedgraph", "separate")
 Values = Mapping[
     tuple[str, str], Mapping[int, list[float]]
@@ -66,49 +66,53 @@ def values(folder: Path) -> Values:
     """Return each client's test accuracy in % after the last round, 0 without a finite model; and
     of ``triggered-LIARS`` the share of other classes' test samples that get the backdoor's class.
     """
-    found: dict[tuple[str, str], dict[int, list[float]]] = {}
+    accuracies: dict[tuple[str, str], dict[int, list[float]]] = {}
     for group in load(folder).results["results"]:
         scenario, method = group["scenario"], group["method"]
         for cell in (c for c in group["cells"] if c["figures"]):
             figures, seed = cell["figures"], cell["seed"]
             last = figures["models"][figures["headline"]]["last"]["value"]
-            found.setdefault((scenario, method), {})[seed] = [100 * (v or 0.0) for v in last]
+            accuracies.setdefault((scenario, method), {})[seed] = [100 * (v or 0.0) for v in last]
             if shares := figures.get("backdoor", {}).get("clients"):
-                place = scenario.replace("backdoor", TRIGGERED)
-                each = [100 * (shares.get(str(i)) or 0.0) for i in range(12)]
-                found.setdefault((place, method), {})[seed] = each
-    return found
+                column = scenario.replace("backdoor", TRIGGERED)
+                percentages = [100 * (shares.get(str(i)) or 0.0) for i in range(12)]
+                accuracies.setdefault((column, method), {})[seed] = percentages
+    return accuracies
 
 
-def interval(each: Sequence[float]) -> tuple[float, float]:
+def interval(numbers: Sequence[float]) -> tuple[float, float]:
     """Return the mean and the half width of its 95 % interval over seeds."""
-    n = len(each)
-    return float(np.mean(each)), float(student.ppf(0.975, n - 1) * np.std(each, ddof=1) / n**0.5)
+    n = len(numbers)
+    return float(np.mean(numbers)), float(
+        student.ppf(0.975, n - 1) * np.std(numbers, ddof=1) / n**0.5
+    )
 
 
-def honest(of: Values, scenario: str, method: str) -> list[float]:
+def honest(results: Values, scenario: str, method: str) -> list[float]:
     """Return the honest clients' mean by seed; empty if there is none."""
-    seeds = of.get((scenario, method), {})
+    seeds = results.get((scenario, method), {})
     return [float(np.mean([v[i] for i in HONEST])) for v in seeds.values()]
 
 
-def mean(of: Values, scenario: str, method: str) -> str:
+def mean(results: Values, scenario: str, method: str) -> str:
     """Return a cell of a table: the mean over honest clients, and its interval over seeds."""
-    each = honest(of, scenario, method)
-    return "{:.1f} +- {:.1f}".format(*interval(each)) if each else ""
+    numbers = honest(results, scenario, method)
+    return "{:.1f} +- {:.1f}".format(*interval(numbers)) if numbers else ""
 
 
-def figure(of: Values) -> None:
+def figure(results: Values) -> None:
     """Draw FedAvg's rules: a panel a lie, means over honest clients and seeds against liars."""
-    drawn, axes = plt.subplots(2, 3, figsize=(9.5, 5.2), sharex=True, layout="constrained")
+    plot, axes = plt.subplots(2, 3, figsize=(9.5, 5.2), sharex=True, layout="constrained")
     for ax, (lie, title) in zip(axes.flat, PANELS.items(), strict=False):
-        for method, (colour, marker) in zip(RULES, LOOKS.values(), strict=True):
-            each = [honest(of, "honest" if k == 0 else f"{lie}-{k}", method) for k in range(5)]
+        for method, (colour, marker) in zip(RULES, STYLES.values(), strict=True):
+            numbers = [
+                honest(results, "honest" if k == 0 else f"{lie}-{k}", method) for k in range(5)
+            ]
             start = lie == TRIGGERED  # nobody has seen a trigger where nobody lies
-            y = [np.mean(e) if e else np.nan for e in each]
+            y = [np.mean(e) if e else np.nan for e in numbers]
             ax.plot(range(start, 5), y[start:], color=colour, marker=marker, markersize=5)
-        alone = honest(of, f"{lie}-4", "separate")
-        ax.axhline(np.mean(alone), color="0.6", linestyle="--", zorder=0)
+        local = honest(results, f"{lie}-4", "separate")
+        ax.axhline(np.mean(local), color="0.6", linestyle="--", zorder=0)
         ax.set_title(title, fontsize=10)
         ticks = range(80, 96, 5) if lie in ("collude", "labels") else range(0, 101, 20)
         ax.set(ylim=(ticks[0], 1.02 * ticks[-1]), yticks=ticks)
@@ -121,23 +125,27 @@ def figure(of: Values) -> None:
         ax.tick_params(labelbottom=True)
     axes[1, 2].set_axis_off()
     lines = [*axes[0, 0].lines]
-    names = ["fedavg", *(f"+{rule}" for rule in [*LOOKS][1:]), "separate"]
+    names = ["fedavg", *(f"+{rule}" for rule in [*STYLES][1:]), "separate"]
     axes[1, 2].legend(lines, names, loc="center", frameon=False)
-    drawn.savefig(whole := BytesIO(), dpi=100)
-    picture = Image.open(whole).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    plot.savefig(buffer := BytesIO(), dpi=100)
+    picture = Image.open(buffer).convert("RGB").quantize(64, dither=Image.Dither.NONE)
     picture.save(FIGURE, optimize=True)
 
 
-def cost(of: Values, scenario: str, method: str) -> str:
+def cost(results: Values, scenario: str, method: str) -> str:
     """Return accuracy without liars over that without the rule, all clients, paired by seed."""
-    own, other = (of.get((scenario, m)) for m in (method, method.rpartition("+")[0]))
-    if not own or not other:
+    with_rule, without_rule = (
+        results.get((scenario, m)) for m in (method, method.rpartition("+")[0])
+    )
+    if not with_rule or not without_rule:
         return ""
-    each = [float(np.mean(own[s]) - np.mean(other[s])) for s in sorted(own)]
-    return "{:+.2f} +- {:.2f}".format(*interval(each))
+    differences = [
+        float(np.mean(with_rule[s]) - np.mean(without_rule[s])) for s in sorted(with_rule)
+    ]
+    return "{:+.2f} +- {:.2f}".format(*interval(differences))
 
 
-def shares(folder: Path, of: Values) -> list[list[str]]:
+def shares(folder: Path) -> list[list[str]]:
     """Return what the models that honest clients learn mix in of a liar, over what they mix in of
     another honest client; 1: no difference.
     """
@@ -149,19 +157,19 @@ def shares(folder: Path, of: Values) -> list[list[str]]:
     ):
         cells = []
         for scenario in ("honest", *(f"{lie}-4" for lie in LIES)):
-            each = [ratio(run, quantity) for run in runs(folder, scenario, method)]
-            cells.append("" if not each else "{:.2f} +- {:.2f}".format(*interval(each)))
+            ratios = [ratio(run, quantity) for run in runs(folder, scenario, method)]
+            cells.append("" if not ratios else "{:.2f} +- {:.2f}".format(*interval(ratios)))
         rows.append([f"`{method}`", *cells])
     return rows
 
 
 def runs(folder: Path, scenario: str, method: str) -> list[Any]:
     """Return the runs of a cell's seeds."""
-    found = []
+    results = []
     for group in load(folder).results["results"]:
         if (group["scenario"], group["method"]) == (scenario, method):
-            found += [pomona.load(folder / c["folder"]) for c in group["cells"] if c["figures"]]
-    return found
+            results += [pomona.load(folder / c["folder"]) for c in group["cells"] if c["figures"]]
+    return results
 
 
 def ratio(run: Any, quantity: str) -> float:
@@ -184,27 +192,30 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 def main() -> None:
     """Print all tables."""
-    asked = argparse.ArgumentParser()
-    asked.add_argument("bench", type=Path)
-    folder = asked.parse_args().bench
-    of = values(folder)
-    figure(of)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("bench", type=Path)
+    folder = parser.parse_args().bench
+    results = values(folder)
+    figure(results)
     columns = ("honest", *(f"{lie}-4" for lie in (*LIES, TRIGGERED)))
-    for title, methods in (("rules", RULES), ("others", (*OTHERS, *MIXTURES))):
+    for title, methods in (("rules", RULES), ("others", (*BASELINES, *MIXTURES))):
         print(f"{title}, four liars\n")
-        rows = [[f"`{m}`", *(mean(of, column, m) for column in columns)] for m in methods]
+        rows = [[f"`{m}`", *(mean(results, column, m) for column in columns)] for m in methods]
         table(["method", "none lies", *LIES, TRIGGERED], rows)
     print("rules, one to three liars\n")
     for lie in PANELS:
         counts = [f"{lie}-{k}" for k in (1, 2, 3)]
-        rows = [[f"`{m}`", *(mean(of, column, m) for column in counts)] for m in RULES]
+        rows = [[f"`{m}`", *(mean(results, column, m) for column in counts)] for m in RULES]
         table([lie, "1", "2", "3"], rows)
     print("weights\n")
-    table(["method", "none lies", *LIES], shares(folder, of))
+    table(["method", "none lies", *LIES], shares(folder))
     print("cost\n")
-    ruled = [m for m in (*RULES, *OTHERS, *MIXTURES) if "+" in m]
-    both = ("honest", "honest-unequal")
-    table(["method", *both], [[f"`{m}`", *(cost(of, s, m) for s in both)] for m in ruled])
+    ruled = [m for m in (*RULES, *BASELINES, *MIXTURES) if "+" in m]
+    scenarios = ("honest", "honest-unequal")
+    table(
+        ["method", *scenarios],
+        [[f"`{m}`", *(cost(results, s, m) for s in scenarios)] for m in ruled],
+    )
 
 
 if __name__ == "__main__":

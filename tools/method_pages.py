@@ -16,7 +16,7 @@ from pomona.methods.base import Method
 from pomona.methods.robust import RULES
 
 FOLDER = Path(__file__).parents[1] / "docs/methods"
-SHOWN = METHODS | {name: resolve(name) for name in (f"fedavg+{rule}" for rule in RULES)}
+DOCUMENTED = METHODS | {name: resolve(name) for name in (f"fedavg+{rule}" for rule in RULES)}
 """Methods with a page; robust rules are shown behind FedAvg."""
 EXAMPLE = "pomona run {name} --data digits --partition dirichlet rounds=20 --out runs/{name}"
 """A command that works for every method; slow tests run it."""
@@ -57,14 +57,14 @@ def pages() -> dict[str, str]:
     """Return file name -> Markdown: one page per module of methods, and an index."""
     measured = measurements()
     modules: defaultdict[str, list[str]] = defaultdict(list)
-    for name, settings in SHOWN.items():
+    for name, settings in DOCUMENTED.items():
         modules[settings.__module__].append(name)
-    made = {
+    documents = {
         f"{module.rpartition('.')[2]}.md": _page(module, names, measured)
         for module, names in modules.items()
     }
     introduction = INTRODUCTION.replace("COMMAND", EXAMPLE.format(name="apple"))
-    return {"README.md": introduction + _index(modules), **made}
+    return {"README.md": introduction + _index(modules), **documents}
 
 
 def measurements() -> dict[str, str]:
@@ -82,11 +82,11 @@ def _index(modules: Mapping[str, list[str]]) -> str:
     lines = []
     for module, names in modules.items():
         for name in names:
-            card = SHOWN[name]().method().card
-            down, up = card.exchange.down, card.exchange.up
+            card = DOCUMENTED[name]().method().card
+            downlink, uplink = card.exchange.down, card.exchange.up
             page = f"{module.rpartition('.')[2]}.md"
             lines.append(
-                f"| [{name}]({page}) | {card.summary} | {down} | {up} | "
+                f"| [{name}]({page}) | {card.summary} | {downlink} | {uplink} | "
                 f"{', '.join(card.headline)} |"
             )
     return "\n".join(lines) + "\n"
@@ -95,28 +95,28 @@ def _index(modules: Mapping[str, list[str]]) -> str:
 def _page(module: str, names: list[str], measured: Mapping[str, str]) -> str:
     title, _, text = (sys.modules[module].__doc__ or "").strip().partition("\n\n")
     source, *paragraphs = re.split(r"\n\n+|\n(?=Differs from )", text.strip("\n"))
-    parts = [f"# {' '.join(title.split()).rstrip('.')}"]
+    blocks = [f"# {' '.join(title.split()).rstrip('.')}"]
     if source.startswith("    "):  # a method without a paper
         paragraphs.insert(0, source)
     else:
-        parts.append(_linked(source))
-    parts += [_equations(p) if p.startswith("    ") else _prose(p) for p in paragraphs]
-    methods = {name: SHOWN[name]().method() for name in names}
-    facts = {name: list(_about(m, len(names) == 1)) for name, m in methods.items()}
-    keys = {name: _keys(SHOWN[name]) for name in names}
+        blocks.append(_linked(source))
+    blocks += [_equations(p) if p.startswith("    ") else _prose(p) for p in paragraphs]
+    methods = {name: DOCUMENTED[name]().method() for name in names}
+    facts = {name: list(_method_facts(m, len(names) == 1)) for name, m in methods.items()}
+    keys = {name: _keys(DOCUMENTED[name]) for name in names}
     common = set.intersection(*map(set, facts.values())), set.intersection(*map(set, keys.values()))
     if len(names) > 1 and any(common):
         first = names[0]
-        parts += ["## All of them", *_facts([f for f in facts[first] if f in common[0]])]
-        parts += _table([k for k in keys[first] if k in common[1]])
-        facts = {name: [f for f in found if f not in common[0]] for name, found in facts.items()}
-        keys = {name: [k for k in found if k not in common[1]] for name, found in keys.items()}
+        blocks += ["## All of them", *_facts([f for f in facts[first] if f in common[0]])]
+        blocks += _table([k for k in keys[first] if k in common[1]])
+        facts = {name: [f for f in lines if f not in common[0]] for name, lines in facts.items()}
+        keys = {name: [k for k in lines if k not in common[1]] for name, lines in keys.items()}
     for name in names:
-        parts += [f"## {name}", *_facts(facts[name])]
+        blocks += [f"## {name}", *_facts(facts[name])]
         if name in measured:
-            parts.append(f"[Measured](../{MEASURED}#measured), in %: {measured[name]}.")
-        parts += _table(keys[name])
-    return "\n\n".join(parts) + "\n"
+            blocks.append(f"[Measured](../{MEASURED}#measured), in %: {measured[name]}.")
+        blocks += _table(keys[name])
+    return "\n\n".join(blocks) + "\n"
 
 
 def _facts(lines: list[str]) -> list[str]:
@@ -150,13 +150,13 @@ def _equations(block: str) -> str:
         label, text = line[4:21].rstrip(), line[21:]
         if len(line) > 20 and line[20] != " ":  # no column of labels
             label, text = "", line[4:]
-        shown = _line(text)
+        equation = _line(text)
         if label or not rows:
-            rows.append((typeset(label), shown))
+            rows.append((typeset(label), equation))
         else:
-            about, before = rows[-1]
-            goes_on = re.search(r"[a-z,;]$", before) and re.match(r"[a-z]\S* [^ ]", text)
-            rows[-1] = about, f"{before}{' ' if goes_on else '<br>'}{shown}"
+            subject, previous = rows[-1]
+            continues = re.search(r"[a-z,;]$", previous) and re.match(r"[a-z]\S* [^ ]", text)
+            rows[-1] = subject, f"{previous}{' ' if continues else '<br>'}{equation}"
     return "\n".join(["| | |", "| --- | --- |", *(f"| {label} | {text} |" for label, text in rows)])
 
 
@@ -166,15 +166,15 @@ def _line(text: str) -> str:
     """
     text = re.sub(r" {2,}(?=(?:<-|=|-|\+) )", " ", text)  # aligned below each other
     text = re.sub(r"(min_(?:\{[^}]*\}|\w+)) {2,}", r"\1 ", text)
-    return " &emsp; ".join(typeset(part) for part in re.split(r" {2,}", text.strip()))
+    return " &emsp; ".join(typeset(formula) for formula in re.split(r" {2,}", text.strip()))
 
 
-def _about(method: Method, alone: bool) -> Iterator[str]:
+def _method_facts(method: Method, single: bool) -> Iterator[str]:
     """Yield a method's facts; the title and the source of a page of one method say the first
     two.
     """
     card = method.card
-    if not alone:
+    if not single:
         yield f"- **paper**: {card.paper}"
         yield f"- **does**: {card.summary}"
     yield f"- **models**: {card.exchange.down} down, {card.exchange.up} up"
@@ -194,9 +194,9 @@ def _about(method: Method, alone: bool) -> Iterator[str]:
     yield f"- **clients come and go**: {typeset(card.joining)}"
 
 
-def _keys(kind: type[Settings]) -> list[str]:
+def _keys(settings: type[Settings]) -> list[str]:
     rows = []
-    for name, field in kind.model_fields.items():
+    for name, field in settings.model_fields.items():
         if name != "name":
             default = "not set" if field.default is None else f"`{field.default}`"
             rows.append(f"| `{field.alias or name}` | {default} | {field.description} |")

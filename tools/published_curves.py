@@ -39,22 +39,22 @@ Row = tuple[str, str, str]
 
 def curves() -> dict[Row, dict[int, float]]:
     """Return test accuracy in % by round, for each row; round 0, before training, is left out."""
-    known: dict[Row, dict[int, float]] = {row: {} for row in ROWS}
+    accuracies: dict[Row, dict[int, float]] = {row: {} for row in ROWS}
     for name in FILES:
         with (CURVES / name).open(encoding="utf-8") as file:
             for line in csv.DictReader(file):
                 row, number = (line["method"], line["model"], line["when"]), int(line["round"])
-                shown = (line["scenario"], line["split"]) == (SCENARIO, "test") and row in ROWS
-                if shown and number:
-                    known[row].setdefault(number, 100 * float(line["mean"]))
-    return known
+                selected = (line["scenario"], line["split"]) == (SCENARIO, "test") and row in ROWS
+                if selected and number:
+                    accuracies[row].setdefault(number, 100 * float(line["mean"]))
+    return accuracies
 
 
-def figure(known: dict[Row, dict[int, float]], printed: dict[str, float]) -> None:
+def figure(accuracies: dict[Row, dict[int, float]], printed: dict[str, float]) -> None:
     """Write the figure: curves, and the printed values at the right."""
-    drawn, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
-    last = max(max(curve) for curve in known.values())
-    for row, curve in known.items():
+    plot, axes = plt.subplots(figsize=(8, 4.6), layout="constrained")
+    last = max(max(curve) for curve in accuracies.values())
+    for row, curve in accuracies.items():
         rounds = sorted(curve)
         (line,) = axes.plot(
             rounds,
@@ -72,8 +72,8 @@ def figure(known: dict[Row, dict[int, float]], printed: dict[str, float]) -> Non
     axes.grid(color="0.9")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    drawn.legend(loc="outside right center", frameon=False)
-    drawn.savefig(FIGURE, dpi=120)
+    plot.legend(loc="outside right center", frameon=False)
+    plot.savefig(FIGURE, dpi=120)
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ Outcome = dict[str, str]
 """What a run wrote: texts of numbers, and hashes of arrays, by where they stand."""
 
 
-def leaves(value: Any, at: str) -> Iterator[tuple[str, str]]:
+def leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """All non-volatile values in nested JSON, by path; JSON inside a string counts as nested."""
     if isinstance(value, str) and value[:1] in ("{", "["):
         with suppress(ValueError):
@@ -74,31 +74,31 @@ def leaves(value: Any, at: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             if key not in VOLATILE:
-                yield from leaves(inner, f"{at}.{key}")
+                yield from leaves(inner, f"{path}.{key}")
     elif isinstance(value, list):
-        yield f"{at}#", str(len(value))
+        yield f"{path}#", str(len(value))
         for number, inner in enumerate(value):
-            yield from leaves(inner, f"{at}[{number}]")
+            yield from leaves(inner, f"{path}[{number}]")
     else:
-        yield at, repr(value)
+        yield path, repr(value)
 
 
-def tensors(data: bytes, at: str) -> Iterator[tuple[str, str]]:
+def tensors(data: bytes, path: str) -> Iterator[tuple[str, str]]:
     """The tensors and notes of a safetensors file; parsed here, since NumPy has no bfloat16."""
-    begin = 8 + int.from_bytes(data[:8], "little")
-    header: dict[str, Any] = json.loads(data[8:begin])
-    yield from leaves(header.pop("__metadata__", None), f"{at} note")
+    start = 8 + int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8:start])
+    yield from leaves(header.pop("__metadata__", None), f"{path} note")
     for name, entry in sorted(header.items()):
-        first, last = (begin + offset for offset in entry["data_offsets"])
-        yield f"{at} {name}", _array(entry["dtype"], entry["shape"], data[first:last])
+        first, last = (start + offset for offset in entry["data_offsets"])
+        yield f"{path} {name}", _array(entry["dtype"], entry["shape"], data[first:last])
 
 
-def arrays(data: bytes, at: str) -> Iterator[tuple[str, str]]:
+def arrays(data: bytes, path: str) -> Iterator[tuple[str, str]]:
     """The arrays of an npz file."""
     with np.load(io.BytesIO(data), allow_pickle=False) as file:
         for name in sorted(file.files):
             yield (
-                f"{at} {name}",
+                f"{path} {name}",
                 _array(str(file[name].dtype), file[name].shape, file[name].tobytes()),
             )
 
@@ -107,37 +107,37 @@ def _array(dtype: str, shape: Any, data: bytes) -> str:
     return f"{dtype} {list(shape)} {hashlib.sha256(data).hexdigest()[:16]}"
 
 
-def read(path: Path, at: str) -> Iterator[tuple[str, str]]:
+def read(path: Path, name: str) -> Iterator[tuple[str, str]]:
     """Numbers of one file, by its kind; empty for kinds without numbers of their own."""
     data = path.read_bytes()
     match path.suffix:
         case ".json":
-            yield from leaves(json.loads(data), at)
+            yield from leaves(json.loads(data), name)
         case ".jsonl":
             for number, line in enumerate(data.splitlines()):
-                yield from leaves(json.loads(line), f"{at}:{number + 1}")
+                yield from leaves(json.loads(line), f"{name}:{number + 1}")
         case ".csv":
             rows = csv.DictReader(io.StringIO(data.decode()))
-            yield from leaves([dict(row) for row in rows], at)
+            yield from leaves([dict(row) for row in rows], name)
         case ".toml":
-            yield from leaves(tomllib.loads(data.decode()), at)
+            yield from leaves(tomllib.loads(data.decode()), name)
         case ".npz":
-            yield from arrays(data, at)
+            yield from arrays(data, name)
         case ".safetensors":
-            yield from tensors(data, at)
+            yield from tensors(data, name)
 
 
-def outcome(folder: Path, kept: tuple[str, ...] = ("**/*",)) -> Outcome:
+def outcome(folder: Path, patterns: tuple[str, ...] = ("**/*",)) -> Outcome:
     """The content of a folder's files in the order of their names, independent of the folder's own
     name.
     """
-    found: Outcome = {}
-    for path in sorted({p for pattern in kept for p in folder.glob(pattern) if p.is_file()}):
-        at = HASH.sub("", path.relative_to(folder).as_posix())
+    values: Outcome = {}
+    for path in sorted({p for pattern in patterns for p in folder.glob(pattern) if p.is_file()}):
+        name = HASH.sub("", path.relative_to(folder).as_posix())
         if path.name not in PASSED_OVER:
-            found[at] = "a file"
-            found |= {k: v.replace(str(folder), "") for k, v in read(path, at)}
-    return found
+            values[name] = "a file"
+            values |= {k: v.replace(str(folder), "") for k, v in read(path, name)}
+    return values
 
 
 def difference(base: Mapping[str, str], present: Mapping[str, str]) -> str:
@@ -145,19 +145,21 @@ def difference(base: Mapping[str, str], present: Mapping[str, str]) -> str:
     does.
     """
     everywhere = {**base, **present}
-    places = [k for k in everywhere if base.get(k) != present.get(k)]
-    if not places:
+    differing = [k for k in everywhere if base.get(k) != present.get(k)]
+    if not differing:
         return ""
-    was, now = (side.get(places[0], "not there") for side in (base, present))
-    return f"{len(places)} of {len(everywhere)} values differ, first {places[0]}: {was} -> {now}"
+    old, new = (side.get(differing[0], "not there") for side in (base, present))
+    return (
+        f"{len(differing)} of {len(everywhere)} values differ, first {differing[0]}: {old} -> {new}"
+    )
 
 
-def digest(found: Outcome) -> str:
+def digest(values: Outcome) -> str:
     """SHA-256 of an outcome, in hex; ``FAILED`` for a run that failed."""
     return (
         FAILED
-        if FAILED in found
-        else hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()
+        if FAILED in values
+        else hashlib.sha256(json.dumps(sorted(values.items())).encode()).hexdigest()
     )
 
 
@@ -165,9 +167,9 @@ def pomona(source: Path, command: str, folder: Path) -> "subprocess.CompletedPro
     """Run a command with the packages of a tree."""
     path = os.pathsep.join(str(source / tree) for tree in TREES)
     env = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
-    words = [sys.executable, "-m", "pomona", *shlex.split(command)]
+    arguments = [sys.executable, "-m", "pomona", *shlex.split(command)]
     return subprocess.run(
-        words, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT, check=False
+        arguments, cwd=folder, env=env, capture_output=True, text=True, timeout=LIMIT, check=False
     )
 
 
@@ -180,19 +182,19 @@ def execute(run: Run, source: Path, folder: Path) -> Outcome:
         (folder / name).write_text(text, encoding="utf-8")
     for number, command in enumerate(run.commands):
         try:
-            done = pomona(source, command, folder)
+            process = pomona(source, command, folder)
         except subprocess.TimeoutExpired:
             return {FAILED: f"`{command}` took more than {LIMIT} s"}
-        if done.returncode:
+        if process.returncode:
             return {
                 FAILED: (
-                    f"`{command}` ended with {done.returncode}: "
-                    f"{' '.join(done.stderr.split()[-40:])}"
+                    f"`{command}` ended with {process.returncode}: "
+                    f"{' '.join(process.stderr.split()[-40:])}"
                 )
             }
         if "--json" in command.split():
-            (folder / f"printed-{number}.json").write_text(done.stdout, encoding="utf-8")
-    return outcome(folder, run.kept)
+            (folder / f"printed-{number}.json").write_text(process.stdout, encoding="utf-8")
+    return outcome(folder, run.patterns)
 
 
 def snapshot(revision: str | None, folder: Path) -> Path:
@@ -205,38 +207,44 @@ def snapshot(revision: str | None, folder: Path) -> Path:
                 ROOT / tree, folder / tree, ignore=shutil.ignore_patterns("__pycache__")
             )
     else:
-        words = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, *TREES]
-        packed = subprocess.run(words, capture_output=True, check=True).stdout
+        arguments = ["git", "-C", str(ROOT), "archive", "--format=tar", revision, *TREES]
+        packed = subprocess.run(arguments, capture_output=True, check=True).stdout
         with tarfile.open(fileobj=io.BytesIO(packed)) as archive:
             archive.extractall(folder, filter="data")
     return folder
 
 
 def judge(
-    run: Run, sources: Mapping[str, Path], told: Mapping[str, str] | None, out: Path
+    run: Run, sources: Mapping[str, Path], hashes: Mapping[str, str] | None, folder: Path
 ) -> tuple[int, str, str]:
     """Run with each tree: returns exit code, output line, and the hash of the working tree's
     outcome.
     """
-    found = {side: execute(run, source, out / side / run.name) for side, source in sources.items()}
-    present = found["present"]
-    own = digest(present)
-    if all(FAILED in each for each in found.values()) and (
-        told is None or told.get(run.name) == FAILED
+    outcomes = {
+        side: execute(run, source, folder / side / run.name) for side, source in sources.items()
+    }
+    present = outcomes["present"]
+    present_hash = digest(present)
+    if all(FAILED in values for values in outcomes.values()) and (
+        hashes is None or hashes.get(run.name) == FAILED
     ):
-        return 2, f"fails    {present[FAILED]}", own
-    if told is None and "base" not in found:
-        return 0, f"hashed   {len(present)} values", own
-    if told is not None:
-        said = (
+        return 2, f"fails    {present[FAILED]}", present_hash
+    if hashes is None and "base" not in outcomes:
+        return 0, f"hashed   {len(present)} values", present_hash
+    if hashes is not None:
+        problem = (
             ""
-            if told.get(run.name) == own
+            if hashes.get(run.name) == present_hash
             else "another hash than in the file; a revision as BASE shows where"
         )
-        said = f"{said}; {present[FAILED]}" if said and FAILED in present else said
+        problem = f"{problem}; {present[FAILED]}" if problem and FAILED in present else problem
     else:
-        said = difference(found["base"], present)
-    return int(bool(said)), f"DIFFERS  {said}" if said else f"same     {len(present)} values", own
+        problem = difference(outcomes["base"], present)
+    return (
+        int(bool(problem)),
+        f"DIFFERS  {problem}" if problem else f"same     {len(present)} values",
+        present_hash,
+    )
 
 
 def main() -> int:
@@ -256,45 +264,50 @@ def main() -> int:
     parser.add_argument(
         "--hashes", type=Path, help="file for a hash of what each run writes with the present tree"
     )
-    told: dict[str, str] | None = None
-    words = parser.parse_args()
-    if words.base is None and words.hashes is None:
+    hashes: dict[str, str] | None = None
+    options = parser.parse_args()
+    if options.base is None and options.hashes is None:
         parser.error("give BASE, or --hashes FILE")
-    if words.out and words.out.exists():
-        parser.error(f"{words.out} is there already; give another --out")
-    if words.base and Path(words.base).is_file():
-        lines = (line.split() for line in Path(words.base).read_text(encoding="utf-8").splitlines())
-        told = {name: value for value, name in lines}
+    if options.out and options.out.exists():
+        parser.error(f"{options.out} is there already; give another --out")
+    if options.base and Path(options.base).is_file():
+        lines = (
+            line.split() for line in Path(options.base).read_text(encoding="utf-8").splitlines()
+        )
+        hashes = {name: value for value, name in lines}
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
-        out = (words.out or Path(temporary) / "runs").resolve()
+        folder = (options.out or Path(temporary) / "runs").resolve()
         revisions = {"present": None} | (
-            {"base": words.base} if words.base and told is None else {}
+            {"base": options.base} if options.base and hashes is None else {}
         )
         sources = {
-            side: snapshot(revision, out / f"{side}-tree") for side, revision in revisions.items()
+            side: snapshot(revision, folder / f"{side}-tree")
+            for side, revision in revisions.items()
         }
-        known = {
+        methods = {
             name: None
             for s in sources.values()
-            for name in json.loads(pomona(s, METHODS, out).stdout)
+            for name in json.loads(pomona(s, METHODS, folder).stdout)
         }
-        chosen = [r for r in runs(known) if not words.only or r.name.startswith(tuple(words.only))]
+        chosen = [
+            r for r in runs(methods) if not options.only or r.name.startswith(tuple(options.only))
+        ]
         with ThreadPoolExecutor(LANES) as pool:
             judged = []
             for run, verdict in zip(
-                chosen, pool.map(lambda r: judge(r, sources, told, out), chosen), strict=True
+                chosen, pool.map(lambda r: judge(r, sources, hashes, folder), chosen), strict=True
             ):
                 judged.append(verdict)
                 print(f"{run.name:24} {verdict[1]}", flush=True)
-    if words.hashes:
+    if options.hashes:
         lines_out = (
             f"{verdict[2]}  {run.name}\n" for run, verdict in zip(chosen, judged, strict=True)
         )
-        words.hashes.write_text("".join(lines_out), encoding="utf-8")
+        options.hashes.write_text("".join(lines_out), encoding="utf-8")
     counts = [sum(code == c for code, _, _ in judged) for c in range(3)]
     took = time.monotonic() - began
-    well = "the same" if words.base else "hashed"
+    well = "the same" if options.base else "hashed"
     print(
         f"{counts[0]} of {len(judged)} runs {well}, {counts[1]} differ, {counts[2]} fail; "
         f"{took:.0f} s"

@@ -16,7 +16,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 def of_runs() -> str:
     """Return the reference of a run's settings as Markdown."""
-    parts = [
+    blocks = [
         "# Settings",
         "Made by `tools/settings_pages.py`. A run takes them from TOML files and "
         "from the command line as `key=value`; later ones win. `pomona run METHOD ... --dry-run` "
@@ -24,25 +24,27 @@ def of_runs() -> str:
         "settings --schema` prints a JSON Schema of all, for editors and agents.",
     ]
     tables = {
-        part.title: [*table_settings(part)]
-        for part in TABLES
-        if part.section not in ("partition", "method")
+        group.title: [*table_settings(group)]
+        for group in TABLES
+        if group.section not in ("partition", "method")
     }
     partitions = {
-        owners(part)[0]: [*table_settings(part)] for part in TABLES if part.section == "partition"
+        owners(group)[0]: [*table_settings(group)]
+        for group in TABLES
+        if group.section == "partition"
     }
-    parts += [table(title, found) for title, found in tables.items() if found]
-    parts.append(table_by("partition", "Section `partition`", partitions))
-    parts.append(
+    blocks += [table(title, settings) for title, settings in tables.items() if settings]
+    blocks.append(table_by("partition", "Section `partition`", partitions))
+    blocks.append(
         "## Methods\n\nEach [method's page](methods/README.md) has its settings, `method.KEY`; "
         "`pomona settings METHOD` lists them with the values that they take."
     )
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(blocks) + "\n"
 
 
 def of_files() -> str:
     """Return the reference of a federation's files as Markdown."""
-    parts = [
+    blocks = [
         "# Settings files of a federation",
         "Made by `tools/settings_pages.py`; `pomona deploy settings "
         "KEY` explains one key. `[run]` of `federation.toml` and `STUDY.toml` takes the [settings "
@@ -51,42 +53,42 @@ def of_files() -> str:
         "A `federation.toml` may also have the keys of a study of kind `train`, except `decide`: "
         "that study comes with the kits.",
     ]
-    kinds = {
+    study_types = {
         title.removeprefix(STUDY_OF_KIND): settings_of(record)
         for title, record in FILES.items()
         if title.startswith(STUDY_OF_KIND)
     }
     for title, record in FILES.items():
         if title == f"{STUDY_OF_KIND}train":
-            parts.append(table_by("kind", "STUDY.toml, by kind of study", kinds))
-        elif title.removeprefix(STUDY_OF_KIND) not in kinds:
-            parts.append(table(title, settings_of(record)))
-    return "\n\n".join(parts) + "\n"
+            blocks.append(table_by("kind", "STUDY.toml, by kind of study", study_types))
+        elif title.removeprefix(STUDY_OF_KIND) not in study_types:
+            blocks.append(table(title, settings_of(record)))
+    return "\n\n".join(blocks) + "\n"
 
 
-def table(heading: str, found: Iterable[Setting]) -> str:
+def table(heading: str, settings: Iterable[Setting]) -> str:
     """Return a heading and the settings below it, as Markdown."""
-    rows = ((f"`{s.key}`", s.kind, _code(s.default), s.meaning) for s in found)
+    rows = ((f"`{s.key}`", s.kind, _code(s.default), s.meaning) for s in settings)
     return _grid(heading, ("key", "values", "default", "meaning"), rows)
 
 
-def table_by(what: str, heading: str, found: Mapping[str, Iterable[Setting]]) -> str:
+def table_by(column: str, heading: str, settings_by_name: Mapping[str, Iterable[Setting]]) -> str:
     """Return the settings of several owners as one Markdown table, in which a key that some share
     is one row.
     """
     names_of: defaultdict[Setting, list[str]] = defaultdict(list)
-    for name, own in found.items():
-        for s in own:
+    for name, settings in settings_by_name.items():
+        for s in settings:
             names_of[replace(s, owner="")].append(name)
     rows = (
         (
             f"`{s.key}`",
-            "all" if len(names) == len(found) else ", ".join(names),
+            "all" if len(names) == len(settings_by_name) else ", ".join(names),
             *(s.kind, _code(s.default), s.meaning),
         )
         for s, names in names_of.items()
     )
-    return _grid(heading, ("key", what, "values", "default", "meaning"), rows)
+    return _grid(heading, ("key", column, "values", "default", "meaning"), rows)
 
 
 def _grid(heading: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

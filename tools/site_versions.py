@@ -31,9 +31,9 @@ def put(site: Path, pages: Path, name: str) -> list[str]:
     shutil.rmtree(pages / name, ignore_errors=True)
     shutil.copytree(site, pages / name)
     (pages / ".nojekyll").touch()  # names that begin with _ are files of the site
-    found = [path.name for path in pages.iterdir() if (path / "index.html").is_file()]
-    versions = sorted(found, key=_age)
-    links = "".join(f'<li><a href="{one}/">{one}</a></li>' for one in versions)
+    names = [path.name for path in pages.iterdir() if (path / "index.html").is_file()]
+    versions = sorted(names, key=_age)
+    links = "".join(f'<li><a href="{version}/">{version}</a></li>' for version in versions)
     (pages / "index.html").write_text(
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>Pomona</title>'
         f'<meta http-equiv="refresh" content="0; url={versions[0]}/">'
@@ -44,8 +44,8 @@ def put(site: Path, pages: Path, name: str) -> list[str]:
 
 def _age(name: str) -> tuple[bool, list[int]]:
     """Sort releases from the newest, and ``main`` after them."""
-    found = RELEASE.fullmatch(name)
-    return found is None, [-int(part) for part in found.groups()] if found else []
+    match = RELEASE.fullmatch(name)
+    return match is None, [-int(number) for number in match.groups()] if match else []
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def tokens(text: str) -> int:
 def main(root: Path) -> None:
     """Print a line for each folder, and a total."""
     lines: Counter[str] = Counter()
-    words: Counter[str] = Counter()
+    token_totals: Counter[str] = Counter()
     modules: Counter[str] = Counter()
     counts: dict[str, list[int]] = {}
     for path in sorted(root.rglob("*.py")):
@@ -65,16 +65,17 @@ def main(root: Path) -> None:
         below = path.relative_to(root).parts
         for folder in (below[0] if len(below) > 1 else ".", "all"):
             lines[folder] += code_lines(text)
-            words[folder] += tokens(text)
+            token_totals[folder] += tokens(text)
             modules[folder] += 1
             counts.setdefault(folder, []).extend(functions)
     print(f"{'folder':<14}{'modules':>8}{'code':>8}{'tokens':>9}{'functions':>11}", end="")
     print(f"{'mean':>7}{'max':>5}{'over 10':>9}")
     for folder in sorted(modules, key=lambda name: (name == "all", name)):
         values = counts[folder] or [0]
-        mean, over = sum(values) / len(values), sum(value > 10 for value in values)
-        size = f"{modules[folder]:>8}{lines[folder]:>8}{words[folder]:>9}{len(counts[folder]):>11}"
-        print(f"{folder:<14}{size}{mean:>7.1f}{max(values):>5}{over:>9}")
+        mean, complex_count = sum(values) / len(values), sum(value > 10 for value in values)
+        size = f"{modules[folder]:>8}{lines[folder]:>8}{token_totals[folder]:>9}"
+        size += f"{len(counts[folder]):>11}"
+        print(f"{folder:<14}{size}{mean:>7.1f}{max(values):>5}{complex_count:>9}")
 
 
 if __name__ == "__main__":

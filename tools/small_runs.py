@@ -32,13 +32,13 @@ class Run:
         name: as for ``--only``.
         commands: words after ``pomona``, as a shell reads them.
         files: initial text files, by name.
-        kept: patterns of the compared files; others are known to differ.
+        patterns: of the compared files; others are known to differ.
     """
 
     name: str
     commands: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
-    kept: tuple[str, ...] = ("**/*",)
+    patterns: tuple[str, ...] = ("**/*",)
 
 
 VARIANTS = {
@@ -85,7 +85,7 @@ NOISE = (
     "privacy.epsilon_budget=1000 privacy.seed=1 "
     """'privacy.acknowledge=["sample-counts", "metrics"]'"""
 )
-OWN = """import torch
+CUSTOM_CODE = """import torch
 
 def loss(outputs, targets):
     each = torch.nn.functional.cross_entropy(outputs, targets, reduction="none")
@@ -145,7 +145,7 @@ def _table(head: str, row: str) -> str:
 
 def _own_data() -> Iterable[Run]:
     """Numbers, flags and texts from files."""
-    kinds = {
+    formats = {
         "regression": (
             "a,b,y",
             "{a},{b},{a}{odd}",
@@ -172,20 +172,20 @@ def _own_data() -> Iterable[Run]:
             "csv data.label_column=y data.client_column=site --partition natural clients=2",
         ),
     }
-    for name, (head, row, method, words) in kinds.items():
-        command = f"run {method} {FEDERATED} --data {words} data.path=rows.csv"
+    for name, (head, row, method, options) in formats.items():
+        command = f"run {method} {FEDERATED} --data {options} data.path=rows.csv"
         yield Run(name, (command,), {"rows.csv": _table(head, row)})
 
 
 def _rehearsal(method: str, wire: str) -> Run:
     """A federation of real processes; their models, and the simulator's run."""
     command = "deploy rehearse federation.toml --out out"
-    kept = ("out/simulation/**/*", "out/kits/*/state/models/*")
+    patterns = ("out/simulation/**/*", "out/kits/*/state/models/*")
     return Run(
         f"rehearse-{method}",
         (command,),
         {"federation.toml": FEDERATION.format(method=method, wire=wire)},
-        kept,
+        patterns,
     )
 
 
@@ -231,9 +231,12 @@ def runs(methods: Iterable[str]) -> list[Run]:
         Run(
             "refused",
             (f"run fedavg {FEDERATED} --partition pathological clients=6 model.loss=own:loss",),
-            {"own.py": OWN},
+            {"own.py": CUSTOM_CODE},
         ),
-        *(Run(name, (f"run {FEDERATED} --method {words}",)) for name, words in VARIANTS.items()),
+        *(
+            Run(name, (f"run {FEDERATED} --method {options}",))
+            for name, options in VARIANTS.items()
+        ),
         *_own_data(),
         *(
             Run(f"method-{m}", (f"run {m} {FEDERATED} {SKEWED} {EARLY.get(m, '')}",))

@@ -67,13 +67,13 @@ def test_many_draws_at_once_are_judged_as_each_alone():
     """Verdicts of the batch are those of ``mean_difference``, but for one at most: their random
     signs are others.
     """
-    cell = areas.Cell(60, 8, more=1.0)
-    *parts, a, b = areas.components(cell, cell.more, stream(1, "batch"))
+    cell = areas.Cell(60, 8, gain=1.0)
+    *parts, a, b = areas.components(cell, cell.gain, stream(1, "batch"))
     parts = [part[:40] for part in parts]
     each = np.stack([part.var(1, ddof=1) / part.shape[1] for part in parts])
     df = each.sum(0) ** 2 / (each[0] ** 2 / 7 + each[1] ** 2 / 51)
     clear = parts[0].mean(1) > stats.t.ppf(0.975, df) * np.sqrt(each.sum(0))
-    held = clear & np.all([areas.holds(part) for part in parts], axis=0)
+    held = clear & np.all([areas.is_significant(part) for part in parts], axis=0)
     ends = [
         mean_difference([Evidence(p.mean(), (p, q), 60, 60, 8)]).interval
         for p, q in zip(*parts, strict=True)

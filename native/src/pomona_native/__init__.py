@@ -13,11 +13,9 @@ from pomona_native._processor import supports
 
 __version__ = version("pomona-native")
 INTERFACE = 2
-"""Pomona compares it with its own before any call; it changes with whatever the callers of these
-modules see.
-"""
+"""Pomona compares it with its own before any call; it changes with the modules' interface."""
 
-NEEDS = {
+FEATURES = {
     "amx": ("x86-64-v4", "avx512bf16", "amx"),
     "avx512_bf16": ("x86-64-v4", "avx512bf16"),
     "avx512": ("x86-64-v4",),
@@ -27,23 +25,21 @@ NEEDS = {
 
 
 def kinds() -> tuple[str, ...]:
-    """Kinds of processors that were compiled for and that this one belongs to, the fastest first;
-    often several.
-    """
+    """Return the kinds of processors with a module that runs here, the fastest first."""
     return tuple(
-        kind
-        for kind, needs in NEEDS.items()
-        if all(map(supports, needs)) and find_spec(f"{__name__}._{kind}")
+        processor
+        for processor, features in FEATURES.items()
+        if all(map(supports, features)) and find_spec(f"{__name__}._{processor}")
     )
 
 
-def load(kind: str) -> ModuleType:
-    """The module of a kind, with its ``Network``.
+def load(processor: str) -> ModuleType:
+    """Return the module of a kind of processor, with its ``Network``.
 
-    Raises ValueError for one that this processor cannot run.
+    Raises ValueError for a kind that this processor cannot run.
     """
-    if kind not in kinds():
+    if processor not in kinds():
         raise ValueError(
-            f"kind {kind!r} does not run here; this processor has {', '.join(kinds()) or 'none'}"
+            f"kind {processor!r} does not run here; this one has {', '.join(kinds()) or 'none'}"
         )
-    return import_module(f"{__name__}._{kind}")
+    return import_module(f"{__name__}._{processor}")
