@@ -78,7 +78,8 @@ def views(path, folder, present, draws):
     )
     initial = Initial(lambda _: p.row.clone(), p.space.layers, head=p.space.head)
     seen = []
-    with patch.object(KeyStore, "batch", without):
+    # what lasts on a disk is tested elsewhere
+    with patch.object(KeyStore, "batch", without), patch("os.fsync"):
         for number in range(1, draws + 1):
             clients = ClientRuntime(
                 method.client, p.objective, initial, tuple((i,) for i in ids), 0
@@ -87,7 +88,7 @@ def views(path, folder, present, draws):
             clients.add_clients(ids, roster, None)
             at = a_round(number, batch_size=path.size, epochs=1, total=draws, lr=1.0)
             down = method.server.downlink(server, ids, roster, at)
-            got = clients.visit(ClientRequest(at, roster, ids, True, frozenset({"received", "trained"})), down)  # fmt: skip
+            got = clients.visit(ClientRequest(at, roster, ids), down)
             models = [t for r in got for t in r.uplink.values() if t.numel() == p.row.numel()]
             moved = sum(model.flatten().double() - p.row.double() for model in models)
             seen.append(-float(moved @ gradient))
