@@ -179,3 +179,18 @@ def test_each_limit_of_the_rule_is_where_it_says():
     for before, after, min_gain, reported, expected in RULES:
         scores = dict(enumerate(before)), dict(enumerate(after))
         assert outvoted(*scores, min_gain, reported) == expected, (before, after)
+
+
+def test_the_clients_are_compared_by_the_number_that_decides():
+    """The metric, whatever their losses are; the loss where the metric is undefined throughout."""
+    same, none = [0.5] * 3, [NO] * 3
+    for before, after in (
+        (([0.2, 1.0, 0.3], same), ([0.3, 0.0, 0.4], same)),
+        ((none, [0.5, 0.0, 0.5]), (none, [0.4, 0.9, 0.4])),
+    ):
+        points = [
+            Point.of(number, *(dict(enumerate(scores)) for scores in pair))
+            for number, pair in ((1, before), (2, after))
+        ]
+        assert best(points, ACCURACY).round == 2
+        assert list(overruled(points, ACCURACY)) == [1]
