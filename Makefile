@@ -4,8 +4,12 @@ BIN := .venv/bin
 export OMP_NUM_THREADS = 1
 # Where bytecode is not kept, each process that a test starts compiles PyTorch's modules anew: 4 s
 unexport PYTHONDONTWRITEBYTECODE
-# Versions of dependencies. On Linux they have PyTorch's CUDA packages, several GB, unless pip finds PyTorch without them:
-# export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# On Linux PyTorch comes with CUDA's packages, several GB, unless pip finds it without them:
+# TORCH_INDEX=https://download.pytorch.org/whl/cpu
+ifdef TORCH_INDEX
+export PIP_EXTRA_INDEX_URL = $(TORCH_INDEX)
+endif
+# Versions of dependencies.
 # CONSTRAINTS=constraints-oldest.txt: the oldest that pyproject.toml allows; CONSTRAINTS= for the newest.
 CONSTRAINTS ?= constraints.txt
 PIP := --quiet --disable-pip-version-check

@@ -179,10 +179,10 @@ def given() -> None:
     draw = np.random.Generator(np.random.Philox(5))
     Image.fromarray(draw.integers(0, 256, (8, 8), dtype=np.uint8)).save("digit.png")
     rows = [
-        f"{draw.integers(20, 90)},{draw.random():.3f},{'ill' if k % 3 else 'well'},{'ABC'[k % 3]}{k % 2}"
+        f"{draw.integers(20, 90)},{'fm'[k % 2]},{'ill' if k % 3 else 'well'},{'ABC'[k % 3]}{k % 2}"
         for k in range(240)
     ]
-    Path("patients.csv").write_text("\n".join(["age,dose,outcome,hospital", *rows]) + "\n")
+    Path("patients.csv").write_text("\n".join(["age,sex,outcome,hospital", *rows]) + "\n")
 
 
 def due(block: Block, slow: bool) -> bool:

@@ -49,12 +49,12 @@ DEMO: dict[str, Any] = {
     "engine": "torch",  # the same numbers on every machine
     "checkpoint_every": 10,
 }
-# Rates, and FedAMP's attention, are the best on validation data, see docs/results/demo.md
+# Rates and FedAMP's lambda are the best on validation data, see docs/results/demo.md
 DEMO_METHODS: tuple[dict[str, Any], ...] = (
     {"method": {"name": "separate"}, "lr": 0.3},
-    {"method": {"name": "fedavg"}, "lr": 0.6},
-    {"method": {"name": "fedamp"}, "lr": 0.3},
-    {"method": {"name": "fedala"}, "lr": 0.6},
+    {"method": {"name": "fedavg"}, "lr": 1.0},
+    {"method": {"name": "fedamp", "lambda": 0.1}, "lr": 0.3},
+    {"method": {"name": "fedala"}, "lr": 1.0},
     {"method": {"name": "fedfomo"}, "lr": 0.3},
     {"method": {"name": "apple", "core_step": "local"}, "lr": 0.6},
 )

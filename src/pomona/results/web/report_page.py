@@ -155,7 +155,7 @@ def _links(
     return [
         ((gains[0].name, gains[0].title) if gains else ("summary", "Results")),
         *outcome,
-        *([("clients-table", "Client by client")] if tables or len(gains) > 1 else []),
+        *([("clients-table", "Numbers by client")] if tables or len(gains) > 1 else []),
         ("sure", "How sure is this?"),
         *(chapter for chapter in chapters if chapter not in outcome),
         *([("summary", "All results and their cost")] if gains else []),
