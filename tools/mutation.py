@@ -99,13 +99,15 @@ def nodes(tree: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[Replaceable]:
         for i, node in enumerate(value if isinstance(value, list) else [value]):
             if not isinstance(node, ast.AST) or isinstance(node, ast.JoinedStr):
                 continue
-            definition = isinstance(node, ast.FunctionDef | ast.ClassDef)
-            if outer and not definition:
+            names = outer
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                names = (*outer, node.name)
+            elif outer:
                 many = isinstance(value, list)
                 replace = partial(value.__setitem__, i) if many else partial(setattr, tree, field)
                 yield outer, node, replace
             if not isinstance(node, ast.Raise):
-                yield from nodes(node, (*outer, node.name) if definition else outer)
+                yield from nodes(node, names)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from pomona.record.result import Result
 from pomona.tasks import TASKS, task_of
 from pomona.tasks.scores import compute
 
-LEVEL = "no difference that this data can show"
+LEVEL = "no significant difference"
 CASES = [(name, kind) for name in METRICS for kind, task in TASKS.items() if name in task.measures]
 
 

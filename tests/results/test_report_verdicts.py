@@ -21,7 +21,7 @@ from pomona.results.text.narrative import basis, setup, title
 from pomona.results.text.verdicts import verdicts
 from pomona.results.web.page_data import payload
 
-LEVEL = "no difference that this data can show"
+LEVEL = "no significant difference"
 
 
 def said(results: list[Result]) -> str:
@@ -89,8 +89,8 @@ def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not(
         "against 70.00 % on average over clients: +5.33 percentage points (95 % interval +"
     )
     assert (
-        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); for 1 this "
-        "data cannot tell."
+        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); not "
+        "significant for 1."
     ) in text
 
 
@@ -238,7 +238,7 @@ def test_what_an_interval_leaves_open_is_no_lead() -> None:
     text = said([alone, together])
     assert f"Between FedAvg and Separate, training alone, there is {LEVEL}" in text
     assert "95.67 % against 95.00 %" in text
-    assert "this data cannot show for any" in text
+    assert "no difference of" in text
     for claim in ("ahead", "helps:", "better for"):
         assert claim not in text
     worse = said([scored("separate", (95, 95, 95)), scored("fedavg", (60, 95, 60))])
@@ -340,7 +340,7 @@ def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_o
     assert overall.rows[0][4:] == ["0", "0", "10"]
     assert {row[-1] for row in clients.rows} == {LEVEL}
     assert "after Holm's correction" in overall.notes[0]
-    assert "this data cannot show for any" in said([alone, together])
+    assert "no difference of" in said([alone, together])
     drawn = payload(runs([alone, together]), None)["runs"][1]["gains"]
     assert {gain["verdict"] for gain in drawn} == {LEVEL}
 

@@ -24,7 +24,7 @@ from pomona.record.predictions import Answers
 from pomona.record.result import Result
 from pomona.tasks import Task, task_of
 
-Verdict = Literal["better", "worse", "no difference that this data can show"]
+Verdict = Literal["better", "worse", "no significant difference"]
 ONE_PARTITION = (
     "give all seeds one partition (“pomona data show --save cut.json KEY=VALUE...”, then "
     "partition.name=file partition.path=cut.json)"
@@ -93,7 +93,7 @@ class Gain:
         """Verdict supported by the interval."""
         low, high = self.ends or (0.0, 0.0)
         if low <= 0 <= high:
-            return "no difference that this data can show"
+            return "no significant difference"
         return "better" if low > 0 else "worse"
 
 
@@ -191,7 +191,7 @@ def jointly(gains: Sequence[Gain | None], of: int = 0) -> list[Verdict | None]:
     p = {i: gain.p for i, gain in enumerate(gains) if gain and gain.p is not None}
     chosen = holm([*p.values(), *[1.0] * (of - len(p))])
     adjusted = dict(zip(p, chosen, strict=False))
-    open_: Verdict = "no difference that this data can show"
+    open_: Verdict = "no significant difference"
     return [
         None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else open_
         for i, gain in enumerate(gains)

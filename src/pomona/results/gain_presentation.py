@@ -168,19 +168,15 @@ def by_client(gains: Gains) -> str:
     if not defined:
         return ""
     better, worse, undecided = (
-        gains.with_verdict(verdict)
-        for verdict in ("better", "worse", "no difference that this data can show")
+        gains.with_verdict(verdict) for verdict in ("better", "worse", "no significant difference")
     )
     if not better and not worse:
-        return (
-            "Client by client, this data cannot show for any whether "
-            f"{gains.run.label} is better or worse."
-        )
+        return f"Client by client, no difference of {gains.run.label} is significant."
     n_undecided = "all" if len(undecided) == len(defined) else len(undecided)
     clauses = [
         f"better for {_counted(gains.run, better, len(defined))}",
         f"worse for {_counted(gains.run, worse, None)}",
-        *([f"for {n_undecided} this data cannot tell"] if undecided else []),
+        *([f"not significant for {n_undecided}"] if undecided else []),
     ]
     return (
         f"Client by client, {gains.run.label} is "

@@ -31,7 +31,7 @@ def _overall(compared: list[Gains]) -> Table:
         [
             f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
             "over clients. More than 0 is better. The intervals compare both models on the same "
-            "test samples; where one includes 0, there is no difference that this data can show. "
+            "test samples; where one includes 0, there is no significant difference. "
             "Of several runs, and of clients, verdicts are joint, after Holm's correction: one "
             "may be open although its own interval excludes 0."
             + (" " + OVER_SEEDS if several else "")

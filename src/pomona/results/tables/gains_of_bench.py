@@ -35,7 +35,7 @@ def gains_table(comparison: Comparison) -> Table | None:
     note = (
         "Gain over Separate, mean over clients and seeds, in the last round (with keep=best in "
         "the one best on validation), of the same test samples; more than 0 is better. Where an "
-        "interval includes 0, there is no difference that these data can show; verdicts are "
+        "interval includes 0, there is no significant difference; verdicts are "
         "corrected for the lines of their scenario (Holm)."
     )
     by_reason: dict[str, list[str]] = {}

@@ -25,7 +25,7 @@ from pomona.results.seeds import over_seeds
 from pomona.results.text.narrative import REMEDY, worse_since
 from pomona.results.wording import capital, listing
 
-LEVEL = "no difference that this data can show"
+LEVEL = "no significant difference"
 
 
 def verdicts(runs: list[Run]) -> list[str]:
