@@ -50,7 +50,7 @@ def kit(folder: Path, rows: int, columns: int) -> Path:
     return folder
 
 
-def message(folder: Path, keeper: kept_data.DataKeeper | None) -> None:
+def message(folder: Path, keeper: kept_data.DataCache | None) -> None:
     """The process of one message, up to its data."""
     pid = os.fork()
     if not pid:
@@ -59,7 +59,7 @@ def message(folder: Path, keeper: kept_data.DataKeeper | None) -> None:
             kept_data.use(keeper)
             own_scenario(
                 SiloFile.load(folder / "silo.toml"),
-                Federation.load(folder / "federation.toml").own,
+                Federation.load(folder / "federation.toml").kit_terms,
                 0,
             )
             code = 0
@@ -72,11 +72,11 @@ def measure(rows: int, columns: int, turns: int) -> Table:
     """One row."""
     with tempfile.TemporaryDirectory() as name:
         folder = kit(Path(name) / "kit", rows, columns)
-        keeper = kept_data.DataKeeper(folder)
+        keeper = kept_data.DataCache(folder)
         message(folder, keeper)
         kept_data.SETTLED = 0.0  # nobody writes the file any more
         assert keeper.refresh()
-        assert keeper.kept, "it fits into keep_data_mb"
+        assert keeper.cached, "it fits into keep_data_mb"
         works: dict[str, Callable[[], object]] = {
             "anew": partial(message, folder, None),
             "kept": partial(message, folder, keeper),
@@ -84,7 +84,7 @@ def measure(rows: int, columns: int, turns: int) -> Table:
         wall: Times = measured(works, turns)[0]
         return {
             "file MB": (folder / "rows.csv").stat().st_size / 1e6,
-            "kept MB": kept_data.size(keeper.kept[2]) / 1e6,
+            "kept MB": kept_data.size(keeper.cached[2]) / 1e6,
             **{f"{name} s": wall.median(name) for name in works},
         }
 

@@ -12,7 +12,7 @@ from safetensors.numpy import load
 from pomona.core.errors import QuorumError
 from pomona.federation.norm_bounds import FACTOR, FACTOR_EARLY
 from pomona.record.run_folder import load as load_run
-from pomona_federation.audit_log import verify, whole
+from pomona_federation.audit_log import complete_lines, verify
 from pomona_federation.silo import client_app
 from test_faults import mistaken, tensors
 from test_hostile_members import forged
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.long
 def decisions(federation):
     path = federation.server / "run" / "audit.jsonl"
     assert verify(path) is None
-    return [e for e in whole(path) if e["event"] in {"admitted", "unused"}]
+    return [e for e in complete_lines(path) if e["event"] in {"admitted", "unused"}]
 
 
 def sent(patch):

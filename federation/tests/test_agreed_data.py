@@ -115,6 +115,11 @@ def test_a_federation_may_name_a_method_of_its_own(tmp_path, monkeypatch):
         "task": task,
     }
     run = {"method": "own_method_elsewhere:Own", "rounds": 2, "lr": 0.1}
-    assert Federation.of({**told, "run": run}).own.config.method.name == "own_method_elsewhere:Own"
+    assert (
+        Federation.from_tree({**told, "run": run}).kit_terms.config.method.name
+        == "own_method_elsewhere:Own"
+    )
     with pytest.raises(ConfigError, match="section run: cannot load 'nowhere:Own'"):
-        Federation.of({**told, "run": {**run, "method": "nowhere:Own"}}).own.require_computable()
+        Federation.from_tree(
+            {**told, "run": {**run, "method": "nowhere:Own"}}
+        ).kit_terms.require_computable()

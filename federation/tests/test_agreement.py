@@ -73,25 +73,26 @@ def test_what_is_read_fits_into_messages(tmp_path):
     f = load(tmp_path, tree(places=MAX_CLIENTS, run__rounds=ROUNDS - 1))
     known = {"agreement": f.agreement, "run": "ab", "settled": 0, "trains": False, "watched": ()}
     message = Message(
-        **known, number=f.own.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places
+        **known, number=f.kit_terms.config.rounds + 1, place=f.places - 1, sizes=(1,) * f.places
     )
     assert read(Message, message.model_dump_json()) == message
     many = [{"name": f"s{i}"} for i in range(MAX_CLIENTS - 1)]
-    assert Federation.of(tree(silo=many)).places == MAX_CLIENTS
+    assert Federation.from_tree(tree(silo=many)).places == MAX_CLIENTS
 
 
 @given(st.integers(1, 60))
 def test_the_quorum_is_the_least_majority(n):
-    made = Federation.of(tree(silo=[{"name": f"s{i}"} for i in range(n)]))
+    made = Federation.from_tree(tree(silo=[{"name": f"s{i}"} for i in range(n)]))
     assert 2 * made.quorum > n >= 2 * (made.quorum - 1)
 
 
 def test_the_run_has_a_client_for_each_place(tmp_path):
-    c = load(tmp_path, tree(places=9)).own.config
+    c = load(tmp_path, tree(places=9)).kit_terms.config
     assert (c.clients, c.workers, c.checkpoint_every, c.rounds) == (9, 1, 1, 20)
     assert (c.method.name, c.method.budget) == ("apple", 2)
     assert (
-        load(tmp_path, tree(run={"method": "fedavg", "lr": 0.1})).own.config.method.name == "fedavg"
+        load(tmp_path, tree(run={"method": "fedavg", "lr": 0.1})).kit_terms.config.method.name
+        == "fedavg"
     )
 
 
@@ -172,7 +173,7 @@ def test_a_key_that_silos_set_themselves_is_refused_in_the_run(tmp_path, key):
     "server", ["127.0.0.1:8443", "127.9.9.9:1", "localhost:65535", "[::1]:8443"]
 )
 def test_insecure_is_for_loopback(server):
-    assert Federation.of(tree(server=server, insecure=True)).loopback
+    assert Federation.from_tree(tree(server=server, insecure=True)).loopback
 
 
 def test_a_missing_key_is_told_alone(tmp_path):
@@ -193,7 +194,7 @@ LETTERS = string.ascii_lowercase + string.digits
     )
 )
 def test_every_name_of_small_letters_digits_and_hyphens_is_one(name):
-    assert Federation.of(tree(name=name, silo__0__name=name)).silo[0].name == name
+    assert Federation.from_tree(tree(name=name, silo__0__name=name)).silo[0].name == name
 
 
 @given(
@@ -203,7 +204,7 @@ def test_every_name_of_small_letters_digits_and_hyphens_is_one(name):
 )
 def test_no_other_name_is(name):
     with pytest.raises(ConfigError, match=r"silo\.0\.name"):
-        Federation.of(tree(silo__0__name=name))
+        Federation.from_tree(tree(silo__0__name=name))
 
 
 @given(st.ip_addresses(), st.integers(1, 65535))
@@ -309,7 +310,7 @@ OPEN = [
 
 
 def agreement(**changes):
-    return Federation.of(tree(**changes)).agreement
+    return Federation.from_tree(tree(**changes)).agreement
 
 
 def test_every_agreed_key_has_a_say_in_the_agreement():
@@ -328,7 +329,7 @@ def test_addresses_deadlines_and_the_roster_have_none():
 
 
 def test_what_a_study_of_another_kind_asks_has_a_say():
-    standing, terms = Federation.of(tree()), {"run": tree()["run"], "task": tree()["task"]}
+    standing, terms = Federation.from_tree(tree()), {"run": tree()["run"], "task": tree()["task"]}
     judged = {"of": "kit", "agreement": "0" * 64, "models": {"north": 0}}
     studies = [
         *({"kind": "survey", "survey": {"least": least}} for least in (10, 11)),
@@ -345,7 +346,7 @@ def test_what_a_study_of_another_kind_asks_has_a_say():
             for digit in "01"
         ),
     ]
-    hashes = [standing.under(study_of({"name": "one", **study})).agreement for study in studies]
+    hashes = [standing.terms_of(study_of({"name": "one", **study})).agreement for study in studies]
     assert len(set(hashes)) == len(hashes)
 
 
@@ -382,10 +383,12 @@ def test_a_key_of_another_kind_of_study_is_an_error_that_names_it(kind, key):
 
 def test_a_study_has_the_quorum_of_its_federation_unless_it_names_one():
     terms = {"name": "second", "run": tree()["run"], "task": tree()["task"]}
-    standing = Federation.of(tree(quorum=3))
-    assert standing.under(study_of(terms)).quorum == 3
-    assert standing.under(study_of({**terms, "quorum": 1})).quorum == 1
-    assert Federation.of(tree()).under(study_of(terms)).quorum == 2  # more than half of three
+    standing = Federation.from_tree(tree(quorum=3))
+    assert standing.terms_of(study_of(terms)).quorum == 3
+    assert standing.terms_of(study_of({**terms, "quorum": 1})).quorum == 1
+    assert (
+        Federation.from_tree(tree()).terms_of(study_of(terms)).quorum == 2
+    )  # more than half of three
 
 
 def test_a_default_written_out_is_the_same_agreement():
@@ -448,11 +451,11 @@ def test_an_agreement_names_the_engine(tmp_path):
     hashes = set()
     for engine in ("torch", "native"):
         f = load(tmp_path, tree(run__engine=engine))
-        assert f.own.config.engine == engine
+        assert f.kit_terms.config.engine == engine
         hashes.add(f.agreement)
     assert len(hashes) == 2
     unset = load(tmp_path, TREE)
-    assert unset.own.config.engine == "torch"
+    assert unset.kit_terms.config.engine == "torch"
     assert unset.agreement in hashes
     with pytest.raises(ConfigError, match=r"run\.engine must be torch, .*, or native"):
         load(tmp_path, tree(run__engine="auto"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pomona.core.errors import StorageError
 from pomona_federation import audit_log, unused_uplinks
-from pomona_federation.audit_log import Audit, verify, whole
+from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED
 
 
@@ -37,8 +37,8 @@ def test_the_chain_is_the_hash_of_the_chain_before_and_the_line(tmp_path):
         chain = hashlib.sha256(f"{chain}\n{{{rest}".encode()).hexdigest()
         assert claimed == chain
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [r["event"] for r in whole(path)] == ["start", "join"]
-    assert next(whole(path))["time"].endswith("+00:00")
+    assert [r["event"] for r in complete_lines(path)] == ["start", "join"]
+    assert next(complete_lines(path))["time"].endswith("+00:00")
     assert verify(path) is None
 
 
@@ -82,7 +82,7 @@ def test_cut_anywhere_it_goes_on_and_says_what_was_lost(tmp_path_factory, data):
     piece = 0 if cut in ends else cut - text[:cut].rfind(b"\n") - 1
     written(path, [("c", {})])
     assert verify(path) is None
-    events = [(r["event"], r.get("bytes")) for r in whole(path)]
+    events = [(r["event"], r.get("bytes")) for r in complete_lines(path)]
     assert events == [("a", None), ("b", None)][:kept] + ([("torn", piece)] if piece else []) + [
         ("c", None)
     ]
@@ -105,7 +105,7 @@ def test_two_writers_share_one_chain(tmp_path):
             other.write("other", number=n)
             other.write("other", number=n)
     assert verify(path) is None
-    assert len(list(whole(path))) == 9
+    assert len(list(complete_lines(path))) == 9
 
 
 def test_what_the_disk_refuses_is_said(tmp_path):
@@ -121,7 +121,7 @@ def test_what_the_disk_refuses_is_said(tmp_path):
 def test_values_must_be_plain(tmp_path):
     with Audit(tmp_path / "audit.jsonl") as audit, pytest.raises(ValueError, match="JSON"):
         audit.write("a", loss=float("nan"))
-    assert json.loads("[]") == list(whole(tmp_path / "audit.jsonl"))
+    assert json.loads("[]") == list(complete_lines(tmp_path / "audit.jsonl"))
 
 
 ODD = {
@@ -140,7 +140,7 @@ def test_a_line_that_nobody_wrote_is_broken_and_the_file_goes_on(what, tmp_path)
     path.write_bytes(path.read_bytes() + ODD[what] + b"\n")
     with Audit(path) as log:
         log.write("last")
-    assert [line["event"] for line in whole(path)] == ["first", "last"]
+    assert [line["event"] for line in complete_lines(path)] == ["first", "last"]
     assert verify(path) == 2
 
 
@@ -167,16 +167,16 @@ def test_the_last_whole_line_is_found_behind_whatever_follows(tmp_path, monkeypa
     text = written(path, [("a", {"k": "\u00e4" * 90}), ("b", {})])
     path.write_bytes(text + tail)
     written(path, [("c", {})])
-    events = [line["event"] for line in whole(path)]
+    events = [line["event"] for line in complete_lines(path)]
     assert events == ["a", "b", *(["torn"] if tail and not tail.endswith(b"\n") else []), "c"]
-    chains = [line["chain"] for line in whole(path)]
+    chains = [line["chain"] for line in complete_lines(path)]
     path.write_bytes(text + path.read_bytes()[len(text) + len(tail) :].lstrip(b"\n"))
-    assert [line["chain"] for line in whole(path)] == chains
+    assert [line["chain"] for line in complete_lines(path)] == chains
     if b"torn" not in path.read_bytes():
         assert verify(path) is None
     path.write_bytes(tail)
     written(path, [("c", {})])
-    assert list(whole(path))[-1]["event"] == "c"
+    assert list(complete_lines(path))[-1]["event"] == "c"
 
 
 def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypatch):
@@ -193,17 +193,17 @@ def test_a_decision_is_looked_for_from_the_end_and_no_further(tmp_path, monkeypa
     monkeypatch.setattr(
         audit_log.os, "pread", lambda *about: read_bytes.append(about[1]) or pread(*about)
     )
-    assert audit_log.last_line(path, {"accepted", "declined"}, one)["event"] == "declined"
+    assert audit_log.tail(path, {"accepted", "declined"}, one)["event"] == "declined"
     assert sum(read_bytes) <= audit_log.BLOCK < len(text)
-    assert audit_log.last_line(path, {"accepted"}, one)["agreement"] == one, (
+    assert audit_log.tail(path, {"accepted"}, one)["agreement"] == one, (
         "the first line of all follows nothing"
     )
-    assert audit_log.last_line(path, {"accepted"}, "3" * 64) is None
+    assert audit_log.tail(path, {"accepted"}, "3" * 64) is None
     path.write_bytes(text[len(first) :])
-    assert audit_log.last_line(path, {"declined"}, one)["event"] == "declined"
+    assert audit_log.tail(path, {"declined"}, one)["event"] == "declined"
     lines = text.splitlines(keepends=True)
     path.write_bytes(b"".join([*lines[:-4], *lines[-3:]]))
-    assert audit_log.last_line(path, {"declined"}, one) is None, (
+    assert audit_log.tail(path, {"declined"}, one) is None, (
         "it does not follow what stands before it now"
     )
 
@@ -213,8 +213,8 @@ def test_a_sparse_log_of_gigabytes_is_refused_after_a_megabyte(tmp_path):
     written(path, [("accepted", {"agreement": "1" * 64})])
     os.truncate(path, 2**40)
     tracemalloc.start()
-    last = partial(audit_log.last_line, events={"accepted"}, agreement="1" * 64)
-    for reader in (lambda path: list(whole(path)), verify, last):
+    last = partial(audit_log.tail, events={"accepted"}, agreement="1" * 64)
+    for reader in (lambda path: list(complete_lines(path)), verify, last):
         with pytest.raises(StorageError, match="has a line of more than 1048576 bytes"):
             reader(path)
     with Audit(path) as log, pytest.raises(StorageError, match="has a line of more than"):
@@ -233,7 +233,7 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     for number in range(10 * audit_log.REFUSALS):
         audit_log.write_limited(tmp_path / "state", "refused", reason=f"no {number}")
     audit_log.write_limited(tmp_path / "state", "answered", round=2, task="b" * 64)
-    lines = list(whole(path))
+    lines = list(complete_lines(path))
     assert [line["event"] for line in lines] == [
         "answered",
         *["refused"] * audit_log.REFUSALS,
@@ -245,12 +245,12 @@ def test_no_server_has_a_silo_write_any_number_of_lines(tmp_path, monkeypatch):
     ]
     for number in range(2 * audit_log.REMEMBERED):
         audit_log.write_limited(tmp_path / "state", "answered", round=number + 3)
-    assert len(list(whole(path))) == len(lines) + 2 * audit_log.REMEMBERED
+    assert len(list(complete_lines(path))) == len(lines) + 2 * audit_log.REMEMBERED
     now[0] += audit_log.HOUR
     audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
     (tmp_path / "state" / "node" / audit_log.LIMITED).write_text("{")
     audit_log.write_limited(tmp_path / "state", "refused", reason="no 0")
-    assert [line["reason"] for line in list(whole(path))[-2:]] == ["no 0"] * 2
+    assert [line["reason"] for line in list(complete_lines(path))[-2:]] == ["no 0"] * 2
     assert verify(path) is None
 
 
@@ -291,5 +291,5 @@ def test_a_file_that_is_cut_under_its_writer_goes_on_and_shows_where(left, tmp_p
         os.truncate(path, {"nothing": 0, "a line": line, "a line and a half": line * 3 // 2}[left])
         audit.write("c")
         audit.write("d")
-    assert [r["event"] for r in whole(path)][-2:] == ["c", "d"]
+    assert [r["event"] for r in complete_lines(path)][-2:] == ["c", "d"]
     assert verify(path) == (1 if left == "nothing" else 2 if left == "a line" else 3)

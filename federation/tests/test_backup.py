@@ -29,17 +29,17 @@ from pomona.privacy.ledger import Ledger
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.storage.lock import locked
-from pomona_federation.audit_log import Audit, verify, whole
+from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.installation import backup as module
 from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
 from pomona_federation.installation.restore import Restoring, needs_key, restore
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.silo.privacy_budget import Claim, Cost, Most, PrivacyBudget, overview
+from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit, overview
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.supervision.processes import environment
-from pomona_federation.versions import own
+from pomona_federation.versions import installed
 from representatives import drawn, number
 
 pytestmark = pytest.mark.long
@@ -90,7 +90,9 @@ def test_a_restored_silo_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
     assert same(deployed(federation), world.simulated(federation))
     audit = kit / "state" / "audit.jsonl"
     assert verify(audit) is None
-    assert [line["made"] for line in whole(audit) if line["event"] == "restored"] == [told.made]
+    assert [line["made"] for line in complete_lines(audit) if line["event"] == "restored"] == [
+        told.made
+    ]
 
 
 def moments(kit, number, taken, monkeypatch):
@@ -226,7 +228,7 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
     stopped_after(federation, monkeypatch, 3)
     reasons = [
         line["reason"]
-        for line in whole(copy / "state" / "audit.jsonl")
+        for line in complete_lines(copy / "state" / "audit.jsonl")
         if line["event"] == "refused"
     ]
     assert any("continues from this silo's round 2: it sits" in reason for reason in reasons)
@@ -357,7 +359,7 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
     if not enough:
         refusals = [
             line["reason"]
-            for line in whole(kit / "state" / "audit.jsonl")
+            for line in complete_lines(kit / "state" / "audit.jsonl")
             if line["event"] == "refused"
         ]
         assert refusals[0].startswith("PRIVACY")
@@ -376,7 +378,7 @@ def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, 
     budget, data = PrivacyBudget(tmp_path / "new"), data_settings(name="digits")
     assert budget.total(data).epsilon == math.inf
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
-        budget.reserve(Claim("one", "0" * 64, "ab", lambda: Cost(0.1, 0.0)), data, Most(1e6))
+        budget.reserve(Claim("one", "0" * 64, "ab", lambda: Cost(0.1, 0.0)), data, TotalLimit(1e6))
     (row,) = overview(tmp_path / "new")
     assert row["study"] == "unknown, before a restore"
     assert row["epsilon_at_most"] is None
@@ -540,7 +542,7 @@ def test_what_is_reserved_first_while_a_backup_is_written_is_in_it(
     def reserving(name, file):
         budget = kit / module.BUDGET
         if not budget.exists():
-            PrivacyBudget(kit).reserve(claim, data_settings(name="digits"), Most())
+            PrivacyBudget(kit).reserve(claim, data_settings(name="digits"), TotalLimit())
             if linked:
                 budget.rename(tmp_path / "elsewhere")
                 budget.symlink_to(tmp_path / "elsewhere")
@@ -596,7 +598,7 @@ def of_files(path, files):
         "federation": "f",
         "made": "now",
         "key": False,
-        "versions": own(),
+        "versions": installed(),
         "files": known,
     }
     told = Backup(**about).model_dump_json().encode()

@@ -22,7 +22,7 @@ from agreement_file import agreement
 from pomona.core.errors import ConfigError
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.certificates import Shown, client_context
+from pomona_federation.certificates import ClientCertificate, client_context
 from pomona_federation.messages.message_bodies import MEMBERSHIP
 from pomona_federation.provision.provision import add, provision
 from pomona_federation.server import superlink
@@ -56,7 +56,7 @@ def kits(tmp_path):
 
 def way(kit):
     silo = SiloFile.model_validate({"name": kit.name, "data": {}})
-    return ServerRoute.of(kit, silo, Federation.read(kit / "federation.toml"))
+    return ServerRoute.of_kit(kit, silo, Federation.read(kit / "federation.toml"))
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_revoked_silo_gets_one_word_and_nothing_behind_the_gate(kits, port_of_
 
 def test_without_a_certificate_not_a_byte_is_read(kits, port_of_strangers):
     """Not for health, not for a standing that a member's key has signed."""
-    bare = replace(way(kits / "north"), shown=None)
+    bare = replace(way(kits / "north"), certificate=None)
     for path in (OTHER, MEMBERSHIP, "/health"):
         assert asked(bare, kits / "north", path) in (
             "RemoteProtocolError",
@@ -189,7 +189,10 @@ def test_certificates_of_others_end_the_connection(kits, port_of_strangers, tmp_
     other, north = certificates.authority("try"), kits / "north"
     foreign = certificates.client(other, "north", (north / "keys" / "silo.pub").read_bytes())
     (tmp_path / "foreign.crt").write_bytes(foreign)
-    out = replace(way(north), shown=Shown(tmp_path / "foreign.crt", north / "keys" / "silo.key"))
+    out = replace(
+        way(north),
+        certificate=ClientCertificate(tmp_path / "foreign.crt", north / "keys" / "silo.key"),
+    )
     assert asked(out, north) in ("ReadError", "WriteError", "ConnectError", "RemoteProtocolError")
     certs = kits / "server" / "certs"
     context = ssl.create_default_context(cafile=str(certs / "ca.crt"))
@@ -202,15 +205,18 @@ def test_certificates_of_others_end_the_connection(kits, port_of_strangers, tmp_
 def test_files_that_do_not_fit_are_named(kits):
     north, south = way(kits / "north"), way(kits / "south")
     with pytest.raises(ConfigError, match=r"silo\.crt is not a certificate of .*silo\.key"):
-        client_context(north.ca, Shown(south.shown.certificate, north.shown.key))
+        client_context(
+            north.ca, ClientCertificate(south.certificate.certificate, north.certificate.key)
+        )
     with pytest.raises(ConfigError, match="missing"):
-        client_context(north.ca, Shown(kits / "none.crt", north.shown.key))
+        client_context(north.ca, ClientCertificate(kits / "none.crt", north.certificate.key))
     with pytest.raises(ConfigError, match="not an unencrypted private key"):
         client_context(
-            north.ca, Shown(north.shown.certificate, kits / "north" / "keys" / "silo.pub")
+            north.ca,
+            ClientCertificate(north.certificate.certificate, kits / "north" / "keys" / "silo.pub"),
         )
     with pytest.raises(ConfigError, match="holds no certificate"):
-        client_context(north.shown.key, None)
+        client_context(north.certificate.key, None)
 
 
 def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits):
@@ -220,7 +226,7 @@ def test_a_real_superlink_asks_for_certificates_and_answers_its_own_machine(kits
     made = SuperLink(kits)
     try:
         north, south = kits / "north", kits / "south"
-        bare = replace(way(north), shown=None)
+        bare = replace(way(north), certificate=None)
         assert ask_membership(way(north), north / "keys" / "silo.key") == "member"
         assert ask_membership(bare, north / "keys" / "silo.key") == "unsaid"
         assert asked(bare, north) == 401

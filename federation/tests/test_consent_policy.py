@@ -24,11 +24,11 @@ from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo import consent_policy, preflight, task_policy
 from pomona_federation.silo.consent_policy import excesses, misfits
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy, ConsentTerms
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_facts import StudyFacts, StudyText, Traffic
-from pomona_federation.silo.study_proposals import take_in, visit
+from pomona_federation.silo.study_proposals import add_study, visit
 from pomona_federation.study import TrainingStudy, study_of
 from pomona_federation.task_settings import TaskSettings
 from test_studies import asking, decided, heard, own_models, study_file
@@ -45,7 +45,7 @@ STUDY = TrainingStudy(
     task={"kind": "table", "input_shape": [4], "classes": ["a", "b"]},
     run={"secure_aggregation": {"max_norm": 1.0}},  # over 3 silos or more
 )
-FEDERATION = Federation.of(
+FEDERATION = Federation.from_tree(
     {
         "name": "try",
         "server": "127.0.0.1:9",
@@ -80,7 +80,7 @@ def wrong(text=TEXT, facts=FACTS, known=(), **rules):
     """Misfits of a study with some rules, all other rules being satisfied."""
     policy = ConsentPolicy(kinds=("train",), **{**FITTING, **rules})
     return [
-        *misfits(policy, FEDERATION.under(STUDY), text, set(known), TODAY),
+        *misfits(policy, FEDERATION.terms_of(STUDY), text, set(known), TODAY),
         *excesses(policy, facts),
     ]
 
@@ -111,11 +111,11 @@ def test_nothing_past_the_noise_is_acknowledged_unless_it_is_listed():
 def test_a_study_that_sends_single_models_fits_no_least_sum_but_one_that_sends_none():
     policy = ConsentPolicy(kinds=("train", "evaluate"), **FITTING)
     open_ = STUDY.model_copy(update={"run": {}})
-    found = list(misfits(policy, FEDERATION.under(open_), TEXT, set(), TODAY))
+    found = list(misfits(policy, FEDERATION.terms_of(open_), TEXT, set(), TODAY))
     assert found == ["single models are sent, and least_in_a_sum = 3"]
     task = STUDY.task.model_dump()
     given = {"kind": "evaluate", "name": "look", "view": "later", "task": task, "evaluate": {}}
-    looks = FEDERATION.under(study_of(given))
+    looks = FEDERATION.terms_of(study_of(given))
     assert not list(misfits(policy, looks, replace(TEXT, trains=False), set(), TODAY))
 
 
@@ -128,7 +128,7 @@ def test_no_total_above_the_limit_is_accepted(total, most):
 
 def test_a_kind_that_is_not_named_is_not_accepted():
     policy = ConsentPolicy(kinds=("survey",), **FITTING)
-    assert list(misfits(policy, FEDERATION.under(STUDY), TEXT, set(), TODAY)) == [
+    assert list(misfits(policy, FEDERATION.terms_of(STUDY), TEXT, set(), TODAY)) == [
         "kind train is not among survey"
     ]
 
@@ -193,13 +193,13 @@ def ruled(federation, silo="silo-0", **rules):
 
 
 def known(federation, name="second", silo="silo-0"):
-    return KnownStudies(federation.kits / silo).named(name)
+    return StudyDecisions(federation.kits / silo).lookup(name)
 
 
 def lines(federation, event, silo="silo-0"):
     return [
         line
-        for line in audit_log.whole(federation.kits / silo / "state/audit.jsonl")
+        for line in audit_log.complete_lines(federation.kits / silo / "state/audit.jsonl")
         if line["event"] == event
     ]
 
@@ -284,7 +284,7 @@ def test_rules_that_cannot_be_read_accept_nothing(federation):
     assert "the rules cannot be applied" in said
     assert known(federation).status == "pending"
     with pytest.raises(ConfigError) as caught:
-        ConsentPolicy.of(federation.kits / "silo-0")
+        ConsentPolicy.load(federation.kits / "silo-0")
     assert str(caught.value).count(FILE) == 1
 
 
@@ -397,10 +397,10 @@ def test_a_study_that_is_offered_again_and_again_is_one_and_stays_declined(feder
     agreement = submitted(federation)
     for _ in range(3):
         heard(federation, "silo-0")
-        take_in(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
+        add_study(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
     decided(federation, "silo-0", "second", accepted=False)
-    take_in(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
-    assert [k.status for k in KnownStudies(federation.kits / "silo-0").all] == ["declined"]
+    add_study(federation.kits / "silo-0", agreement, asking(federation, "silo-0"))
+    assert [k.status for k in StudyDecisions(federation.kits / "silo-0").all] == ["declined"]
     assert len(lines(federation, "proposed")) == 1
 
 
@@ -408,8 +408,8 @@ def test_a_decision_that_is_replayed_makes_no_silo_work(federation):
     submitted(federation, decide=0.0)
     heard(federation, "silo-0")
     kit, kept = federation.kits / "silo-0", []
-    studies = KnownStudies(kit)
-    studies.decide(studies.named("second"), True, "somebody")
+    studies = StudyDecisions(kit)
+    studies.decide(studies.lookup("second"), True, "somebody")
     visit(kit, lambda *asked: kept.append(asked) or asking(federation, "silo-0")(*asked))
     decided(federation, "silo-0", "second", accepted=False)
     asking(federation, "silo-0")(*kept[0])
@@ -429,7 +429,7 @@ def test_a_study_that_changes_after_it_was_accepted_is_another_one(federation):
     with pytest.raises(QuorumError):
         federation.run("second")
     assert own_models(federation, "second") == {}
-    assert Silo(federation.kits / "silo-0").working_for(agreement).agreed.config.rounds == 3
+    assert Silo(federation.kits / "silo-0").working_for(agreement).terms.config.rounds == 3
 
 
 def test_a_study_with_more_words_than_can_be_read_is_refused_in_a_line(federation, monkeypatch):
@@ -445,8 +445,8 @@ def test_a_study_with_more_words_than_can_be_read_is_refused_in_a_line(federatio
     study = study_of({"name": "wordy", "run": terms["run"], "task": task})
     monkeypatch.setattr("pomona_federation.study.LONGEST", 2**18)
     with pytest.raises(ProtocolError, match="at most 262144 are read"):
-        take_in(federation.kits / "silo-0", SOME, lambda *_: study.text.encode())
-    assert KnownStudies(federation.kits / "silo-0").all == []
+        add_study(federation.kits / "silo-0", SOME, lambda *_: study.text.encode())
+    assert StudyDecisions(federation.kits / "silo-0").all == []
 
 
 def test_rules_do_not_accept_what_is_beyond_the_silos_own_total(federation):

@@ -13,7 +13,7 @@ from pomona.lifecycle import status_kept
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import status
-from pomona_federation.audit_log import Audit, whole
+from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.messages.message_bus import Undelivered
 from pomona_federation.server import message_exchange
 from pomona_federation.server.contacts import Contact
@@ -73,7 +73,8 @@ def test_drain_and_undrain_say_what_follows_and_are_audited_once(tmp_path, capsy
     write_status(run, Status(state="running", round=1))
     with locked(run):
         assert drain("drain") == "draining"
-    assert [e["event"] for e in whole(run / "audit.jsonl")] == ["drained", "undrained", "drained"]
+    events = [e["event"] for e in complete_lines(run / "audit.jsonl")]
+    assert events == ["drained", "undrained", "drained"]
 
 
 @pytest.mark.parametrize(

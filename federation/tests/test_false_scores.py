@@ -7,7 +7,7 @@ import pytest
 import pomona
 from pomona.experiments.grid import choose
 from pomona.record.run_folder import load
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.server.search_study import Trial, _single_silo_notes
 from pomona_federation.silo import client_app
 
@@ -37,7 +37,9 @@ def false(patch, last=2):
 
 def notes(federation):
     return [
-        e["text"] for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "note"
+        e["text"]
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "note"
     ]
 
 

@@ -21,7 +21,7 @@ from pomona.core.membership import Membership
 from pomona.federation.client import ClientRuntime
 from pomona.storage.run_status import read_status
 from pomona_federation import flower_apps, status
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, sha256
@@ -80,7 +80,7 @@ UPLINKS = {
 
 def reasons(federation):
     """All reasons in the server's audit log."""
-    lines = list(whole(federation.server / "run" / "audit.jsonl"))
+    lines = list(complete_lines(federation.server / "run" / "audit.jsonl"))
     texts = ((e.get("reason") or "", e.get("detail") or e.get("text") or "") for e in lines)
     return " | ".join(" ".join(filter(None, text)) for text in texts)
 
@@ -438,7 +438,7 @@ def test_a_silo_that_lost_its_state_says_so_and_is_absent(world):
     federation.run()
     unused = [
         line
-        for line in whole(federation.server / "run" / "audit.jsonl")
+        for line in complete_lines(federation.server / "run" / "audit.jsonl")
         if line["event"] == "unused" and "it has no state of the study" in line["detail"]
     ]
     assert {line["reason"] for line in unused} == {"silo-state"}
@@ -456,7 +456,7 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
     federation, digest = world.federation({"name": "apple"}), PackedRows.digest
 
     def false(packed, key, j):
-        rows = packed.down[key].bank
+        rows = packed.downlink[key].bank
         return (
             digest(packed, key, 2 - j if swap and j in (0, 2) else j)
             if swap

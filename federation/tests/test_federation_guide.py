@@ -179,7 +179,7 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
         Federation.load(tmp_path / "federation.toml"),
         read_study(tmp_path / "STUDY.toml"),
     )
-    federation.under(study).require_computable()
+    federation.terms_of(study).require_computable()
 
 
 def test_readers_see_which_machine_a_block_is_for(tmp_path):
@@ -198,7 +198,7 @@ def policy(path: Path):
     """A silo's rules, under a name; the reference that the guide names explains all of them."""
     from pomona_federation.silo.consent_rules import ConsentPolicy
 
-    assert ConsentPolicy.of(path.parent)
+    assert ConsentPolicy.load(path.parent)
     assert "federation-files.md#policytoml" in GUIDE.read_text()
     table = REFERENCE.read_text().partition("\n## policy.toml\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(

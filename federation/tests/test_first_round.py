@@ -7,7 +7,7 @@ import pytest
 
 from federation_in_process import deployed, same
 from pomona.core.errors import QuorumError
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.silo import client_app
 
@@ -32,7 +32,7 @@ def lying(patch, factor, rounds=(1,)):
 
 def decisions(federation):
     """Silo, reason and limits of the uplinks of round 1."""
-    lines = whole(federation.server / "run" / "audit.jsonl")
+    lines = complete_lines(federation.server / "run" / "audit.jsonl")
     return {
         e["silo"]: (e.get("detail", ""), e["limits"]["model"])
         for e in lines

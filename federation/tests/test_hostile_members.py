@@ -18,7 +18,7 @@ from pomona.results import table
 from pomona.storage import checkpoint
 from pomona.storage.run_status import FOLDER, committed, read_status
 from pomona_federation import flower_apps
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.keys import Signer
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo import client_app
@@ -32,7 +32,9 @@ pytestmark = pytest.mark.long
 def reasons(federation):
     """All notes in the server's audit log."""
     return " | ".join(
-        e["text"] for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "note"
+        e["text"]
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "note"
     )
 
 
@@ -113,7 +115,7 @@ def test_what_a_member_answers_costs_it_the_round_and_nobody_else(what, world):
     federation.run()
     assert [
         e["silo"]
-        for e in whole(federation.server / "run" / "audit.jsonl")
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
         if e["event"] == "unused"
     ] == ["silo-1"]
     assert same(deployed(federation), world.simulated(federation, absent=BAD))
@@ -137,7 +139,9 @@ def test_a_fault_that_nobody_has_foreseen_is_the_members_too(world):
     world.patch.setattr(Encoding, "unpack_uplink", unsealed)
     federation.run()
     (refused,) = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
+        e
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "unused"
     ]
     assert (refused["silo"], refused["round"]) == ("silo-1", 2)
     assert "RecursionError" in refused["detail"]
@@ -189,7 +193,7 @@ def test_a_greeting_that_counts_out_of_all_proportion_gets_no_place(samples, wor
     federation.run()
     assert {
         e["silo"]
-        for e in whole(federation.server / "run" / "audit.jsonl")
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
         if e["event"] == "unused"
     } == {"node 11", "silo-1"}
     assert all(r.cohort == (0, 2) for r in load(federation.server / "run").rounds)
@@ -290,7 +294,9 @@ def test_a_row_that_receivers_would_refuse_is_never_passed_on(method, what, worl
     forged(federation, SIGNATURES[what])
     federation.run()
     refused = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
+        e
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "unused"
     ]
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
     assert (
@@ -323,7 +329,9 @@ def test_a_row_signed_for_something_else_is_not_passed_on(lie, world):
         forged(federation, lambda said: {**said, "agreement": other})
     federation.run()
     refused = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
+        e
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "unused"
     ]
     assert [(e["silo"], e["round"]) for e in refused] == [("silo-1", 2)]
     assert "which others would get" in refused[0]["detail"]
@@ -345,7 +353,9 @@ def test_a_refusal_is_booked_under_a_name_only_if_its_key_has_signed(world):
     federation.grid.faults.append(refuses)
     federation.run()
     refused = [
-        e for e in whole(federation.server / "run" / "audit.jsonl") if e["event"] == "unused"
+        e
+        for e in complete_lines(federation.server / "run" / "audit.jsonl")
+        if e["event"] == "unused"
     ]
     assert {(e["silo"], e["reason"]) for e in refused} == {
         ("node 11", "not-a-member"),

@@ -254,7 +254,7 @@ def test_a_task_that_is_refused_leaves_no_rows(server):
             )
     assert not (server.kit() / "state" / "cache").exists()
     server.ask(task, enclosed)
-    assert RowCache(server.kit() / "state" / "cache").held == tuple(enclosed)
+    assert RowCache(server.kit() / "state" / "cache").digests == tuple(enclosed)
 
 
 def test_a_silo_takes_no_more_than_it_allows(server):
@@ -373,14 +373,14 @@ def spent(kit):
     silo = Silo(kit)
     from pomona.privacy.accounting import epsilon
 
-    return epsilon(silo.agreed.config.privacy, Ledger.open(ledger).history())
+    return epsilon(silo.terms.config.privacy, Ledger.open(ledger).history())
 
 
 def test_what_a_silo_accepts_bounds_what_a_server_gets(private):
     """Every round of one run is paid for; a second run, which its administrator lets in, ends at
     the budget.
     """
-    (projected,) = Silo(private.kit()).own.epsilons()
+    (projected,) = Silo(private.kit()).local.epsilons()
     accepted = projected * 1.2
     edited(private.kit() / "silo.toml", accept_epsilon=accepted)
     for number in range(1, ROUNDS + 1):

@@ -20,10 +20,10 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.server.superlink_supervisor import ServerPolicy
-from pomona_federation.silo import known_studies, preflight, study_proposals
+from pomona_federation.silo import preflight, study_decisions, study_proposals
 from pomona_federation.silo.consent_rules import ConsentTerms
-from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
-from pomona_federation.silo.own_models import judged_model
+from pomona_federation.silo.own_models import starting_model
+from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.silo.study_proposals import StudyWatch, visit
 from pomona_federation.study import parse_study
 from test_studies import asking, decided, heard, study_file
@@ -47,31 +47,31 @@ def offered(federation):
 
 def test_a_decision_that_is_made_while_the_server_answers_is_not_lost(federation, offered):
     kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
-    known = KnownStudies(kit)
-    known.decide(known.named("second"), True, "Dr. North")
+    known = StudyDecisions(kit)
+    known.decide(known.lookup("second"), True, "Dr. North")
 
     def slowly(path, body):
         answer = ask(path, body)
-        known.decide(known.named("second"), False, "Dr. North")
+        known.decide(known.lookup("second"), False, "Dr. North")
         return answer
 
     visit(kit, slowly)
-    now = known.named("second")
+    now = known.lookup("second")
     assert (now.status, now.sent) == ("declined", False)
     visit(kit, ask)
-    assert known.named("second").sent
+    assert known.lookup("second").sent
     assert Consents(StudyQueue(federation.server).study("second").folder).declined == {"silo-0"}
 
 
 def test_rules_decide_on_nothing_that_the_administrator_has_decided_on_meanwhile(
     federation, offered
 ):
-    known = KnownStudies(federation.kits / "silo-0")
-    judged = known.named("second")  # while the rules are applied
+    known = StudyDecisions(federation.kits / "silo-0")
+    judged = known.lookup("second")  # while the rules are applied
     declined = known.decide(judged, False, "Dr. North")
     assert known.decide(judged, True, "policy.toml", "rule 1", policy="a" * 64) == declined
     assert known.remark(judged, "no rule fits") == declined
-    assert known.named("second") == declined
+    assert known.lookup("second") == declined
     assert known.decide(declined, True, "Dr. North").status == "accepted"
 
 
@@ -81,14 +81,14 @@ def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(
     """One has looked, the other takes the study in and decides on it, then the first one writes."""
     known = StudyQueue(federation.server).submit(study_file(federation, "second"))
     studies, new = (
-        KnownStudies(federation.kits / "silo-0"),
-        KnownStudy(agreement=known.agreement, study=known.study),
+        StudyDecisions(federation.kits / "silo-0"),
+        StudyDecision(agreement=known.agreement, study=known.study),
     )
-    room, others = KnownStudies._require_room, []
+    room, others = StudyDecisions._require_room, []
 
     def other():
         studies.propose(new)
-        studies.decide(studies.named("second"), True, "Dr. North")
+        studies.decide(studies.lookup("second"), True, "Dr. North")
 
     def require_room(self, one):
         room(self, one)
@@ -97,21 +97,21 @@ def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(
             others[0].start()
             others[0].join(0.5)
 
-    monkeypatch.setattr(KnownStudies, "_require_room", require_room)
+    monkeypatch.setattr(StudyDecisions, "_require_room", require_room)
     studies.propose(new)
     others[0].join(10)
-    assert studies.named("second").status == "accepted"
+    assert studies.lookup("second").status == "accepted"
 
 
 def test_studies_whose_hashes_begin_alike_have_nothing_in_common(federation, offered):
-    known = KnownStudies(federation.kits / "silo-0")
-    seen = known.decide(known.named("second"), True, "Dr. North")
+    known = StudyDecisions(federation.kits / "silo-0")
+    seen = known.decide(known.lookup("second"), True, "Dr. North")
     twin = seen.agreement[:-1] + ("0" if seen.agreement[-1] != "0" else "1")
-    known.propose(KnownStudy(agreement=twin, study=seen.study))
+    known.propose(StudyDecision(agreement=twin, study=seen.study))
     assert known.find(seen.agreement) == seen
     assert known.find(twin).status == "pending"
     with pytest.raises(ConfigError, match="2 studies"):
-        known.named("second")
+        known.lookup("second")
 
 
 @pytest.mark.parametrize("digits", [8, 16, 40])
@@ -122,38 +122,38 @@ def test_no_study_bears_the_first_digits_of_anothers_hash_as_its_name(offered, d
 
 
 def test_few_digits_name_no_study(federation, offered):
-    known = KnownStudies(federation.kits / "silo-0")
-    assert known.named(offered.agreement[:8]).agreement == offered.agreement
+    known = StudyDecisions(federation.kits / "silo-0")
+    assert known.lookup(offered.agreement[:8]).agreement == offered.agreement
     for few in (offered.agreement[:7], "", " "):
         with pytest.raises(ConfigError, match="no study"):
-            known.named(few)
+            known.lookup(few)
 
 
 def test_nothing_is_stored_that_could_not_be_read_again(federation, offered, monkeypatch):
-    known = KnownStudies(federation.kits / "silo-0")
-    seen = known.named("second")
-    stored = (known.home(seen) / "study.json").stat().st_size
-    monkeypatch.setattr(json_store, "MOST", stored + 50)
+    known = StudyDecisions(federation.kits / "silo-0")
+    seen = known.lookup("second")
+    stored = (known.folder(seen) / "study.json").stat().st_size
+    monkeypatch.setattr(json_store, "MAX_BYTES", stored + 50)
     with pytest.raises(StorageError, match="bytes"):
-        known.propose(KnownStudy(agreement="a" * 64, study=seen.study, why="w" * 100))
+        known.propose(StudyDecision(agreement="a" * 64, study=seen.study, why="w" * 100))
     assert [k.agreement for k in known.all] == [seen.agreement]
 
 
 def test_a_study_that_could_not_be_taken_in_is_tried_again_after_a_while(federation, monkeypatch):
     one, other = "a" * 64, "b" * 64
     offers, taken, said, now = [[one], [one], [one], [one, other], []], [], [], [0.0]
-    monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.own())
+    monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.installed())
     monkeypatch.setattr(study_proposals, "visit", lambda *_: offers.pop(0))
     monkeypatch.setattr(study_proposals.time, "monotonic", lambda: now[0])
     watch = StudyWatch(federation.kits / "silo-0", said.append)
-    monkeypatch.setattr(watch, "_take_in", lambda: taken.append(now[0]))
+    monkeypatch.setattr(watch, "_start_process", lambda: taken.append(now[0]))
     half = study_proposals.AGAIN / 2
     for _ in range(5):
-        watch.look()
+        watch.poll()
         now[0] += half
     assert taken == [0.0, 2 * half, 3 * half]  # new; once more; the other is new
     assert len(said) == 2
-    assert watch._due == {}
+    assert watch._next_attempts == {}
 
 
 def test_a_search_names_no_file_either(offered):
@@ -169,16 +169,16 @@ def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, mon
     """Accepted by rule they wait like others until something was done in them; a person may accept
     any number.
     """
-    monkeypatch.setattr(known_studies, "MOST", 2)
-    studies = KnownStudies(federation.kits / "silo-0")
-    fitting = [KnownStudy(agreement=f"{n:064x}", study=offered.study) for n in range(5)]
-    studies.decide(studies.named("second"), True, "Dr. North")
+    monkeypatch.setattr(study_decisions, "MAX_PENDING", 2)
+    studies = StudyDecisions(federation.kits / "silo-0")
+    fitting = [StudyDecision(agreement=f"{n:064x}", study=offered.study) for n in range(5)]
+    studies.decide(studies.lookup("second"), True, "Dr. North")
     for study in fitting[:2]:
         studies.propose(study)
         studies.decide(study, True, "policy.toml", terms=ConsentTerms(), policy="a" * 64)
     with pytest.raises(ProtocolError, match="not begun"):
         studies.propose(fitting[2])
-    (studies.home(fitting[0]) / done).touch()
+    (studies.folder(fitting[0]) / done).touch()
     studies.propose(fitting[2])
     with pytest.raises(ProtocolError, match="not begun"):
         studies.propose(fitting[3])
@@ -188,19 +188,19 @@ def test_studies_that_fit_the_rules_fill_no_disk_either(federation, offered, mon
 
 def test_a_study_is_not_read_at_each_visit(federation, offered, monkeypatch):
     kit, ask = federation.kits / "silo-0", asking(federation, "silo-0")
-    studies, reads = KnownStudies(kit), []
-    read = known_studies.read_json
+    studies, reads = StudyDecisions(kit), []
+    read = study_decisions.read_json
     monkeypatch.setattr(
-        known_studies, "read_json", lambda *given: reads.append(given) or read(*given)
+        study_decisions, "read_json", lambda *given: reads.append(given) or read(*given)
     )
     visit(kit, ask)
     reads.clear()
     for _ in range(3):
         assert visit(kit, ask) == []
     assert not reads
-    studies.decide(studies.named("second"), True, "Dr. North")
+    studies.decide(studies.lookup("second"), True, "Dr. North")
     visit(kit, ask)
-    assert studies.named("second").sent
+    assert studies.lookup("second").sent
     visit(kit, ask)
     reads.clear()
     visit(kit, ask)
@@ -258,7 +258,7 @@ def raising(fault):
 
 def noted(federation):
     """The decisions in the server's audit log."""
-    lines = list(audit_log.whole(federation.server / "run/audit.jsonl"))
+    lines = list(audit_log.complete_lines(federation.server / "run/audit.jsonl"))
     return [line["event"] for line in lines if line["event"] in {"accepted", "declined"}]
 
 
@@ -311,8 +311,8 @@ def test_a_decision_on_a_study_that_was_aborted_counts_once_it_is_resumed(federa
     queue = StudyQueue(federation.server)
     queue.abort("second")
     for silo in federation.names[1:]:
-        known = KnownStudies(federation.kits / silo)
-        known.propose(KnownStudy(agreement=offered.agreement, study=offered.study))
+        known = StudyDecisions(federation.kits / silo)
+        known.propose(StudyDecision(agreement=offered.agreement, study=offered.study))
     for silo in federation.names:
         decided(federation, silo, "second")
     queue.resume("second")
@@ -326,13 +326,13 @@ def test_an_evaluation_sends_the_model_of_no_other_study_than_the_one_it_names(f
     terms = {"of": "pilot", "agreement": own.agreement, "models": {"silo-1": 1}}
     study = {"name": "cross", "kind": "evaluate", "evaluate": terms}
     study |= {"task": own.study.task.model_dump(mode="json"), "run": {"model": {"name": "mlp"}}}
-    known = KnownStudies(kit)
-    offer = KnownStudy(agreement="0" * 64, study=parse_study(json.dumps(study)))
-    agreed = known.agreed(own, offer)
+    known = StudyDecisions(kit)
+    offer = StudyDecision(agreement="0" * 64, study=parse_study(json.dumps(study)))
+    agreed = known.terms(own, offer)
     offer = offer.model_copy(update={"agreement": agreed.agreement})
     known.propose(offer)
     with pytest.raises(ProtocolError, match=r"of pilot, but the hash .* is that of kit"):
-        judged_model(kit, agreed, None, 1, None)
+        starting_model(kit, agreed, None, 1, None)
     lines, _, _ = preflight.run(kit, "cross")
     (line,) = [line for line in lines if line.check == "agreement"]
     assert line.result == "failed"
@@ -349,6 +349,6 @@ def test_rules_accept_no_more_studies_than_they_say(federation):
     for name in ("first", "second", "third"):
         StudyQueue(federation.server).submit(study_file(federation, name))
         said = heard(federation, "silo-0")
-    states = {k.study.name: k.status for k in KnownStudies(kit).all}
+    states = {k.study.name: k.status for k in StudyDecisions(kit).all}
     assert states == {"first": "accepted", "second": "accepted", "third": "pending"}
     assert "rules have accepted 2 studies, studies = 2" in said[-1]

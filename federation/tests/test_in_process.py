@@ -22,7 +22,7 @@ from pomona.methods import METHODS
 from pomona.record.run_folder import load
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import Audit, verify, whole
+from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.flower_apps import LONGEST, ending_after, time_for
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.rehearsal.inputs import federation_file, of_study
@@ -74,7 +74,7 @@ def test_a_study_that_names_no_engine_has_pytorchs_whatever_is_installed(world, 
     silo = SiloFile.load(federation.kits / federation.names[0] / "silo.toml")
     assert of_study(federation.toml)[0]["engine"] == "torch"
     assert rehearsed(agreed, {}).config.engine == "torch"
-    assert own_scenario(silo, agreed.own, 0).config.engine == "torch"
+    assert own_scenario(silo, agreed.kit_terms, 0).config.engine == "torch"
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert load(federation.server / "run").about["engine"] == "torch"
@@ -241,7 +241,7 @@ def test_audit_logs_are_whole_and_name_everybody(world):
     federation.run()
     log = federation.server / "run" / "audit.jsonl"
     assert verify(log) is None
-    events = list(whole(log))
+    events = list(complete_lines(log))
     assert {e["silo"] for e in events if e["event"] == "received"} == set(federation.names)
     assert verify(federation.kits / "silo-0" / "state" / "audit.jsonl") is None
 
@@ -370,7 +370,7 @@ def test_a_node_that_is_known_is_not_asked_again_after_a_restart(world):
     def shaken():
         with Audit(run / "audit.jsonl") as audit:
             made = Handshake(
-                settings.own, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit
+                settings.kit_terms, "ab", MemberRegistry(run, settings), FlowerBus(grid), audit
             )
             before = len(grid.sent)
             made.send_hellos()

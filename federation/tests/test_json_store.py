@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona_federation import keys
 from pomona_federation.keys import Signer, signed
 from pomona_federation.server.server_app import coordinate
-from pomona_federation.silo.silo_report import ALONE, report
+from pomona_federation.silo.silo_report import LOCAL_SCORES, report
 from pomona_federation.silo.task_policy import LastTasks, PinnedAgreement
 from test_hostile_server import Server, noise
 from test_preflight import found, kit
@@ -88,7 +88,7 @@ def test_a_silos_check_names_a_damaged_agreement(tmp_path):
 )
 def test_what_training_alone_reached_is_computed_again_where_its_file_is_none(text, server):
     first = report(server.kit())
-    path = server.kit() / "state" / "node" / ALONE
+    path = server.kit() / "state" / "node" / LOCAL_SCORES
     path.write_text(text.replace("KEY", json.loads(path.read_text())["key"]))
     assert report(server.kit()) == first
 

@@ -9,7 +9,7 @@ from federation_in_process import settings
 from pomona.data import data_settings
 from pomona_federation.agreement import Federation
 from pomona_federation.silo import kept_data
-from pomona_federation.silo.kept_data import DataKeeper, WantedData, own_data, size
+from pomona_federation.silo.kept_data import DataCache, DataRequest, own_data, size
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario
 from pomona_federation.task_settings import TaskSettings
@@ -25,7 +25,7 @@ def kit(tmp_path, monkeypatch):
     (tmp_path / "state").mkdir()
     told(tmp_path)
     written(tmp_path, ROWS)
-    monkeypatch.setattr(kept_data, "_KEEPER", DataKeeper(tmp_path))
+    monkeypatch.setattr(kept_data, "_CACHE", DataCache(tmp_path))
     monkeypatch.setattr(kept_data, "SETTLED", 0.0)
     return tmp_path
 
@@ -50,7 +50,7 @@ def again(kit):
     worker.
     """
     first = own_data(wanted(kit), TASK)
-    kept_data._KEEPER.refresh()
+    kept_data._CACHE.refresh()
     return first, own_data(wanted(kit), TASK)
 
 
@@ -88,9 +88,9 @@ def test_tables_texts_and_arrays_are_kept_wherever_their_files_are_named(source,
     )
     (kit / "silo.toml").write_text(f'name = "north"\n[data]\n{lines}\n{file}\n')
     first = own_data(wanted(kit), task)
-    assert kept_data._KEEPER.refresh()
+    assert kept_data._CACHE.refresh()
     second = own_data(wanted(kit), task)
-    assert second is kept_data._KEEPER.kept[2]
+    assert second is kept_data._CACHE.cached[2]
     assert first.fingerprint == second.fingerprint
 
 
@@ -129,7 +129,7 @@ def test_other_settings_or_another_task_are_read_anew(kit):
     narrow = wanted(kit).model_copy(update={"drop_columns": ("y",)})
     task = TASK.model_copy(update={"input_shape": (1,)})
     assert own_data(narrow, task).x.shape == (40, 1)
-    kept_data._KEEPER.refresh()
+    kept_data._CACHE.refresh()
     assert own_data(narrow, task) is own_data(narrow, task)
     assert own_data(wanted(kit), TASK) is not old
 
@@ -173,27 +173,27 @@ def test_a_file_that_was_just_written_is_not_kept_yet(kit, monkeypatch):
 def test_own_code_and_what_may_start_threads_stay_out_of_the_worker(data, kit, monkeypatch):
     monkeypatch.chdir(kit)
     (kit / "rows.parquet").touch()
-    want = WantedData(data=data_settings(**data), task=TASK)
+    want = DataRequest(data=data_settings(**data), task=TASK)
     assert want.files == ()
-    kept_data._KEEPER.want(want)
-    assert not kept_data._KEEPER.refresh()
-    assert kept_data._KEEPER.kept is None
+    kept_data._CACHE.post(want)
+    assert not kept_data._CACHE.refresh()
+    assert kept_data._CACHE.cached is None
 
 
 def test_a_damaged_note_or_file_keeps_nothing_and_raises_nothing(kit):
     again(kit)
     written(kit, "x,y\n1")
-    kept_data._KEEPER.refresh()
-    assert kept_data._KEEPER.kept is None
-    (kit / "state" / kept_data.WANTED).write_text("{")
-    kept_data._KEEPER.refresh()
-    assert kept_data._KEEPER.kept is None
+    kept_data._CACHE.refresh()
+    assert kept_data._CACHE.cached is None
+    (kit / "state" / kept_data.REQUEST_FILE).write_text("{")
+    kept_data._CACHE.refresh()
+    assert kept_data._CACHE.cached is None
 
 
 def test_without_a_worker_nothing_is_noted(kit, monkeypatch):
-    monkeypatch.setattr(kept_data, "_KEEPER", None)
+    monkeypatch.setattr(kept_data, "_CACHE", None)
     own_data(wanted(kit), TASK)
-    assert not (kit / "state" / kept_data.WANTED).exists()
+    assert not (kit / "state" / kept_data.REQUEST_FILE).exists()
 
 
 def test_a_silos_scenario_is_the_same_from_what_is_kept(world, monkeypatch):
@@ -201,14 +201,17 @@ def test_a_silos_scenario_is_the_same_from_what_is_kept(world, monkeypatch):
     federation = world.federation()
     kit = federation.kits / "silo-1"
     (kit / "state").mkdir(exist_ok=True)
-    file, agreed = SiloFile.load(kit / "silo.toml"), Federation.load(kit / "federation.toml").own
+    file, agreed = (
+        SiloFile.load(kit / "silo.toml"),
+        Federation.load(kit / "federation.toml").kit_terms,
+    )
     plain = own_scenario(file, agreed, 0)
     monkeypatch.setattr(kept_data, "SETTLED", 0.0)
-    monkeypatch.setattr(kept_data, "_KEEPER", keeper := DataKeeper(kit))
+    monkeypatch.setattr(kept_data, "_CACHE", keeper := DataCache(kit))
     own_scenario(file, agreed, 0)
     assert keeper.refresh()
     kept = own_scenario(file, agreed, 0)
-    assert kept.dataset is keeper.kept[2]
+    assert kept.dataset is keeper.cached[2]
     assert kept.dataset.fingerprint == plain.dataset.fingerprint
     for one, other in zip(plain.partition.clients, kept.partition.clients, strict=True):
         for part in ("train", "validation", "test"):
@@ -229,9 +232,9 @@ def test_real_silos_read_their_data_once_and_compute_the_same(local, monkeypatch
 
 
 def test_a_note_of_another_release_is_replaced(kit):
-    note = kit / "state" / kept_data.WANTED
+    note = kit / "state" / kept_data.REQUEST_FILE
     note.write_text('{"of": "another release"}')
-    assert not kept_data._KEEPER.refresh()
+    assert not kept_data._CACHE.refresh()
     assert own_data(wanted(kit), TASK) is not own_data(wanted(kit), TASK)
     _, second = again(kit)
     assert own_data(wanted(kit), TASK) is second

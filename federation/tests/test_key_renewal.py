@@ -16,8 +16,8 @@ from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import Audit, whole
-from pomona_federation.installation.key_renewal import begin, certify, use
+from pomona_federation.audit_log import Audit, complete_lines
+from pomona_federation.installation.key_renewal import certify, make_next_key, use
 from pomona_federation.messages.message_bodies import CertifiedKey, Renewal
 from pomona_federation.provision.provision import add
 from pomona_federation.rehearsal.run import local_federation
@@ -41,7 +41,7 @@ def known(*_):
 
 def certified(kits, name):
     """A silo's next key, made and certified; the lead's folder."""
-    public, fingerprint = begin(kits / name)
+    public, fingerprint = make_next_key(kits / name)
     made = certify(kits, name, public)
     assert made.fingerprint == fingerprint
     return made.folder
@@ -116,7 +116,9 @@ def test_the_key_before_is_refused_from_the_swap_on(world):
     assert cohorts == {1: everybody, 2: others, 3: others, 4: everybody, 5: everybody}
     assert same(deployed(federation), world.simulated(federation, {(2, 0), (3, 0)}))
     refused = [
-        r for r in whole(federation.server / "run" / "audit.jsonl") if r["event"] == "unused"
+        r
+        for r in complete_lines(federation.server / "run" / "audit.jsonl")
+        if r["event"] == "unused"
     ]
     assert {r["silo"] for r in refused} <= {"silo-0", "node 10"}
     assert refused
@@ -319,9 +321,9 @@ def test_the_commands_say_whom_to_send_what(kits, capsys):
     assert lines["key"].result == "ok"
     assert (north / "keys" / "silo.key").stat().st_mode & 0o077 == 0
     assert [
-        r["key"] for r in whole(north / "state" / "audit.jsonl") if r["event"] == "renewed"
+        r["key"] for r in complete_lines(north / "state" / "audit.jsonl") if r["event"] == "renewed"
     ] == [fingerprint]
-    own_state.begin(north)  # the state is the silo's own, which never started
+    own_state.ensure_origin(north)  # the state is the silo's own, which never started
 
 
 def test_a_fingerprint_is_the_one_of_ssh_keygen(kits):
@@ -337,7 +339,7 @@ def test_a_fingerprint_is_the_one_of_ssh_keygen(kits):
 @pytest.mark.parametrize(("of", "at"), [(Audit, "write"), (Path, "unlink"), (Path, "replace")])
 def test_a_renewal_that_is_killed_at_its_end_goes_on_and_is_in_the_log(kits, monkeypatch, of, at):
     north = kits / "silo-0"
-    public, fingerprint = begin(north)
+    public, fingerprint = make_next_key(north)
     came = certify(kits, "silo-0", public).folder
     renew_key(kits / "server", "silo-0", came / "silo-0.pub")
     done = getattr(of, at)
@@ -353,7 +355,7 @@ def test_a_renewal_that_is_killed_at_its_end_goes_on_and_is_in_the_log(kits, mon
             use(north, came, known)
     assert use(north, came, known) == fingerprint
     audit = north / "state" / "audit.jsonl"
-    assert {r["key"] for r in whole(audit) if r["event"] == "renewed"} == {fingerprint}
+    assert {r["key"] for r in complete_lines(audit) if r["event"] == "renewed"} == {fingerprint}
     renewed(kits, "silo-0")
     assert keys.fingerprint(keys.public(north / "keys" / "silo.pub")) != fingerprint
 
@@ -370,19 +372,19 @@ def test_a_next_key_whose_public_half_was_not_written_is_gone_on_with(kits, monk
     with monkeypatch.context() as patch:
         patch.setattr(keys, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            begin(north)
+            make_next_key(north)
     made = (north / "keys" / "next.key").read_bytes()
-    public, fingerprint = begin(north)
+    public, fingerprint = make_next_key(north)
     assert (north / "keys" / "next.key").read_bytes() == made
     assert fingerprint == keys.fingerprint(
-        keys.line(keys.own(public.with_suffix(".key")).public_key())
+        keys.line(keys.private_key(public.with_suffix(".key")).public_key())
     )
 
 
 def test_what_cannot_be_renewed_is_said(kits, tmp_path):
-    public, _ = begin(kits / "silo-0")
+    public, _ = make_next_key(kits / "silo-0")
     with pytest.raises(ConfigError, match="already exists"):
-        begin(kits / "silo-0")
+        make_next_key(kits / "silo-0")
     with pytest.raises(ConfigError, match="no kit of a silo 'nobody'"):
         certify(kits, "nobody", public)
     with pytest.raises(ConfigError, match="has or had"):

@@ -290,15 +290,15 @@ def test_a_private_key_of_another_kind_is_refused_by_all_who_use_it(what, tmp_pa
     path = tmp_path / "silo.key"
     (tmp_path / "ca.crt").write_bytes(AUTHORITY.public)
     uses = (
-        keys.own,
+        keys.private_key,
         lambda path: keys.Signer(path).sign("row", {}),
         signed,
         lambda path: certificates.client_context(
-            tmp_path / "ca.crt", certificates.Shown(tmp_path / "silo.crt", path)
+            tmp_path / "ca.crt", certificates.ClientCertificate(tmp_path / "silo.crt", path)
         ),
     )
     keys.write(path, SILO.private)
-    assert keys.line(keys.own(path).public_key()) == SILO.public
+    assert keys.line(keys.private_key(path).public_key()) == SILO.public
     if what in OTHERS:
         key, form = OTHERS[what]
         path.write_bytes(key.private_bytes(Encoding.PEM, form, NoEncryption()))

@@ -34,7 +34,7 @@ TREE = {
 
 
 def federation(**keys):
-    return Federation.of(TREE | keys)
+    return Federation.from_tree(TREE | keys)
 
 
 def scope(path, client="203.0.113.9", server="198.51.100.1", kind="http", headers=()):

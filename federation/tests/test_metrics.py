@@ -22,7 +22,7 @@ from monitored import HOSTILE, copied, running
 from pomona.core.errors import LockedError
 from pomona.storage.lock import locked
 from pomona_federation import certificates
-from pomona_federation.audit_log import Audit, whole
+from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import metrics
 from pomona_federation.monitoring.metrics_app import listening, metrics_app, of_server, of_silo
@@ -116,7 +116,7 @@ def test_a_servers_metrics_are_those_of_its_files(ran):
         for line in (ran / "server" / "run" / "events.jsonl").read_text().splitlines()
     ]
     rounds = [e for e in events if e["event"] == "round"]
-    audit = list(whole(ran / "server" / "run" / "audit.jsonl"))
+    audit = list(complete_lines(ran / "server" / "run" / "audit.jsonl"))
     for way in ("down", "up"):
         total = sum(sum(e[f"bytes_{way}"]) for e in rounds)
         assert of(samples, "pomona_server_bytes_total", direction=way) == total
@@ -252,7 +252,7 @@ def test_epsilon_is_the_silos_account_and_the_servers_bound_is_no_less(world):
     from pomona_federation.agreement import Federation
 
     samples, _ = parsed(asked(of_server(federation.server)).text)
-    settings = Federation.load(federation.server / "federation.toml").own.config.privacy
+    settings = Federation.load(federation.server / "federation.toml").kit_terms.config.privacy
     for place, name in enumerate(federation.names):
         silo = federation.kits / name
         own, _ = parsed(asked(of_silo(silo)).text)

@@ -101,7 +101,7 @@ Forker(socket.socket(fileno=int(sys.argv[1])), answer).serve()
 @pytest.fixture
 def made(monkeypatch):
     """A worker whose messages are Python code, as its node has it."""
-    monkeypatch.setattr(worker, "FIRST", 0.01)
+    monkeypatch.setattr(worker, "FIRST_DELAY", 0.01)
     words = [sys.executable, "-c", READY + ANSWERS]
     one = Worker(lambda descriptor: [*words, str(descriptor)], {**os.environ, **worker.ONE_THREAD})
     yield one
@@ -113,14 +113,14 @@ def made(monkeypatch):
 
 def test_each_message_has_a_process_of_its_own(made, capfd):
     large = os.urandom(3 * 2**20)
-    first, second = made.ask([b"pass", large, b""], 5), made.ask([b"pass"], 2**64 - 1)
+    first, second = made.request([b"pass", large, b""], 5), made.request([b"pass"], 2**64 - 1)
     assert first[:3] == [large, b"", b"5"]
     assert second[0] == str(2**64 - 1).encode()
     assert first[-1] != second[-1]
     process = made.process
     for ends in ("sys.exit(3)", "1 / 0", "os.kill(os.getpid(), 9)", "os._exit(0)"):
-        assert not made.ask([ends.encode()], 5)
-    assert made.ask([b"pass"], 5)
+        assert not made.request([ends.encode()], 5)
+    assert made.request([b"pass"], 5)
     assert made.process is process
     out = "".join(capfd.readouterr())
     assert "ZeroDivisionError" in out
@@ -128,26 +128,26 @@ def test_each_message_has_a_process_of_its_own(made, capfd):
 
 
 def test_a_worker_that_has_ended_is_started_again(made):
-    made.keep()
+    made.ensure_running()
     first = made.process
-    assert made.ask([b"os.kill(os.getppid(), 9); time.sleep(100)"], 5) is None
-    assert made.ask([b"pass"], 5) is not None
+    assert made.request([b"os.kill(os.getppid(), 9); time.sleep(100)"], 5) is None
+    assert made.request([b"pass"], 5) is not None
     assert first.returncode == -signal.SIGKILL
     made.process.kill()
     made.process.wait()
-    made.keep()
+    made.ensure_running()
     assert made.process is None, "not before its time"
     time.sleep(0.1)
-    made.keep()
+    made.ensure_running()
     assert made.process.poll() is None
 
 
 def test_an_answer_forgets_the_failures_before_it(made, capfd):
     for _ in range(4):
-        assert made.ask([b"pass"], 5)
+        assert made.request([b"pass"], 5)
         made.process.kill()
         made.process.wait()
-        made.keep()
+        made.ensure_running()
     assert capfd.readouterr().err.count("starts again in 0.01 s") == 4
 
 
@@ -170,7 +170,7 @@ def test_a_worker_ends_with_its_node_and_a_child_with_its_worker():
             words, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE, text=True, env=env
         )
         theirs.close()
-        worker.send(ours, worker.ASKED, [b"print(os.getpid(), flush=True); time.sleep(1000)"])
+        worker.send(ours, worker.REQUEST, [b"print(os.getpid(), flush=True); time.sleep(1000)"])
         child = int(process.stdout.readline())
         process.kill()
         process.wait()
@@ -237,11 +237,11 @@ class Answers:
     def __init__(self, app):
         self.app = app
 
-    def keep(self):
+    def ensure_running(self):
         pass
 
-    def ask(self, parts, number):
-        return flower_internals.run_client_app(self.app, parts, number) if self.app else None
+    def request(self, frames, number):
+        return flower_internals.run_client_app(self.app, frames, number) if self.app else None
 
 
 def echo(message, context):

@@ -287,7 +287,7 @@ def test_a_mail_server_at_port_465_is_spoken_to_by_tls_alone(tls, monkeypatch):
     ],
 )
 def test_settings_that_cannot_work_are_refused_by_name(tmp_path, text, reason):
-    federation = Federation.of(
+    federation = Federation.from_tree(
         {"name": "a", "server": "127.0.0.1:1", "insecure": True, "silo": [{"name": "north"}]}
     )
     (tmp_path / "server.toml").write_text(text)

@@ -45,7 +45,7 @@ def test_a_silo_splits_its_rows_as_the_simulation_splits_them(name, seed, tmp_pa
     scenario = federation.scenario()
     assert scenario.names == list(SIZES)
     for i, silo in enumerate(federation.names):
-        own = Silo(federation.kits / silo).own
+        own = Silo(federation.kits / silo).local
         for split in SPLITS:
             pairs = zip(rows_of(own, 0, split), rows_of(scenario, i, split), strict=True)
             for ours, theirs in pairs:
@@ -98,13 +98,13 @@ def test_a_late_member_splits_as_its_admission_says(before, tmp_path, monkeypatc
     late = Silo(federation.kits / LATE)
     assert late.member == place
     counts = {
-        len(own_scenario(late.file, late.agreed, i).partition.clients[0].train) for i in range(5)
+        len(own_scenario(late.file, late.terms, i).partition.clients[0].train) for i in range(5)
     }
     assert len(counts) > 1
 
 
 def test_a_founder_has_its_place_by_name_and_a_later_member_the_one_that_is_named_first(tmp_path):
-    federation = Federation.of({"name": "try", "server": "127.0.0.1:9", "silo": FOUNDERS})
+    federation = Federation.from_tree({"name": "try", "server": "127.0.0.1:9", "silo": FOUNDERS})
 
     def place(name):
         return member_id.member_id(tmp_path, federation, name)
@@ -131,8 +131,8 @@ def test_a_survey_counts_the_rows_that_a_study_trains_on(tmp_path):
     federation = OwnRows(tmp_path, GROUPED)
     for place, name in enumerate(federation.names):
         silo = Silo(federation.kits / name)
-        surveyed = read_raw(silo.file.data, silo.agreed.config.seed, place)
-        np.testing.assert_array_equal(surveyed.rows, silo.own.partition.clients[0].train)
+        surveyed = read_raw(silo.file.data, silo.terms.config.seed, place)
+        np.testing.assert_array_equal(surveyed.rows, silo.local.partition.clients[0].train)
 
 
 def owned(*names):

@@ -201,8 +201,8 @@ def silo(monkeypatch):
     members = SimpleNamespace(silo=[SimpleNamespace(name=name) for name in NAMES])
     agreed = SimpleNamespace(config=config, federation=members)
     signer = SimpleNamespace(sign=lambda kind, said: "ab")
-    made = SimpleNamespace(agreed=agreed, file=SimpleNamespace(name="silo-0"), signer=signer)
-    return SimpleNamespace(part=MaskedPart.of(made), events=events)
+    made = SimpleNamespace(terms=agreed, file=SimpleNamespace(name="silo-0"), signer=signer)
+    return SimpleNamespace(part=MaskedPart.for_silo(made), events=events)
 
 
 SECRETS = [new_secret() for _ in range(3)]
@@ -233,7 +233,7 @@ def test_the_parts_of_two_silos_add_up_to_their_weighted_changes(silo):
         asked(silo),
         asked(silo, kept=other, secret=SECRETS[1], place=1),
     )
-    weights = Roster((1, 3), silo.part.silo.agreed.config.largest_share).weights((0, 1)).tolist()
+    weights = Roster((1, 3), silo.part.silo.terms.config.largest_share).weights((0, 1)).tolist()
     open_ = [encoded(MOVED[i].astype("<f4"), weights[i], TERMS) for i in (0, 1)]
     words = [np.frombuffer(data, np.uint32) for data in (first, second)]
     assert np.array_equal(words[0] + words[1], open_[0] + open_[1])

@@ -12,7 +12,7 @@ from federation_in_process import deployed, same
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.status import server as server_status
 
 pytestmark = pytest.mark.long
@@ -49,7 +49,7 @@ def names_another_method(kit, method):
 
 def reasons(federation):
     """Why silos were turned away, by name, from the server's log."""
-    lines = list(whole(federation.server / "run" / "audit.jsonl"))
+    lines = list(complete_lines(federation.server / "run" / "audit.jsonl"))
     return {line["silo"]: line["detail"] for line in lines if line["event"] == "unused"}
 
 

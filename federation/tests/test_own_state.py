@@ -19,12 +19,12 @@ from pomona_federation.flower_apps import handled
 from pomona_federation.installation.backup import backup
 from pomona_federation.installation.restore import Restoring, restore
 from pomona_federation.silo import node_supervisor, noise_stores, own_state
-from pomona_federation.silo.known_studies import FILE, KnownStudies
 from pomona_federation.silo.node_supervisor import run_node
 from pomona_federation.silo.noise_stores import open_own
 from pomona_federation.silo.own_state import rules
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.study_decisions import FILE, StudyDecisions
 from test_consent_policy import known, lines, ruled, submitted
 from test_studies import decided, heard, own_models
 from test_study_preflight import checked
@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_listed_is_refused_although_files_in_it_can_be_o
                 for path in (Path(), *Path().rglob("*")):
                     os.chown(path, 65534, 65534)
                 os.setuid(65534)
-            own_state.begin(Path())
+            own_state.ensure_origin(Path())
         except ConfigError as fault:
             os._exit(0 if "state/private" in str(fault) else 1)
         except BaseException:
@@ -109,7 +109,7 @@ def test_a_state_is_no_link_to_another(federation, tmp_path):
     (tmp_path / "far").mkdir()
     (kit / "state").symlink_to(tmp_path / "far")
     with pytest.raises(ConfigError, match=r"\(state\)"):
-        own_state.begin(kit)
+        own_state.ensure_origin(kit)
 
 
 def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, tmp_path):
@@ -118,7 +118,7 @@ def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, 
     federation.run()
     assert checked(kit)[0]["state"].text == "made on this machine"
     shutil.copytree(kit, tmp_path / "moved")
-    assert own_state.begin(tmp_path / "moved") == own_state.begin(kit)
+    assert own_state.ensure_origin(tmp_path / "moved") == own_state.ensure_origin(kit)
 
 
 def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, elsewhere):
@@ -127,7 +127,7 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
     federation.run()
     elsewhere()
     with pytest.raises(ConfigError, match="pomona silo restore"):
-        own_state.begin(kit)
+        own_state.ensure_origin(kit)
     told = backup(kit, "silo", tmp_path / "kit.tar")
     assert "state/origin.json" not in told.files
     restore(
@@ -136,14 +136,14 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
     assert own_state.origin(tmp_path / "new")
     elsewhere("1" * 32)
     with pytest.raises(ConfigError, match="not made on this machine"):
-        own_state.begin(tmp_path / "new")
+        own_state.ensure_origin(tmp_path / "new")
 
 
 @pytest.mark.parametrize("number", ["", "uninitialized", "0" * 31, "0" * 64])
 def test_a_machine_without_an_id_is_a_line(federation, elsewhere, number):
     elsewhere(number)
     with pytest.raises(StorageError, match=r"machine-id is missing, .* mount the machine's"):
-        own_state.begin(federation.kits / "silo-0")
+        own_state.ensure_origin(federation.kits / "silo-0")
 
 
 # Decisions and their lines
@@ -151,8 +151,8 @@ def test_a_machine_without_an_id_is_a_line(federation, elsewhere, number):
 
 def crafted(federation, silo="silo-0", **changes):
     """Edit a study's file by hand."""
-    studies = KnownStudies(federation.kits / silo)
-    path = studies.home(studies.named("second")) / FILE
+    studies = StudyDecisions(federation.kits / silo)
+    path = studies.folder(studies.lookup("second")) / FILE
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
     return known(federation, silo=silo)
 
@@ -168,7 +168,7 @@ def test_an_acceptance_without_its_audit_line_waits_and_nothing_runs(federation)
         "study.json says accepted by Dr. North, without its line in the audit log: decide on "
         "it here"
     )
-    assert KnownStudies(federation.kits / "silo-0").unsent() == []
+    assert StudyDecisions(federation.kits / "silo-0").unsent() == []
     with pytest.raises(QuorumError):
         federation.run("second")
     assert "waits for this silo's administrator" in lines(federation, "refused")[-1]["reason"]
@@ -245,7 +245,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     )
     assert text.endswith('accepts studies by itself: kinds = ["train"], methods = ["fedavg"]')
     assert checked(kit)[0]["rules"].result in {"warning", "ok"}
-    own_state.begin(kit)
+    own_state.ensure_origin(kit)
     assert told()[0] == (text, True)  # it stays what it was when the silo first started
     ruled(federation, methods=["apple"])
     (later, foreign), _ = told()
@@ -298,14 +298,14 @@ def test_a_log_and_a_decision_from_another_machine_wait_under_a_valid_mark(
     own_state.mark(kit)
     assert audit_log.verify(kit / "state/audit.jsonl") is None
     assert known(federation).status == "pending"
-    assert KnownStudies(kit, foreign=True).named("second").status == "accepted"
-    KnownStudies(kit).reseal()
+    assert StudyDecisions(kit, foreign=True).lookup("second").status == "accepted"
+    StudyDecisions(kit).reseal()
     assert known(federation).status == "accepted"
 
 
 def test_a_budget_from_another_machine_is_refused(federation, tmp_path, monkeypatch):
     kit = federation.kits / "silo-0"
-    own_state.begin(kit)
+    own_state.ensure_origin(kit)
     with monkeypatch.context() as there:
         there.setattr(own_state, "MACHINE", (written(tmp_path / "theirs", "1" * 32),))
         PrivacyBudget(kit).enter_unknown("0" * 16, Cost(1.0))
@@ -343,7 +343,7 @@ def test_a_kit_that_is_unpacked_over_a_running_silos_folder_decides_nothing(
     shutil.copytree(state, own, dirs_exist_ok=True)
     shutil.rmtree(state)
     own.rename(state)
-    assert own_state.begin(kit), "the mark is this silo's own still"
+    assert own_state.ensure_origin(kit), "the mark is this silo's own still"
     assert known(federation).status == "pending"
     for counted in (lambda: PrivacyBudget(kit).unknown, lambda: open_own(stores.folder, stores, 0)):
         with pytest.raises(PrivacyError, match=r"not (written|made) on this machine"):

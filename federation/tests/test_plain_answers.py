@@ -74,7 +74,7 @@ def fleet(way):
         return line.post(way.url, content=b"asked").content
 
 
-READERS = {"request": lambda way: request(way, "/", {}, most=2**20), "fleet": fleet}
+READERS = {"request": lambda way: request(way, "/", {}, max_bytes=2**20), "fleet": fleet}
 
 
 @pytest.fixture(params=READERS)

@@ -73,7 +73,7 @@ def kit(tmp_path, port=9, **run):
 
 
 def way_out(folder):
-    return ServerRoute.of(
+    return ServerRoute.of_kit(
         folder, SiloFile.load(folder / "silo.toml"), Federation.load(folder / "federation.toml")
     )
 
@@ -307,7 +307,7 @@ def test_what_is_odd_about_the_data_is_said_as_a_run_says_it(tmp_path, capsys):
         (folder / f"{part}.csv").write_text("p,q,r,s,y\n" + counting)
     lines, _, code = preflight.run(folder)
     said = [line.text for line in lines if line.check == "remark"]
-    agreed = Federation.load(folder / "federation.toml").own
+    agreed = Federation.load(folder / "federation.toml").kit_terms
     assert (
         said == silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0).remarks
     )
@@ -338,7 +338,7 @@ def test_what_a_simulation_says_first_a_silo_hears_too(tmp_path, method, words):
 
 
 def test_words_get_the_agreed_numbers():
-    task = Federation.of(
+    task = Federation.from_tree(
         {
             "name": "t",
             "server": "127.0.0.1:1",
@@ -412,7 +412,7 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     folder, _ = kit(tmp_path, privacy=privacy)
     lines, leaves, _ = found(folder)
     assert lines["data"].result == "ok", lines["data"]
-    agreed = Federation.load(folder / "federation.toml").own
+    agreed = Federation.load(folder / "federation.toml").kit_terms
     own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0)
     assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
     (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
@@ -496,7 +496,7 @@ def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, c
     assert "| south | 0.75 |" in page
     assert "75.00 %" in page
     assert str(tmp_path) not in page
-    kept = folder / "state" / "node" / silo_report.ALONE
+    kept = folder / "state" / "node" / silo_report.LOCAL_SCORES
     kept.write_text(
         kept.read_text().replace(f'"value": {said["alone"]["value"]}', '"value": 0.125')
     )
@@ -513,7 +513,7 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     visited(folder, visit(3, 0.5))
     own = silo_scenario.own_scenario(
         SiloFile.load(folder / "silo.toml"),
-        Federation.load(folder / "federation.toml").own,
+        Federation.load(folder / "federation.toml").kit_terms,
         0,
         Separate(),
     )

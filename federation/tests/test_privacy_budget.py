@@ -18,17 +18,17 @@ from pomona_federation.cli.silo import cost_line
 from pomona_federation.cli.studies import studies
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.data_sources import hashed, shared, sources
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.privacy_budget import (
-    MOST,
+    MAX_RESERVATIONS,
     BudgetFile,
     Claim,
     Cost,
-    Most,
     PrivacyBudget,
+    TotalLimit,
     overview,
 )
 from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_decisions import StudyDecisions
 from test_hostile_server import ROUNDS, Server, edited, noise
 from test_in_process import PRIVATE
 from test_studies import decided, heard, own_models, study_file
@@ -63,12 +63,12 @@ def budget(tmp_path):
 
 def test_what_runs_on_the_same_data_adds_up_and_on_other_data_does_not(budget, tmp_path):
     one, other = clinic(tmp_path, "a.csv"), clinic(tmp_path, "b.csv")
-    budget.reserve(claim("one", 1.0), one, Most(3.0))
-    budget.reserve(claim("two", 2.0), one, Most(3.0))
+    budget.reserve(claim("one", 1.0), one, TotalLimit(3.0))
+    budget.reserve(claim("two", 2.0), one, TotalLimit(3.0))
     assert budget.total(one) == Cost(3.0, 2e-5)
     with pytest.raises(PrivacyError, match=r"may cost epsilon 3\.5 .* accept_epsilon_total is 3"):
-        budget.reserve(claim("three", 0.5), one, Most(3.0))
-    budget.reserve(claim("three", 0.5), other, Most(3.0))
+        budget.reserve(claim("three", 0.5), one, TotalLimit(3.0))
+    budget.reserve(claim("three", 0.5), other, TotalLimit(3.0))
     assert budget.total(other).epsilon == 0.5
     assert len(budget.reservations) == 3
 
@@ -76,15 +76,15 @@ def test_what_runs_on_the_same_data_adds_up_and_on_other_data_does_not(budget, t
 def test_the_same_run_is_reserved_once_and_a_new_one_again(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
     for _ in range(3):
-        budget.reserve(claim(), data, Most(1.5))
+        budget.reserve(claim(), data, TotalLimit(1.5))
     assert budget.total(data).epsilon == 1.0
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
-        budget.reserve(claim(run="cd"), data, Most(1.5))
-    budget.reserve(claim(run="cd"), data, Most(2.0))
+        budget.reserve(claim(run="cd"), data, TotalLimit(1.5))
+    budget.reserve(claim(run="cd"), data, TotalLimit(2.0))
     assert budget.total(data).epsilon == 2.0
-    assert [line["event"] for line in audit_log.whole(budget.kit / "state/audit.jsonl")] == [
-        "reserved"
-    ] * 2
+    assert [
+        line["event"] for line in audit_log.complete_lines(budget.kit / "state/audit.jsonl")
+    ] == ["reserved"] * 2
     assert audit_log.verify(budget.kit / "state/audit.jsonl") is None
 
 
@@ -93,36 +93,38 @@ def test_what_a_ledger_has_beyond_the_reservation_counts_too(budget, tmp_path):
     study.
     """
     data, known = clinic(tmp_path, "a.csv"), claim()
-    budget.reserve(known, data, Most())
+    budget.reserve(known, data, TotalLimit())
     for spent, total in ((0.5, 1.0), (1.4, 1.4)):
         budget.note_spent(known.agreement, "ab", spent)
         assert budget.total(data).epsilon == total
-    budget.reserve(claim("two"), data, Most())
-    budget.reserve(claim(run="cd"), data, Most())
+    budget.reserve(claim("two"), data, TotalLimit())
+    budget.reserve(claim(run="cd"), data, TotalLimit())
     budget.note_spent(known.agreement, "cd", 1.8)
     assert budget.total(data).epsilon == 1.0 + max(1.0 + 1.0, 1.8)
 
 
 def test_a_run_whose_data_were_changed_for_others_is_reserved_on_those_too(budget, tmp_path):
     one, other = clinic(tmp_path, "a.csv"), clinic(tmp_path, "b.csv")
-    budget.reserve(claim(), one, Most())
-    budget.reserve(claim(), other, Most())
+    budget.reserve(claim(), one, TotalLimit())
+    budget.reserve(claim(), other, TotalLimit())
     assert (budget.total(one).epsilon, budget.total(other).epsilon) == (1.0, 1.0)
 
 
 def test_what_has_no_noise_has_no_bound_and_none_is_left_beside_it(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
     with pytest.raises(PrivacyError, match="without bound"):
-        budget.reserve(claim("bare", math.inf), data, Most(100.0))
-    budget.reserve(claim("bare", math.inf), data, Most())
+        budget.reserve(claim("bare", math.inf), data, TotalLimit(100.0))
+    budget.reserve(claim("bare", math.inf), data, TotalLimit())
     with pytest.raises(PrivacyError, match="without bound"):
-        budget.reserve(claim("one", 0.1), data, Most(100.0))
+        budget.reserve(claim("one", 0.1), data, TotalLimit(100.0))
     assert budget.reservations[0].epsilon is None
 
 
 def test_a_bound_that_counts_noise_of_others_says_against_whom(budget, tmp_path, capsys):
     whom = in_sums(2, 3)
-    budget.reserve(replace(claim(epsilon=2.0), against=whom), clinic(tmp_path, "a.csv"), Most())
+    budget.reserve(
+        replace(claim(epsilon=2.0), against=whom), clinic(tmp_path, "a.csv"), TotalLimit()
+    )
     (row,) = overview(budget.kit)
     assert whom in cost_line(row)
     studies(folder=budget.kit)
@@ -131,29 +133,32 @@ def test_a_bound_that_counts_noise_of_others_says_against_whom(budget, tmp_path,
 
 def test_less_accepted_later_holds_for_what_is_reserved_already(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(epsilon=2.0), data, Most(2.0))
+    budget.reserve(claim(epsilon=2.0), data, TotalLimit(2.0))
     with pytest.raises(PrivacyError):
-        budget.require(claim(epsilon=2.0), data, Most(1.0))
+        budget.require(claim(epsilon=2.0), data, TotalLimit(1.0))
 
 
 def test_the_cost_is_computed_only_where_it_is_not_known(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(), data, Most(5.0))
+    budget.reserve(claim(), data, TotalLimit(5.0))
     known = claim()
     budget.reserve(
         Claim(known.study, known.agreement, known.run, lambda: pytest.fail("computed")),
         data,
-        Most(5.0),
+        TotalLimit(5.0),
     )
 
 
 def test_a_file_that_is_gone_is_not_begun_anew(budget, tmp_path):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(), data, Most())
+    budget.reserve(claim(), data, TotalLimit())
     path = budget.kit / "state/private/budget.json"
     assert path.stat().st_mode & 0o077 == 0
     path.unlink()
-    for what in (lambda: budget.reserve(claim("two"), data, Most()), lambda: budget.total(data)):
+    for what in (
+        lambda: budget.reserve(claim("two"), data, TotalLimit()),
+        lambda: budget.total(data),
+    ):
         with pytest.raises(PrivacyError, match="is missing, but the audit log"):
             what()
 
@@ -166,7 +171,7 @@ def test_a_damaged_file_is_refused(budget, tmp_path, text):
     path.parent.mkdir(parents=True)
     path.write_text(text)
     with pytest.raises(StorageError, match="cannot be read"):
-        budget.reserve(claim(), clinic(tmp_path, "a.csv"), Most())
+        budget.reserve(claim(), clinic(tmp_path, "a.csv"), TotalLimit())
 
 
 def test_a_lock_file_that_is_a_link_is_not_followed(budget, tmp_path):
@@ -175,7 +180,7 @@ def test_a_lock_file_that_is_a_link_is_not_followed(budget, tmp_path):
     lock.parent.mkdir(parents=True)
     lock.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StorageError, match="cannot write"):
-        budget.reserve(claim(), clinic(tmp_path, "a.csv"), Most())
+        budget.reserve(claim(), clinic(tmp_path, "a.csv"), TotalLimit())
     assert not (tmp_path / "elsewhere").exists()
 
 
@@ -190,22 +195,22 @@ def test_a_kill_between_audit_and_file_does_not_lock_the_silo_out(budget, tmp_pa
 
     monkeypatch.setattr(PrivacyBudget, "_write", killed)
     with pytest.raises(KeyboardInterrupt):
-        budget.reserve(claim(), data, Most())
+        budget.reserve(claim(), data, TotalLimit())
     monkeypatch.undo()
-    budget.reserve(claim(), data, Most())
+    budget.reserve(claim(), data, TotalLimit())
     assert budget.total(data).epsilon == 1.0
 
 
 def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     data = clinic(tmp_path, "a.csv")
-    budget.reserve(claim(), data, Most())
-    full = BudgetFile.of(budget.reservations * MOST)
+    budget.reserve(claim(), data, TotalLimit())
+    full = BudgetFile.sealed(budget.reservations * MAX_RESERVATIONS)
     monkeypatch.setattr("pomona_federation.silo.privacy_budget.read_json", lambda *_: full)
     with pytest.raises(PrivacyError, match="as many as it takes"):
-        budget.reserve(claim("two"), data, Most())
+        budget.reserve(claim("two"), data, TotalLimit())
 
 
-@pytest.mark.parametrize("most", [Most(None, 2.5e-5), Most(100.0, 2.5e-5)])
+@pytest.mark.parametrize("most", [TotalLimit(None, 2.5e-5), TotalLimit(100.0, 2.5e-5)])
 def test_deltas_add_up_to_a_limit_too(budget, tmp_path, most):
     """Each claim here has delta 1e-5; without a limit on epsilon that of delta holds, too."""
     data = clinic(tmp_path, "a.csv")
@@ -235,14 +240,14 @@ def test_a_file_is_known_by_its_path_by_a_link_and_by_its_content(tmp_path):
 
 def test_a_file_that_moved_is_known_by_its_new_path_after_it_has_grown(budget, tmp_path):
     old = clinic(tmp_path / "old", "a.csv", "test.csv")
-    budget.reserve(claim("one", 1.0), old, Most())
+    budget.reserve(claim("one", 1.0), old, TotalLimit())
     (tmp_path / "old").rename(tmp_path / "moved")
     moved, other = (
         clinic(tmp_path / "moved", "a.csv", "test.csv"),
         clinic(tmp_path / "moved", "b.csv", "test.csv"),
     )
     (tmp_path / "moved" / "test.csv").write_text("another")
-    budget.reserve(claim("two", 2.0), moved, Most())
+    budget.reserve(claim("two", 2.0), moved, TotalLimit())
     (tmp_path / "moved" / "a.csv").write_text("a.csv and more")
     assert budget.total(moved).epsilon == 3.0
     assert budget.total(clinic(tmp_path / "moved", "a.csv")).epsilon == 3.0
@@ -289,7 +294,7 @@ def private(world):
 
 def test_a_new_run_of_the_same_agreement_is_paid_for_again(private):
     kit = private.kit()
-    (worst,) = Silo(kit).own.epsilons()
+    (worst,) = Silo(kit).local.epsilons()
     edited(kit / "silo.toml", accept_epsilon_total=worst * 1.5)
     for number in (1, 2):
         private.ask(*private.task(number, noise(number)))
@@ -311,13 +316,13 @@ def test_where_epsilon_is_bounded_the_deltas_stay_below_one_in_the_number_of_rec
     """
     kit = private.kit()
     silo = Silo(kit)
-    n, delta = len(silo.own.partition.clients[0].train), NOISY["delta"]
+    n, delta = len(silo.local.partition.clients[0].train), NOISY["delta"]
     before = claim("before", 0.0)
     for others, fits in ((1 / n - 1.001 * delta, True), (1 / n - 0.999 * delta, False)):
         (kit / "state/private/budget.json").unlink(missing_ok=True)
         (kit / "state/audit.jsonl").unlink(missing_ok=True)
         made = Claim(before.study, before.agreement, before.run, partial(Cost, 0.0, others))
-        PrivacyBudget(kit).reserve(made, silo.file.data, Most())
+        PrivacyBudget(kit).reserve(made, silo.file.data, TotalLimit())
         edited(kit / "silo.toml", accept_epsilon_total=1e6)
         if fits:
             Silo(kit).require_affordable()
@@ -332,7 +337,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     pytest.importorskip("opacus")
     federation = world.federation("fedavg", run={"privacy": NOISY}, wait=0.5, quorum=2)
     kits = [federation.kits / name for name in federation.names]
-    (worst,) = Silo(kits[1]).own.epsilons()
+    (worst,) = Silo(kits[1]).local.epsilons()
     edited(kits[1] / "silo.toml", accept_epsilon_total=worst * 2.5)
     queue = StudyQueue(federation.server)
     for name in ("second", "third"):
@@ -356,7 +361,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     assert len(PrivacyBudget(kits[0]).reservations) == 3
     refused = [
         r["reason"]
-        for r in audit_log.whole(kits[1] / "state/audit.jsonl")
+        for r in audit_log.complete_lines(kits[1] / "state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any(reason.startswith("PRIVACY") for reason in refused)
@@ -371,14 +376,14 @@ def test_nothing_without_noise_runs_where_a_total_is_set(world, caplog):
     federation.run()
     refused = [
         r["reason"]
-        for r in audit_log.whole(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any(reason.startswith("PRIVACY") for reason in refused)
     assert "without bound" in caplog.text
     reserved = [
         r
-        for r in audit_log.whole(federation.kits / "silo-0/state/audit.jsonl")
+        for r in audit_log.complete_lines(federation.kits / "silo-0/state/audit.jsonl")
         if r["event"] == "reserved"
     ]
     assert [r["epsilon"] for r in reserved] == [None]
@@ -387,7 +392,7 @@ def test_nothing_without_noise_runs_where_a_total_is_set(world, caplog):
 
 def test_a_server_does_not_fill_a_silo_with_studies(world):
     federation = world.federation()
-    known = KnownStudies(federation.kits / "silo-0")
+    known = StudyDecisions(federation.kits / "silo-0")
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second"))
     heard(federation, "silo-0")

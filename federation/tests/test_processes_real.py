@@ -19,7 +19,7 @@ from agreement_file import agreement
 from pomona.core.errors import ProtocolError
 from pomona.storage.run_status import read_status
 from pomona_federation import status
-from pomona_federation.audit_log import verify, whole
+from pomona_federation.audit_log import complete_lines, verify
 from pomona_federation.flower_internals import bundle_sha256
 from pomona_federation.provision.provision import provision
 from pomona_federation.server.registry_admin import dismiss
@@ -117,7 +117,11 @@ def test_a_run_that_was_submitted_before_a_death_is_stopped_before_the_next(kits
     log, audit = tmp_path / "log", kits / "server" / "run" / "audit.jsonl"
 
     def runs(event):
-        return [r["run"] for r in whole(audit) if r["event"] == event] if audit.exists() else []
+        return (
+            [r["run"] for r in complete_lines(audit) if r["event"] == event]
+            if audit.exists()
+            else []
+        )
 
     server = run("server", kits / "server", log)
     try:
@@ -165,7 +169,7 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
             process.kill()
             process.wait()
     assert verify(state / "audit.jsonl") is None
-    events = [line["event"] for line in whole(state / "audit.jsonl")]
+    events = [line["event"] for line in complete_lines(state / "audit.jsonl")]
     assert events.count("submitted") == 4
     assert events.count("registered") == 1, "SuperLink's database keeps the keys"
     secret = (kits / "north" / "keys" / "silo.key").read_bytes().splitlines()[1:-1]

@@ -165,7 +165,7 @@ def test_the_server_and_the_silos_read_their_own_files(kit):
         if folder.name != "authority"
     }
     assert texts == {(kit.parent / "federation.toml").read_bytes()}
-    assert Federation.load(kit / "north/federation.toml").own.config.method.name == "apple"
+    assert Federation.load(kit / "north/federation.toml").kit_terms.config.method.name == "apple"
     silo = SiloFile.load(kit / "north/silo.toml")
     assert silo.name == "north"
     assert silo.data.classes == tuple(TASK["classes"])
@@ -213,7 +213,7 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
         "0" * 64,
         locked("cpu"),
         own_key=False,
-        digits=Federation.load(path).own.digits,
+        digits=Federation.load(path).kit_terms.digits,
     )["README.md"].decode()
     assert f"signed with your key: {card.exchange.up}. " in text
     assert f"private with `{method}`: {card.exchange.private}." in text
@@ -496,7 +496,7 @@ def test_two_silos_with_one_key_are_refused(tmp_path):
 def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
     path = written(tmp_path, {"name": "north"}, server="127.0.0.1:9000", insecure=True)
     made = provision(path, tmp_path / "kits")
-    assert made.until is None
+    assert made.expiry is None
     add(tmp_path / "kits", "east")
     assert not [
         name

@@ -12,7 +12,7 @@ from pomona.storage import checkpoint
 from pomona.storage.run_status import committed
 from pomona.storage.safetensors_stream import memory
 from pomona_federation.agreement import Federation
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.installation.backup import backup
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
@@ -64,7 +64,7 @@ def cohorts(federation):
 
 def lines(kit, event):
     state = kit / ("run" if kit.name == "server" else "state")
-    return [line for line in whole(state / "audit.jsonl") if line["event"] == event]
+    return [line for line in complete_lines(state / "audit.jsonl") if line["event"] == event]
 
 
 CASES = [(APPLE, ()), ("fedavg", ()), ("fedavg", SUMS), *((method, ()) for method in METHODS)]

@@ -19,7 +19,7 @@ import pytest
 from agreement_file import agreement
 from federation_in_process import settings
 from pomona.scenario import Scenario
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.rehearsal.run import free_ports, local_federation
 from real_federation import ROUNDS, after, check, ended, federation, started
 from troubled_line import Line, between
@@ -119,7 +119,7 @@ def test_a_model_of_44_mb_over_lines_of_4_mbit_a_second(tmp_path, monkeypatch, c
         started(local).wait(ended, seconds=3600.0)
         assert local.status.state == "finished"
     assert set(check(local, monkeypatch, whole=False).values()) == {(0, 1)}
-    lines = list(whole(local.server / "run" / "audit.jsonl"))
+    lines = list(complete_lines(local.server / "run" / "audit.jsonl"))
     megabytes = max(line["bytes"] for line in lines if line["event"] == "received") / 1e6
     at = {
         (line["event"], line["silo"], line["round"]): datetime.fromisoformat(line["time"])
@@ -127,7 +127,7 @@ def test_a_model_of_44_mb_over_lines_of_4_mbit_a_second(tmp_path, monkeypatch, c
         if line["event"] in {"sent", "received"}
     }
     for name in local.names:
-        for line in whole(local.silo(name) / "state" / "audit.jsonl"):
+        for line in complete_lines(local.silo(name) / "state" / "audit.jsonl"):
             if line["event"] == "answered" and ("received", name, line["round"]) in at:
                 at["answered", name, line["round"]] = datetime.fromisoformat(line["time"])
     with capsys.disabled():

@@ -12,7 +12,7 @@ import pytest
 
 from jumping_clock import jumping_clock
 from pomona.core.errors import QuorumError, StorageError
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from real_federation import after, check, ended, federation, reads_by, started
 from small_disk import small_disk
 
@@ -51,7 +51,7 @@ def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path
         disk.fill()
         local.wait(
             lambda s: any(
-                e["event"] == "unused" for e in whole(local.server / "run" / "audit.jsonl")
+                e["event"] == "unused" for e in complete_lines(local.server / "run" / "audit.jsonl")
             )
         )
         disk.clear()

@@ -8,7 +8,7 @@ import pytest
 
 from federation_in_process import settings
 from pomona.scenario import Scenario
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.json_store import read_json
 from pomona_federation.rehearsal.run import local_federation, rehearse
 from pomona_federation.server.masked_sums import SUM, SettledSum
@@ -26,7 +26,9 @@ def scenario(clients, **over):
 
 def sums(local):
     path = local.server / "run" / "audit.jsonl"
-    return [line for line in whole(path) if line["event"] == "sum"] if path.exists() else []
+    return (
+        [line for line in complete_lines(path) if line["event"] == "sum"] if path.exists() else []
+    )
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_a_federation_offers_every_method_but_the_one_that_hands_samples_to_all(
         file = tmp_path / "federation.toml"
         file.write_text(agreement(9, method=name, momentum=0.0))
         if name in METHODS_DEPLOYED:
-            assert Federation.load(file).own.config.method.name == name
+            assert Federation.load(file).kit_terms.config.method.name == name
         else:
             with pytest.raises(
                 ConfigError, match="sends samples to every client; silos keep theirs"

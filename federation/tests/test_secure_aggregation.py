@@ -19,7 +19,7 @@ from pomona.methods import METHODS
 from pomona.scenario import Scenario
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation as Agreed
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.message_bodies import MaskKey, SumRequest, mask_statement
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.messages.tensor_bytes import sha256
@@ -40,7 +40,7 @@ RUN = {"run": {"secure_aggregation": TERMS}}
 
 
 def events(federation, name):
-    lines = list(whole(federation.server / "run" / "audit.jsonl"))
+    lines = list(complete_lines(federation.server / "run" / "audit.jsonl"))
     return [line for line in lines if line["event"] == name]
 
 
@@ -57,7 +57,7 @@ def test_deployed_models_are_those_of_the_simulation_and_every_answer_is_masked(
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
     assert [e["silos"] for e in events(federation, "sum")] == [federation.names] * 3
-    own = list(whole(federation.kits / "silo-0" / "state" / "audit.jsonl"))
+    own = list(complete_lines(federation.kits / "silo-0" / "state" / "audit.jsonl"))
     assert [e["silos"] for e in own if e["event"] == "sum"] == [federation.names] * 3
     assert not any(reply.enclosed for kind, reply in sent if kind == "task")
     for reply in (r for kind, r in sent if kind == "sum-request"):
@@ -195,7 +195,7 @@ def test_a_silo_whose_part_is_no_part_of_the_sum_spoils_the_round_and_is_not_hid
         uplink = (np.frombuffer(uplink, np.uint32) + np.uint32(2**28)).tobytes()
         return answer.model_copy(update={"uplink": sha256(uplink)}), uplink
 
-    misbehaving(world.patch, "part", unclipped)
+    misbehaving(world.patch, "masked_part", unclipped)
     with pytest.raises(QuorumError):
         federation.run()
     out = {(e["reason"], "did not clip" in e["detail"]) for e in events(federation, "unused")}
@@ -286,7 +286,7 @@ UNUSABLE = [(shorter, "a part of"), (changed_on_the_way, "not the one that was s
 @pytest.mark.parametrize(("change", "said"), drawn(UNUSABLE))
 def test_a_member_whose_part_cannot_be_used_stops_the_round_and_is_named(change, said, world):
     federation = world.federation("fedavg", **RUN)
-    misbehaving(world.patch, "part", change)
+    misbehaving(world.patch, "masked_part", change)
     with pytest.raises(QuorumError):
         federation.run()
     found = [e for e in events(federation, "unused") if said in e["detail"]]
@@ -311,7 +311,7 @@ class Summing(Server):
         return tasks, keys
 
     def part(self, task, keys, silo):
-        return ClientApp(Silo(self.kit(silo))).part(SumRequest(task=task, keys=keys))
+        return ClientApp(Silo(self.kit(silo))).masked_part(SumRequest(task=task, keys=keys))
 
     def total(self, tasks, keys):
         parts = [
@@ -459,7 +459,7 @@ def test_no_sum_is_made_where_none_was_agreed_on(world):
     server.ask(task, enclosed)
     key = MaskKey(key="09" + "00" * 31, signature="")
     with pytest.raises(ProtocolError, match="was not agreed on"):
-        ClientApp(Silo(server.kit())).part(SumRequest(task=task, keys={0: key, 1: key}))
+        ClientApp(Silo(server.kit())).masked_part(SumRequest(task=task, keys={0: key, 1: key}))
 
 
 def test_a_request_is_bounded(server):

@@ -6,7 +6,7 @@ from pomona.cli.settings import find
 from pomona_federation.agreement import Federation
 from pomona_federation.cli.deploy import FILES, in_files
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.study import KINDS, StudyTerms
+from pomona_federation.study import STUDY_TYPES, StudyTerms
 
 pytestmark = pytest.mark.long
 
@@ -15,7 +15,7 @@ def test_every_key_of_a_federations_files_is_in_the_reference_with_its_meaning()
     for title, record in FILES.items():
         listed = [s for s in in_files() if s.owner == title]
         elsewhere = {"data"} if record is SiloFile else {"study"} if record is Federation else set()
-        elsewhere |= set(StudyTerms.model_fields) if record in KINDS.values() else set()
+        elsewhere |= set(StudyTerms.model_fields) if record in STUDY_TYPES.values() else set()
         assert {s.key for s in listed} == {
             f.alias or name for name, f in record.model_fields.items()
         } - elsewhere

@@ -7,7 +7,7 @@ import pytest
 import pomona
 from federation_in_process import APPLE, loaded, same, settings
 from pomona.scenario import Scenario
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.supervision.processes import process_tree
 
@@ -39,7 +39,7 @@ def test_each_gives_the_models_of_its_own_simulation(tmp_path):
                 for i, n in enumerate(local.names)
             }
             assert same(loaded(models), loaded(simulated))
-            events = list(whole(local.server / "run/audit.jsonl"))
+            events = list(complete_lines(local.server / "run/audit.jsonl"))
             assert {e["silo"] for e in events if e["event"] == "sent"} == set(local.names)
             assert not [e for e in events if e["event"] == "unused"]
     assert not set(process_tree(os.getpid())) - before

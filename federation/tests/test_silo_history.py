@@ -50,11 +50,11 @@ def test_scores_of_a_model_that_the_federation_has_not_used_do_not_count(tmp_pat
         history.append(tmp_path, {**LINE, **line})
     seen, _ = history.read(tmp_path)
     found = [
-        (visit.round, [score.when for score in visit.scores]) for visit in history.counted(seen)
+        (visit.round, [score.when for score in visit.scores]) for visit in history.confirmed(seen)
     ]
     both, one = ["trained", "received"], ["received"]
     assert found == [(1, both), (2, one), (3, one), (3, one), (4, both), (4, both)]
-    assert history.counted([]) == []
+    assert history.confirmed([]) == []
 
 
 def test_a_line_whose_end_alone_is_missing_is_whole(tmp_path):

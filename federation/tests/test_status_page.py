@@ -269,11 +269,11 @@ def test_without_the_setting_there_is_no_page_and_never_without_tls(kit):
     door = Door(kit, page=False)
     assert door.ask(authorization=basic(token)).status_code == 403
     about = {"name": "a", "server": "127.0.0.1:1", "silo": [{"name": "north"}]}
-    assert not ServerFile.load(kit, Federation.of(about)).page
+    assert not ServerFile.load(kit, Federation.from_tree(about)).page
     (kit / "server.toml").write_text("page = true\n")
-    assert ServerFile.load(kit, Federation.of(about)).page
+    assert ServerFile.load(kit, Federation.from_tree(about)).page
     with pytest.raises(ConfigError, match="insecure"):
-        ServerFile.load(kit, Federation.of(about | {"insecure": True}))
+        ServerFile.load(kit, Federation.from_tree(about | {"insecure": True}))
 
 
 @pytest.mark.parametrize("content", ["", "{", '{"tokens": {"ann": "x"}}', '{"tokens": []}'])

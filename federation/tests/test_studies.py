@@ -24,7 +24,7 @@ from pomona_federation.server.consents import Consents
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import StudyRequests, overview
-from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_proposals import compare, consider, visit
 from pomona_federation.study import study_of
 
@@ -62,17 +62,17 @@ def heard(federation, silo):
 
 def decided(federation, silo, name, accepted=True):
     """Record an administrator's decision and send it to the server."""
-    known = KnownStudies(federation.kits / silo)
-    known.decide(known.named(name), accepted, "Dr. North")
+    known = StudyDecisions(federation.kits / silo)
+    known.decide(known.lookup(name), accepted, "Dr. North")
     visit(federation.kits / silo, asking(federation, silo))
 
 
 def own_models(federation, name):
     """The silos' personal models of a study."""
-    folders = {n: KnownStudies(federation.kits / n) for n in federation.names}
+    folders = {n: StudyDecisions(federation.kits / n) for n in federation.names}
     return loaded(
         {
-            n: known.home(known.named(name)) / "models" / "personal.safetensors"
+            n: known.folder(known.lookup(name)) / "models" / "personal.safetensors"
             for n, known in folders.items()
             if any(k.study.name == name for k in known.all)
         }
@@ -107,7 +107,7 @@ def test_a_second_study_runs_after_the_first_and_gives_the_models_of_a_simulatio
     assert same(own_models(federation, "second"), simulated)
     line = next(
         r
-        for r in audit_log.whole(federation.kits / "silo-0/state/audit.jsonl")
+        for r in audit_log.complete_lines(federation.kits / "silo-0/state/audit.jsonl")
         if r["event"] == "accepted"
     )
     assert (line["by"], line["agreement"]) == ("Dr. North", known.agreement)
@@ -126,7 +126,7 @@ def test_nothing_runs_at_a_silo_that_has_not_accepted(federation):
     assert own_models(federation, "second") == {}
     reasons = [
         r["reason"]
-        for r in audit_log.whole(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert reasons
@@ -145,7 +145,7 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
     assert set(models) == {"silo-0", "silo-2"}
     names = {
         r.get("silo")
-        for r in audit_log.whole(federation.server / "run/audit.jsonl")
+        for r in audit_log.complete_lines(federation.server / "run/audit.jsonl")
         if r["event"] == "sent"
     }
     assert names == {"silo-0", "silo-2"}
@@ -215,7 +215,7 @@ def test_a_newcomer_that_opens_a_declined_study_again_does_not_do_so_unseen(worl
     key = federation.server / "keys" / "late.pub"
     with pytest.raises(SystemExit, match="0"):
         main(["server", "add", "late", "--key", str(key), "--folder", str(federation.server)])
-    last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
+    last = list(audit_log.complete_lines(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["silo"]) == ("added", "late")
     queue = StudyQueue(federation.server)
     assert queue.state(queue.study("second")) == "proposed"
@@ -268,7 +268,7 @@ def test_studies_run_in_their_order_and_an_aborted_one_is_passed_over(federation
     queue.abort("one")
     assert queue.next().name == "two"
     queue.resume("one")
-    told = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-2:]
+    told = list(audit_log.complete_lines(federation.server / "run" / "audit.jsonl"))[-2:]
     assert [(line["event"], line["study"]) for line in told] == [
         ("aborted", "one"),
         ("resumed", "one"),
@@ -344,7 +344,7 @@ def test_a_study_whose_text_is_not_what_its_hash_says_is_not_taken_in(federation
     said = []
     consider(federation.kits / "silo-0", swapped, said.append)
     assert "another hash" in said[0]
-    assert KnownStudies(federation.kits / "silo-0").find(known.agreement) is None
+    assert StudyDecisions(federation.kits / "silo-0").find(known.agreement) is None
 
 
 @pytest.mark.parametrize(
@@ -375,15 +375,15 @@ def test_no_code_and_no_file_that_the_server_names_is_touched(federation, run, m
     said = []
     consider(federation.kits / "silo-0", lambda path, _: answers[path], said.append)
     assert "own code" in said[0] or "by its path" in said[0]
-    assert KnownStudies(federation.kits / "silo-0").all == []
+    assert StudyDecisions(federation.kits / "silo-0").all == []
 
 
 def test_a_decision_in_another_silos_name_or_with_another_key_is_refused(federation):
     queue = StudyQueue(federation.server)
     queue.submit(study_file(federation, "second"))
     heard(federation, "silo-0")
-    known = KnownStudies(federation.kits / "silo-0")
-    known.decide(known.named("second"), True, "somebody")
+    known = StudyDecisions(federation.kits / "silo-0")
+    known.decide(known.lookup("second"), True, "somebody")
     with pytest.raises(ProtocolError, match="another silo's name"):
         visit(federation.kits / "silo-0", asking(federation, "silo-1"))
     kept = []
@@ -520,7 +520,7 @@ def test_a_study_begins_with_those_who_have_accepted_if_they_are_enough(federati
     decided(federation, "silo-1", "second")
     assert queue.state(queue.study("second")) == "proposed"
     assert queue.start("second") == ("silo-2",)
-    last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
+    last = list(audit_log.complete_lines(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["study"]) == ("begun", "second")
     assert queue.state(queue.study("second")) == "queued"
     with pytest.raises(ConfigError, match="is queued; only a study that waits"):
@@ -538,7 +538,7 @@ def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
     heard(federation, "silo-1")
     decided(federation, "silo-1", "second")
     dismiss(federation.server, "silo-1")
-    last = list(audit_log.whole(federation.server / "run" / "audit.jsonl"))[-1]
+    last = list(audit_log.complete_lines(federation.server / "run" / "audit.jsonl"))[-1]
     assert (last["event"], last["silo"]) == ("revoked", "silo-1")
     (row,) = [row for row in overview(federation.server) if row["study"] == "second"]
     assert row["accepted"] == "silo-1"
@@ -548,8 +548,8 @@ def test_who_has_decided_stays_in_the_list_after_a_revoke(federation):
 def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
     ask, kit = asking(federation, "silo-1"), federation.kits / "silo-1"
     assert versions.mismatch(compare(kit, ask), "server") == ""
-    assert versions.noted(federation.server / "run")["silo-1"] == versions.own()
-    here, other = versions.own(), versions.own().model_copy(update={"flower": "1.41.0"})
+    assert versions.noted(federation.server / "run")["silo-1"] == versions.installed()
+    here, other = versions.installed(), versions.installed().model_copy(update={"flower": "1.41.0"})
 
     def of_another_release(path, body):
         """A silo with another Flower, beside an unchanged server."""

@@ -93,15 +93,17 @@ def test_a_study_by_its_text_moves_what_the_methods_first_round_moves(method):
     for model in ({"name": "mlp", "hidden": [5]}, {"name": "resnet18", "width": 2}):
         image = {"kind": "image", "input_shape": [8, 8, 3], "classes": ["a", "b", "c"]}
         run = {"method": method, "model": model, "lr": 0.1, "rounds": 4, "buffers": "average"}
-        terms = FEDERATION.under(TrainingStudy(name="second", task=image, run=run))
+        terms = FEDERATION.terms_of(TrainingStudy(name="second", task=image, run=run))
         config = terms.config
         module = models.build(config.model, (3, 8, 8), 3)
         space = ParameterSpace(module, config.buffers)
         row = space.pack(module)
         first, rest = row[: space.trained], row[space.trained :]
         start = Initial.from_space(space, lambda _, r=first: r, rest)
-        whole, shapes = study_facts._moved(config, terms, start, 7), outlined(terms)
-        assert shapes == (replace(whole, down=0) if method in {"fedcac", "pfedgraph"} else whole)
+        whole, shapes = study_facts._traffic(config, terms, start, 7), outlined(terms)
+        assert shapes == (
+            replace(whole, downlink=0) if method in {"fedcac", "pfedgraph"} else whole
+        )
 
 
 @pytest.mark.parametrize(
@@ -249,7 +251,7 @@ def test_rules_are_applied_to_one_study_at_a_time(federation, monkeypatch):
         said.append(text)
         os.close(holder)
 
-    with study_proposals._alone(kit, say):
+    with study_proposals._exclusive(kit, say):
         assert said == ["another process works on a study; this one waits"]
 
 
@@ -325,10 +327,10 @@ def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
         run=ditto,
         search={"space": {"rounds": [4, 5]}},
     )
-    assert StudyText.of(FEDERATION.under(tried)).epochs == (2 + 3) * (4 + 5)
+    assert StudyText.from_terms(FEDERATION.terms_of(tried)).epochs == (2 + 3) * (4 + 5)
     assert (
-        StudyText.of(
-            FEDERATION.under(STUDY.model_copy(update={"run": {**ditto, "rounds": 4}}))
+        StudyText.from_terms(
+            FEDERATION.terms_of(STUDY.model_copy(update={"run": {**ditto, "rounds": 4}}))
         ).epochs
         == 5 * 4
     )
@@ -337,10 +339,10 @@ def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
 def test_methods_are_of_studies_that_train_and_evaluations_go_by_their_kind(federation):
     """Nobody writes the name of a class into policy.toml to have models judged."""
     judged = {"of": "kit", "models": {"north": 0, "south": 1}}
-    agreed = FEDERATION.under(
+    agreed = FEDERATION.terms_of(
         EvaluationStudy(name="judged", kind="evaluate", task=STUDY.task, evaluate=judged)
     )
-    text = StudyText.of(agreed)
+    text = StudyText.from_terms(agreed)
     assert (text.trains, text.epochs, text.rounds) == (False, 0, 1)
     policy = ConsentPolicy(kinds=("train", "evaluate"), methods=("fedavg",), tasks=(text.task,))
     assert list(misfits(policy, agreed, text, set(), TODAY)) == []

@@ -22,10 +22,10 @@ from pomona_federation.monitoring.prometheus_text import rendered
 from pomona_federation.monitoring.watched_server import WatchedServer
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import result_text
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_facts import facts
 from pomona_federation.study import read_study, weights_file
 from test_studies import decided, heard, own_models, study_file
@@ -82,7 +82,7 @@ def judged(federation, path, silo, split):
     kit = federation.kits / silo
     own = own_scenario(
         SiloFile.load(kit / "silo.toml"),
-        StudyQueue(federation.server).federation.own,
+        StudyQueue(federation.server).federation.kit_terms,
         federation.names.index(silo),
     )
     rows = getattr(own.partition.clients[0], split)
@@ -187,7 +187,7 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
     assert found["absent"] == ["silo-1"]
     refused = [
         r["reason"]
-        for r in audit_log.whole(federation.kits / "silo-1/state/audit.jsonl")
+        for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert any("not what its model was trained on" in reason for reason in refused)
@@ -265,7 +265,7 @@ def test_the_winners_study_trains_with_its_settings(federation):
 
 def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
     folder = submitted(federation, search_file(federation))
-    whole = KnownStudies(federation.kits / "silo-0").named("tune")
+    whole = StudyDecisions(federation.kits / "silo-0").lookup("tune")
 
     def killed(message, reply):
         if whole.trials[1] in str(message.content):
@@ -288,7 +288,7 @@ def test_a_search_that_was_killed_repeats_no_finished_trial(federation):
 def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
     """Asked by silo-1, in the last round of the second trial of three rounds each."""
     submitted(federation, search_file(federation))
-    whole, seen = KnownStudies(federation.kits / "silo-0").named("tune"), []
+    whole, seen = StudyDecisions(federation.kits / "silo-0").lookup("tune"), []
 
     def look(message, reply):
         if message.metadata.dst_node_id == 11 and whole.trials[1] in str(message.content):
@@ -314,7 +314,7 @@ def test_while_a_search_runs_it_is_seen_for_whom_its_trial_waits(federation):
 
 def test_nothing_runs_under_the_hash_of_the_search_itself(federation):
     submitted(federation, search_file(federation))
-    known = KnownStudies(federation.kits / "silo-0").named("tune")
+    known = StudyDecisions(federation.kits / "silo-0").lookup("tune")
     assert len({known.agreement, *known.trials}) == 4
     with pytest.raises(Exception, match="its trials run"):
         known.trial(known.agreement)

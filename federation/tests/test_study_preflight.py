@@ -13,8 +13,8 @@ from pomona_federation import status
 from pomona_federation.agreement import OF_STUDY, Federation
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo import history, preflight, silo_report
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_facts import facts
 from test_hostile_server import edited
 from test_in_process import PRIVATE
@@ -61,7 +61,7 @@ def test_a_study_is_checked_before_it_is_accepted(world):
     assert lines["study"].text.endswith("pending")
     assert lines["compare"].text.replace(" ", "").startswith(agreement[:16])
     assert "5 rounds" in lines["agreement"].text
-    (worst,) = Silo.in_study(kit, "second").own.epsilons()
+    (worst,) = Silo.in_study(kit, "second").local.epsilons()
     assert f"{worst:.3g}" in leaves["epsilon"]
     assert f"{worst:.3g}" in leaves["total"]
     assert not (kit / "state/private").exists()
@@ -120,9 +120,9 @@ def test_megabytes_a_round_are_those_that_a_round_takes(world, method, held):
     said = facts(Silo(federation.kits / "silo-0")).traffic
     federation.run()
     seen, _ = history.read(federation.kits / "silo-0/state")
-    assert max(visit.bytes_down for visit in seen) <= said.down
-    assert seen[1].bytes_down == said.down - held
-    assert 0 <= seen[1].bytes_up - said.up < 1000
+    assert max(visit.bytes_down for visit in seen) <= said.downlink
+    assert seen[1].bytes_down == said.downlink - held
+    assert 0 <= seen[1].bytes_up - said.uplink < 1000
 
 
 def test_a_study_that_is_no_longer_what_was_offered_fails_the_check(world):
@@ -153,7 +153,7 @@ def test_a_study_has_a_report_of_its_own(world):
     assert own_models(federation, "second").keys() == set(federation.names)
     kit = federation.kits / "silo-0"
     made, page = silo_report.report(kit, study="second")
-    assert page == KnownStudies(kit).home(KnownStudies(kit).named("second")) / "report.md"
+    assert page == StudyDecisions(kit).folder(StudyDecisions(kit).lookup("second")) / "report.md"
     assert made.markdown() == page.read_text()
     assert not (kit / "state/report.md").exists()
     assert [(s["study"], s["decision"], s["round"]) for s in status.silo(kit)["studies"]] == [

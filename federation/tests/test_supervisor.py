@@ -24,7 +24,7 @@ from pomona.core.files import UNFINISHED
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import versions
-from pomona_federation.audit_log import Audit, verify, whole
+from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.server import superlink_supervisor as server_supervisor
 from pomona_federation.server.superlink_client import Node
 from pomona_federation.server.superlink_supervisor import (
@@ -181,7 +181,7 @@ def test_a_run_that_finishes(tmp_path, quick):
     assert finish(made, policy, link) == Status(state="finished", round=3, code=0, time=1)
     assert link.keys == {"north": b"N"}
     assert link.submitted[0][1] == b"app"
-    assert [r["event"] for r in whole(tmp_path / "run" / "audit.jsonl")] == [
+    assert [r["event"] for r in complete_lines(tmp_path / "run" / "audit.jsonl")] == [
         "superlink",
         "registered",
         "submitted",
@@ -202,7 +202,9 @@ def test_runs_of_a_life_before_are_stopped_before_another_is_submitted(tmp_path,
     assert finish(made, policy, link).state == "finished"
     assert order == [[7, 8]]
     assert [
-        r["run"] for r in whole(tmp_path / "run" / "audit.jsonl") if r["event"] == "withdrawn"
+        r["run"]
+        for r in complete_lines(tmp_path / "run" / "audit.jsonl")
+        if r["event"] == "withdrawn"
     ] == ["7", "8"]
 
 
@@ -219,7 +221,9 @@ def test_a_killed_server_app_is_submitted_again_and_its_run_stopped(tmp_path, qu
     assert link.stopped == [1, 2]
     assert sum("it restarts" in line for line in said) == 2
     assert [
-        r["process"] for r in whole(tmp_path / "run" / "audit.jsonl") if r["event"] == "lost"
+        r["process"]
+        for r in complete_lines(tmp_path / "run" / "audit.jsonl")
+        if r["event"] == "lost"
     ] == ["ServerApp"] * 2
 
 
@@ -376,7 +380,7 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
             raise KeyboardInterrupt
 
     monkeypatch.setattr(policy, "connect", refuse)
-    monkeypatch.setattr(policy, "say", say)
+    monkeypatch.setattr(policy, "log", say)
     with pytest.raises(KeyboardInterrupt):
         made.run(policy)
     policy.audit.close()
@@ -528,7 +532,7 @@ def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, qui
     assert news(tmp_path)["restarts"] == 3
 
 
-KEY_REFUSED = f"print({node.BEGIN!r}); print('[code: 2004] no'); raise SystemExit(1)"
+KEY_REFUSED = f"print({node.START_LINE!r}); print('[code: 2004] no'); raise SystemExit(1)"
 
 
 def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(
@@ -574,12 +578,12 @@ def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(
 
 
 REVOKED = f"""\
-{node.BEGIN}
+{node.START_LINE}
 a message
 {node.REFUSED}
 """  # once the server has unregistered the key of a node that is connected
 UNKNOWN = f"""\
-{node.BEGIN}
+{node.START_LINE}
 ERROR :     Exit Code: 305
 Failed to initialize the connection to the SuperLink.
 [code: 2004] Failed to activate SuperNode.
@@ -670,7 +674,7 @@ def test_whatever_a_visit_to_the_server_meets_the_supervisor_goes_on(tmp_path, f
     said = []
     watch = study_proposals.StudyWatch(tmp_path, said.append)
     for _ in range(3):
-        watch.look()
+        watch.poll()
     assert len(said) == 1
 
 
@@ -679,7 +683,7 @@ def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
     said, visits, now = [], [], [5.0]
     hangs = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     monkeypatch.setattr(study_proposals, "over_the_network", lambda _: None)
-    monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.own())
+    monkeypatch.setattr(study_proposals, "compare", lambda *_: versions.installed())
     monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(now[0]) or ["ab" * 32])
     monkeypatch.setattr(study_proposals, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(
@@ -691,7 +695,7 @@ def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
     for now[0] in (5.0, 35.0, 1805.0, 3606.0, 5405.0, 5406.0, 5406.5):
         if now[0] == 1805.0:
             lock.touch()  # as it begins the next study
-        watch.look()
+        watch.poll()
         assert bool([line for line in said if "killed" in line]) == (now[0] > 5405.0)
     assert visits == [5.0]
     assert [line for line in said if "killed" in line] == [
@@ -700,7 +704,7 @@ def test_a_study_that_hangs_does_not_end_the_visits(tmp_path, monkeypatch):
     assert watch._process.wait(10) == -signal.SIGKILL
     now[0] = 5436.0
     monkeypatch.setattr(study_proposals, "visit", lambda *_: visits.append(now[0]) or [])
-    watch.look()
+    watch.poll()
     assert visits == [5.0, 5436.0]
 
 
@@ -771,7 +775,7 @@ def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monke
     """
     sent = []
     monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
-    monkeypatch.setattr(processes, "_holds", lambda *_: True)  # as where /proc cannot tell
+    monkeypatch.setattr(processes, "_has_open", lambda *_: True)  # as where /proc cannot tell
     with locked(tmp_path):
         (tmp_path / ".lock").write_bytes(text.replace(b"HOST", os.uname().nodename.encode()))
         for ask in (partial(holder, patience=0.0), partial(ask_to_stop, patience=0.1)):
@@ -784,7 +788,7 @@ def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monke
 def test_the_first_process_is_not_signalled(tmp_path, monkeypatch):
     sent = []
     monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
-    monkeypatch.setattr(processes, "_holds", lambda *_: True)
+    monkeypatch.setattr(processes, "_has_open", lambda *_: True)
     with locked(tmp_path):
         (tmp_path / ".lock").write_text(
             json.dumps({"pid": 1, "host": os.uname().nodename, "since": ""})

@@ -25,10 +25,10 @@ from pomona_federation.provision.provision import provision
 from pomona_federation.server.message_exchange import MessageExchange
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo import preflight
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.outgoing_filter import texts
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_proposals import consider, visit
 from pomona_federation.study import study_of
 from pomona_federation.survey.replies import FiguresReply, Names, Numbers
@@ -89,8 +89,8 @@ class Standing:
     def accept(self, silo, name):
         """A silo receives new studies, and its administrator accepts."""
         ask = self.hear(silo)
-        known = KnownStudies(self.kits / silo)
-        known.decide(known.named(name), True, "Dr. North")
+        known = StudyDecisions(self.kits / silo)
+        known.decide(known.lookup(name), True, "Dr. North")
         visit(self.kits / silo, ask)
 
     def hear(self, silo):
@@ -140,7 +140,7 @@ def test_a_survey_gives_a_task_and_models_are_trained_by_it(standing):
     standing.submitted("learn", kind="train", run=run, task=task)
     run_study(standing.grid, standing.kits / "server", "learn")
     assert read_status(standing.out("learn")).state == "finished"
-    lines = list(audit_log.whole(standing.kits / "north/state/audit.jsonl"))
+    lines = list(audit_log.complete_lines(standing.kits / "north/state/audit.jsonl"))
     assert [line["step"] for line in lines if line["event"] == "answered" and "step" in line] == [
         "columns",
         "figures",
@@ -243,7 +243,7 @@ def test_a_survey_with_noise_costs_its_epsilon_and_no_more(standing):
     standing.submitted("again", survey={"noise": noise})
     kit = standing.kits / "east"
     with pytest.raises(PrivacyError, match="may cost epsilon 4 at delta 0 together"):
-        Silo(kit, KnownStudies(kit).named("again")).require_affordable()
+        Silo(kit, StudyDecisions(kit).lookup("again")).require_affordable()
 
 
 def test_a_silo_may_bound_what_one_survey_costs(standing):
@@ -264,7 +264,7 @@ def decided(standing, policies, survey):
     standing.queue.submit(path)
     for silo in SILOS:
         standing.hear(silo)
-    return {silo: KnownStudies(standing.kits / silo).named("look") for silo in SILOS}
+    return {silo: StudyDecisions(standing.kits / silo).lookup("look") for silo in SILOS}
 
 
 def test_a_policy_may_accept_surveys(standing):
@@ -468,7 +468,7 @@ def test_what_is_asked_is_part_of_what_silos_accept(standing):
     one = standing.queue.submit(_file(standing, "one", {"least": 10}))
     two = standing.queue.submit(_file(standing, "two", {"least": 11}))
     federation = standing.queue.federation
-    again = federation.under(one.study.model_copy(update={"survey": two.study.survey}))
+    again = federation.terms_of(one.study.model_copy(update={"survey": two.study.survey}))
     assert one.agreement != again.agreement
 
 
@@ -520,7 +520,7 @@ def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
     assert SurveyQuestion.model_validate_json(question).members == 2
     refused = [
         r
-        for r in audit_log.whole(standing.kits / "south/state/audit.jsonl")
+        for r in audit_log.complete_lines(standing.kits / "south/state/audit.jsonl")
         if r["event"] == "refused"
     ]
     assert (

@@ -103,7 +103,7 @@ def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
     for i, silo in enumerate(("silo-0", "silo-1")):
         section = data_section(made, {silo: write_rows(made, i, tmp_path / silo)})
         (tmp_path / "silo.toml").write_text(tomli_w.dumps({"name": silo, "data": section}))
-        own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed.own, i)
+        own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed.kit_terms, i)
         for part, role in (("train", 0), ("validation", 1), ("test", 2)):
             here, there = (
                 getattr(made.partition.clients[i], part),
@@ -116,7 +116,7 @@ def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
 
 def test_a_network_sees_numbers_about_standard_normal_and_every_class():
     for name in ("photos", "scans", "flags"):
-        task = Federation.of(
+        task = Federation.from_tree(
             {
                 "name": "try",
                 "server": "127.0.0.1:9",

@@ -71,10 +71,10 @@ def test_an_answer_that_trickles_ends_at_the_limit(trickling, parts):
     way, answer = trickling
     answer(*parts)
     with pytest.raises(ProtocolError, match=r"does not answer|has not answered within 0\.5 s"):
-        request(way, "/health", {}, most=10**6, whole=0.5)
+        request(way, "/health", {}, max_bytes=10**6, total_timeout=0.5)
 
 
 def test_a_slow_answer_within_the_limit_is_read(trickling):
     way, answer = trickling
     answer(HEAD, b"X-More: x", b"\r\n" + BODY)
-    assert request(way, "/health", {}, whole=30.0).text == b"member"
+    assert request(way, "/health", {}, total_timeout=30.0).text == b"member"

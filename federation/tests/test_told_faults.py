@@ -80,7 +80,7 @@ def test_a_cell_that_cannot_be_read_is_not_told(world):
     federation.run()
     said = [
         line
-        for line in audit_log.whole(federation.server / "run/audit.jsonl")
+        for line in audit_log.complete_lines(federation.server / "run/audit.jsonl")
         if line["event"] == "unused"
     ]
     assert {line["silo"]: line["detail"] for line in said} == {
@@ -106,7 +106,7 @@ def test_a_full_disk_at_a_silo_is_told(world):
     federation.run()
     said = [
         line
-        for line in audit_log.whole(federation.server / "run/audit.jsonl")
+        for line in audit_log.complete_lines(federation.server / "run/audit.jsonl")
         if line["event"] == "unused"
     ]
     assert {line["silo"]: line["detail"] for line in said} == {
@@ -176,7 +176,7 @@ def test_where_no_scores_are_shared_a_loss_that_is_no_number_is_not_told(world):
 def test_where_scores_are_shared_it_is_a_score_without_values(world):
     server = Server(world.federation("fedavg", places=7))
     answer, _ = server.ask(*huge(server))
-    agreed = Silo(server.kit()).agreed
+    agreed = Silo(server.kit()).terms
     assert answer.fault == ""
     told = {score.split: score.loss for score in checked_scores(answer, {"received"}, agreed)}
     assert told["test"] is None

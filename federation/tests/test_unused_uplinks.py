@@ -12,7 +12,7 @@ import pytest
 from pomona.cli import main
 from pomona.core.errors import ConfigError
 from pomona.federation.admission import Check
-from pomona_federation.audit_log import Audit, whole
+from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.server import contacts
 from pomona_federation.server.consents import Consents
@@ -147,7 +147,7 @@ def test_every_round_accounts_for_every_member(world):
     mistaken(world.patch, tensors(lambda u: {**u, "core": u["core"] * 1e6}))
     federation.grid.gone = {12}
     federation.run()
-    lines = list(whole(federation.server / "run" / "audit.jsonl"))
+    lines = list(complete_lines(federation.server / "run" / "audit.jsonl"))
     said = [(e["round"], e["silo"], e["reason"]) for e in lines if e["event"] == "unused"]
     away = [(number, "silo-2", "not-connected") for number in (1, 2, 3)]
     assert sorted(said) == sorted([(2, "silo-1", "norm"), *away])

@@ -11,12 +11,12 @@ from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.scenario import Scenario
 from pomona.storage.run_status import read_status
 from pomona_federation import status, versions
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.message_bodies import Hello, Refusal, Task
 from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_pieces import packed, unpacked
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.versions import Versions, own, require_begun, require_understood
+from pomona_federation.versions import Versions, installed, require_begun, require_understood
 
 pytestmark = pytest.mark.long
 
@@ -45,25 +45,25 @@ def test_who_works_with_whom(pomona, protocol, flower, works):
 
 
 @contextmanager
-def installed(monkeypatch, pomona):
+def with_pomona(monkeypatch, pomona):
     """Simulate another installed version of Pomona."""
     found = versions.version
     with monkeypatch.context() as patch:
         patch.setattr(versions, "version", lambda name: pomona if name == "pomona" else found(name))
-        own.cache_clear()
+        installed.cache_clear()
         yield
-    own.cache_clear()
+    installed.cache_clear()
 
 
 @pytest.fixture(autouse=True)
 def _forgotten():
     yield
-    own.cache_clear()
+    installed.cache_clear()
 
 
 def test_a_message_says_its_version_and_a_refusal_is_read_whatever_that_is(monkeypatch):
-    with installed(monkeypatch, "0.2.0"):
-        theirs = own()
+    with with_pomona(monkeypatch, "0.2.0"):
+        theirs = installed()
         hello = packed(Message.of(Hello(agreement="a" * 64, run="1", nonce="2")))
         refusal = packed(Message.of(Refusal(silo="north", fault="no")))
     assert unpacked(hello).versions == theirs
@@ -75,7 +75,7 @@ def test_a_message_says_its_version_and_a_refusal_is_read_whatever_that_is(monke
 
 
 def test_another_versions_body_is_not_looked_at(monkeypatch):
-    with installed(monkeypatch, "0.2.0"):
+    with with_pomona(monkeypatch, "0.2.0"):
         message = Message("hello", "what a later version makes of it")
     with pytest.raises(ProtocolError, match="sender has"):
         message.read(Hello, Task)
@@ -88,7 +88,7 @@ def upgraded(federation, monkeypatch, node, pomona):
     def serve(message):
         if message.metadata.dst_node_id != node:
             return served(message)
-        with installed(monkeypatch, pomona):
+        with with_pomona(monkeypatch, pomona):
             return served(message)
 
     federation.grid._served = serve
@@ -105,11 +105,13 @@ def test_a_silo_of_another_line_is_absent_and_both_sides_name_both_versions(worl
     assert any(f"{SILO} has Pomona 0.2.0" in line for line in standing["notes"])
     refused = [
         line["reason"]
-        for line in whole(federation.server / "run" / "audit.jsonl")
+        for line in complete_lines(federation.server / "run" / "audit.jsonl")
         if line["event"] == "refused"
     ]
-    assert any(f"the sender has {own()}, the receiver Pomona 0.2.0" in reason for reason in refused)
-    with installed(monkeypatch, "0.2.0"):
+    assert any(
+        f"the sender has {installed()}, the receiver Pomona 0.2.0" in reason for reason in refused
+    )
+    with with_pomona(monkeypatch, "0.2.0"):
         silo = status.silo(federation.kits / SILO)
     assert "the server has Pomona 0.1.0" in silo["version_warning"]
     assert silo["server_version"].startswith("Pomona 0.1.0 ")
@@ -121,7 +123,7 @@ def test_the_last_number_may_change_in_the_middle_of_a_study(world, monkeypatch)
     """
     federation = world.federation()
     stopped_after(federation, monkeypatch, 1)
-    with installed(monkeypatch, "0.1.5"):
+    with with_pomona(monkeypatch, "0.1.5"):
         federation.run()
     upgraded(federation, monkeypatch, 11, "0.1.9")
     assert same(deployed(federation), world.simulated(federation))
@@ -133,7 +135,7 @@ def test_a_study_is_finished_by_the_line_that_it_was_begun_with(world, monkeypat
     federation = world.federation(wait=1.0)
     stopped_after(federation, monkeypatch, 1)
     with (
-        installed(monkeypatch, "0.2.0"),
+        with_pomona(monkeypatch, "0.2.0"),
         pytest.raises(CheckpointError, match=r"run was begun by Pomona 0\.1\.0"),
     ):
         federation.run()
@@ -145,7 +147,7 @@ def test_a_study_is_finished_by_the_line_that_it_was_begun_with(world, monkeypat
 def test_a_silo_that_began_with_another_line_says_so(world, monkeypatch):
     """The server is begun anew with the new line; the silo still is in a study of the old one."""
     federation = world.federation(wait=1.0, quorum=2)
-    with installed(monkeypatch, "0.0.9"):
+    with with_pomona(monkeypatch, "0.0.9"):
         stopped_after(federation, monkeypatch, 1)
     for path in (federation.server / "run").glob("*.json"):
         path.unlink()
@@ -188,5 +190,5 @@ def test_two_versions_as_real_processes(tmp_path, monkeypatch):
     (row,) = [row for row in standing["silos"] if row["silo"] == SILO]
     assert (row["state"], row["version"]) == ("absent", "0.2.0")
     assert any(f"{SILO} has Pomona 0.2.0" in line for line in standing["notes"])
-    with installed(monkeypatch, "0.2.0"):
+    with with_pomona(monkeypatch, "0.2.0"):
         assert "the server has Pomona 0.1.0" in status.silo(local.silo(SILO))["version_warning"]

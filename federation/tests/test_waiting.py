@@ -25,7 +25,7 @@ from pomona_federation.server.handshake import TIMEOUT, Handshake
 from pomona_federation.server.message_exchange import WaitingFile, progress
 from pomona_federation.server.round_messages import OutgoingTask
 from pomona_federation.supervision.status_files import (
-    NAMED,
+    MAX_SILOS,
     WAITING,
     WaitingStatus,
     read_status_file,
@@ -141,7 +141,7 @@ def test_a_node_that_is_asked_who_it_is_at_the_end_has_time_to_answer(gathering)
 def test_a_silo_whose_versions_do_not_work_with_the_servers_is_not_waited_for(gathering):
     clock, members, nodes, transport = gathering
     members.add("east")
-    other = versions.own().model_copy(update={"flower": "1.1.0"})
+    other = versions.installed().model_copy(update={"flower": "1.1.0"})
     versions.note(members.path.parent, "east", other)
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
     transport.exchange.gather()
@@ -229,14 +229,14 @@ def test_how_the_tasks_of_a_round_stand():
 
 
 def test_a_line_names_some_silos_and_counts_the_others():
-    missing = {f"silo-{k:02d}": "is not connected" for k in range(NAMED + 3)}
+    missing = {f"silo-{k:02d}": "is not connected" for k in range(MAX_SILOS + 3)}
     line = WaitingStatus(
         stage="round 2", since=0, until=60, asked=tuple(missing), missing=missing
     ).line
     assert "round 2: 0 of 15 have answered since 1970-01-01 00:00:00Z" in line
     assert "until 1970-01-01 00:01:00Z" in line
-    assert f"silo-{NAMED - 1:02d} (is not connected) and 3 more" in line
-    assert f"silo-{NAMED:02d}" not in line
+    assert f"silo-{MAX_SILOS - 1:02d} (is not connected) and 3 more" in line
+    assert f"silo-{MAX_SILOS:02d}" not in line
 
 
 def test_a_full_disk_does_not_end_the_wait(tmp_path, monkeypatch):

@@ -15,7 +15,13 @@ from pomona.simulation import simulate
 from pomona_federation.agreement import Federation
 from pomona_federation.rehearsal.run import differences, local_federation
 from pomona_federation.silo import preflight
-from pomona_federation.silo.http_client import PIECE, Bandwidth, Line, ServerRoute, client
+from pomona_federation.silo.http_client import (
+    PIECE,
+    Bandwidth,
+    LimitedTransport,
+    ServerRoute,
+    client,
+)
 from pomona_federation.silo.server_requests import ask_health, ask_membership
 from pomona_federation.silo.settings import SiloFile, proxy_address
 from pomona_federation.supervision.processes import process_tree
@@ -109,17 +115,17 @@ def test_the_password_comes_from_a_file_for_its_owner_alone(kits):  # noqa: F811
     )
     path.write_text("s3cret\n")
     path.chmod(0o600)
-    out = ServerRoute.of(folder, silo, federation)
+    out = ServerRoute.of_kit(folder, silo, federation)
     assert (out.login, out.port) == (("me", "s3cret"), 3128)
     assert "s3cret" not in repr(out)
     path.chmod(0o640)
     with pytest.raises(ConfigError, match="open to others"):
-        ServerRoute.of(folder, silo, federation)
+        ServerRoute.of_kit(folder, silo, federation)
     path.chmod(0o600)
     for content in (b"", b"\n", b"a\nb\n", b"\xff", b"x" * 2000):
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"write the proxy's password there"):
-            ServerRoute.of(folder, silo, federation)
+            ServerRoute.of_kit(folder, silo, federation)
     path.unlink()
     line = next(line for line in preflight.run(folder)[0] if line.check == "server")
     assert line.result == "failed"
@@ -211,7 +217,7 @@ def test_callers_share_the_line_in_the_order_in_which_they_ask():
     waits = []
     limit = Bandwidth(100.0, lambda: 0.0, waits.append)
     for size in (50, 200, 10):
-        limit.take(size)
+        limit.acquire(size)
     assert waits == pytest.approx([0.5, 2.5, 2.6])
 
 
@@ -238,12 +244,12 @@ def test_a_client_sends_and_takes_no_faster_than_it_may():
             heard.append(b"".join(request.stream))
             return httpx.Response(200, stream=httpx.ByteStream(bytes(70_000)))
 
-    line = Line(Server(), bandwidth(2000.0, up), bandwidth(7000.0, down))
+    line = LimitedTransport(Server(), bandwidth(2000.0, up), bandwidth(7000.0, down))
     with httpx.Client(transport=line) as one:
         assert one.post("http://a", content=bytes(30_000)).content == bytes(70_000)
         assert heard == [bytes(30_000)]
     assert (up.now, down.now) == (pytest.approx(15.0), pytest.approx(10.0))
-    with httpx.Client(transport=Line(Server(), None, None)) as one:
+    with httpx.Client(transport=LimitedTransport(Server(), None, None)) as one:
         assert one.post("http://a", content=bytes(30_000)).content == bytes(70_000)
     assert (up.now, down.now) == (pytest.approx(15.0), pytest.approx(10.0))
 
@@ -260,14 +266,14 @@ def test_the_answer_to_a_piece_is_waited_for_as_long_as_a_line_of_2_mbit_a_secon
             waits.append(request.extensions["timeout"]["read"])
             return httpx.Response(200, stream=httpx.ByteStream(b""))
 
-    with httpx.Client(transport=Line(Server(), None, None), timeout=30.0) as one:
+    with httpx.Client(transport=LimitedTransport(Server(), None, None), timeout=30.0) as one:
         one.post("http://server/", content=bytes(size))
     assert waits == [pytest.approx(seconds, abs=0.1)]
 
 
 def test_megabits_are_a_million_bits():
-    assert Bandwidth.of(8.0).rate == 1e6
-    assert Bandwidth.of(None) is None
+    assert Bandwidth.of_mbit(8.0).rate == 1e6
+    assert Bandwidth.of_mbit(None) is None
 
 
 # The whole, with real processes.

@@ -55,9 +55,9 @@ def test_a_seed_that_others_know_is_refused_but_in_a_test(world):
 
 def test_where_a_test_has_a_seed_there_is_no_bound(world):
     federation = world.federation("fedavg", run={"privacy": PRIVATE}, insecure=True)
-    assert worst_cost(Silo(kit(federation)).own).epsilon == inf
+    assert worst_cost(Silo(kit(federation)).local).epsilon == inf
     # what the accountant says of the noise alone
-    assert max(Silo(kit(federation)).own.epsilons()) < 1000
+    assert max(Silo(kit(federation)).local.epsilons()) < 1000
     edited(kit(federation) / "silo.toml", accept_epsilon=1e6)
     with pytest.raises(
         PrivacyError,
@@ -73,7 +73,7 @@ def test_what_leaves_of_training_records_without_noise_has_no_bound(world):
     """Losses, gradients and samples as they are, by name; all else is of other records, or was
     settled before.
     """
-    own = Silo(kit(private(world))).own
+    own = Silo(kit(private(world))).local
     assert own.config.privacy
 
     def cost(*acknowledge):
@@ -139,7 +139,7 @@ def test_no_server_gets_more_than_a_study_was_said_to_cost(method, world):
     another model.
     """
     server = Server(private(world, method))
-    worst = worst_cost(Silo(server.kit()).own).epsilon
+    worst = worst_cost(Silo(server.kit()).local).epsilon
     answered = 0
     for number in range(1, ROUNDS + 2):
         for trains in (True, False) if number <= ROUNDS else (False,):
@@ -166,7 +166,7 @@ def test_no_server_gets_more_than_a_study_was_said_to_cost(method, world):
 def test_an_honest_run_fits_into_what_it_was_said_to_cost(method, accountant, world):
     federation = private(world, method, accountant=accountant)
     worst = {
-        name: worst_cost(Silo(federation.kits / name).own).epsilon for name in federation.names
+        name: worst_cost(Silo(federation.kits / name).local).epsilon for name in federation.names
     }
     federation.run()
     for name in federation.names:

@@ -33,7 +33,7 @@ ELSEWHERE = {
 
 
 def resolved(
-    study: RunStudy, task: TaskSettings, places: int, share: float, insecure: bool
+    study: RunStudy, task: TaskSettings, n_places: int, share: float, insecure: bool
 ) -> Config:
     """The run of a study, with one client per place.
 
@@ -42,7 +42,7 @@ def resolved(
     Args:
         study: its section run is completed.
         task: the agreed task settings.
-        places: number of places in the federation.
+        n_places: number of places in the federation.
         share: largest share of one silo in a mean, unless section run sets it.
         insecure: the federation has no keys, so nobody's data is protected.
     """
@@ -51,22 +51,22 @@ def resolved(
         key = misplaced[0]
         raise ConfigError(f"run.{key} is not a key of a federation: {ELSEWHERE[key]}")
     try:
-        fixed: dict[str, Any] = {"clients": places, "workers": 1, "checkpoint_every": 1}
+        fixed: dict[str, Any] = {"clients": n_places, "workers": 1, "checkpoint_every": 1}
         if isinstance(study, EvaluationStudy):
             fixed |= cross_evaluation.run(tuple(sorted(study.evaluate.models.values())))
         # torch unless the study names another: what a silo has installed decides no number
         config = fitted(
             resolve({"largest_share": share, "engine": "torch"}, expand_names(study.run), fixed)
         )
-        kind = TASKS[task.targets]
+        target_task = TASKS[task.targets]
         # No party sees all labels, so the default metric follows from the targets alone.
-        metric = require(config.metric or kind.usual, kind)
+        metric = require(config.metric or target_task.usual, target_task)
         config = config.model_copy(update={"metric": metric.name})
         steps = config.method.method().card.needs.steps
         require_steps(config.method.name, steps, config.momentum, config.optimizer)
         require_task(config, task.targets)
-        if given := initial(config.model):
-            pinned = config.model.model_copy(update={"init_sha256": given.sha256})
+        if weights := initial(config.model):
+            pinned = config.model.model_copy(update={"init_sha256": weights.sha256})
             config = config.model_copy(update={"model": pinned})
     except ConfigError as fault:
         raise ConfigError(f"section run: {fault}") from None

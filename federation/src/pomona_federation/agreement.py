@@ -77,8 +77,8 @@ class Federation(Settings):
     """A federation: its members, addresses and rules, and the study that its kits come with, if
     any.
 
-    A ``federation.toml`` has the keys of that study beside its own; ``under`` is the agreement on a
-    further study.
+    A ``federation.toml`` has the keys of that study in addition to its own; ``terms_of`` is the
+    agreement on a further study.
     """
 
     name: Name = Field(description="name of the federation")
@@ -86,19 +86,19 @@ class Federation(Settings):
         description="host:port at which silos reach the server; its certificate names the host"
     )
     bind: HostPort = Field(
-        default_factory=lambda known: _everywhere(Address.parse(known["server"])),
+        default_factory=lambda data: _everywhere(Address.parse(data["server"])),
         description="where the server listens; all interfaces, or loopback if the server is",
     )
     silo: tuple[FoundingMember, ...] = Field(
         min_length=1, max_length=MAX_CLIENTS, description="the members from the beginning"
     )
     quorum: int = Field(
-        default_factory=lambda known: len(known["silo"]) // 2 + 1,
+        default_factory=lambda data: len(data["silo"]) // 2 + 1,
         ge=1,
         description="smallest number of uplinks of a round; more than half of the silos if unset",
     )
     places: int = Field(
-        default_factory=lambda known: min(len(known["silo"]) + SPARE, MAX_CLIENTS),
+        default_factory=lambda data: min(len(data["silo"]) + SPARE, MAX_CLIENTS),
         ge=1,
         le=MAX_CLIENTS,
         description="largest number of silos, ever",
@@ -111,7 +111,7 @@ class Federation(Settings):
     study: TrainingStudy | None = Field(None, description="the study that the kits come with")
 
     @model_validator(mode="after")
-    def _stands(self) -> Self:
+    def _validate(self) -> Self:
         names = [silo.name for silo in self.silo]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -136,25 +136,28 @@ class Federation(Settings):
         return self
 
     @classmethod
-    def of(cls, tree: Tree) -> "Federation":
+    def from_tree(cls, tree: Tree) -> "Federation":
         """A federation from the keys of its file, its study's among them.
 
         Raises ConfigError for every bad key.
         """
-        if (kind := tree.get("kind", "train")) != "train":
-            raise ConfigError(f"kind = {kind!r} is for a study that is submitted; remove it")
-        known = (set(cls.model_fields) | OF_STUDY) - {"study"}
-        if unknown := sorted(set(tree) - known):
+        if (study_kind := tree.get("kind", "train")) != "train":
+            raise ConfigError(f"kind = {study_kind!r} is for a study that is submitted; remove it")
+        known_keys = (set(cls.model_fields) | OF_STUDY) - {"study"}
+        if unknown := sorted(set(tree) - known_keys):
             raise ConfigError(
-                "; ".join(f"unknown key {key!r}; {suggestion(key, known)}" for key in unknown)
+                "; ".join(f"unknown key {key!r}; {suggestion(key, known_keys)}" for key in unknown)
             )
-        own = {key: value for key, value in tree.items() if key in OF_STUDY}
-        if own and "task" not in own:
+        study_keys = {key: value for key, value in tree.items() if key in OF_STUDY}
+        if study_keys and "task" not in study_keys:
             raise ConfigError(
-                f"{listed(sorted(own), 5)}: of a study, and there is no section task; move to the "
-                "STUDY.toml of each study, or give [task] for a study that the kits come with"
+                f"{listed(sorted(study_keys), 5)}: of a study, and there is no section task; "
+                "move to the STUDY.toml of each study, or give [task] for a study that the kits "
+                "come with"
             )
-        study = {"study": validated(TrainingStudy, {**own, "name": KIT})} if own else {}
+        study = (
+            {"study": validated(TrainingStudy, {**study_keys, "name": KIT})} if study_keys else {}
+        )
         return validated(
             cls, {key: value for key, value in tree.items() if key not in OF_STUDY} | study
         )
@@ -169,10 +172,10 @@ class Federation(Settings):
         """
         tree = read_file(path)
         with named_file(path):
-            federation = cls.of(tree)
+            federation = cls.from_tree(tree)
         study = federation.study
         return (
-            federation.model_copy(update={"study": study.beside(path.parent)})
+            federation.model_copy(update={"study": study.anchored(path.parent)})
             if study
             else federation
         )
@@ -185,25 +188,25 @@ class Federation(Settings):
         """
         federation = cls.read(path)
         with named_file(path):
-            if federation.own:
-                federation.own.require_computable()
+            if federation.kit_terms:
+                federation.kit_terms.require_computable()
         return federation
 
     @cached_property
-    def own(self) -> "StudyAgreement | None":
+    def kit_terms(self) -> "StudyAgreement | None":
         """The agreement on the study that the kits come with; None for a federation that only
         founds.
         """
         return StudyAgreement(self, self.study) if self.study else None
 
-    def under(self, study: Study) -> "StudyAgreement":
+    def terms_of(self, study: Study) -> "StudyAgreement":
         """The agreement on a further study.
 
         Raises ConfigError if it does not fit this federation.
         """
-        made = StudyAgreement(self, study)
-        made.require_places()
-        return made
+        terms = StudyAgreement(self, study)
+        terms.require_places()
+        return terms
 
     @property
     def loopback(self) -> bool:
@@ -222,7 +225,7 @@ class Federation(Settings):
         """SHA-256 in hex of what a member agrees to by its kit: its study, or else the federation
         alone.
         """
-        return self.own.agreement if self.own else _hashed(self.terms)
+        return self.kit_terms.agreement if self.kit_terms else _hashed(self.terms)
 
     @property
     def terms(self) -> dict[str, Any]:
@@ -241,8 +244,8 @@ class Federation(Settings):
         and the authority's certificate, which defines whom the silo trusts. Raises ConfigError
         without that certificate.
         """
-        if self.own:
-            return self.own.digits
+        if self.kit_terms:
+            return self.kit_terms.digits
         authority = b"" if self.insecure else certificates.content(kit / "certs" / "ca.crt")
         return in_fours(hashlib.sha256(self.agreement.encode() + authority).hexdigest())
 
@@ -271,15 +274,15 @@ class StudyAgreement:
         return self.study.evaluate if isinstance(self.study, EvaluationStudy) else None
 
     @property
-    def own(self) -> bool:
+    def from_kit(self) -> bool:
         """Whether it is the study that the kits came with."""
         return self.study.name == KIT
 
     @property
     def quorum(self) -> int:
         """Least silos whose uplinks make a round; no fewer than a sum needs that hides them."""
-        own = self.federation.quorum if self.study.quorum is None else self.study.quorum
-        return max(own, self.least_in_a_sum or 1)
+        minimum = self.federation.quorum if self.study.quorum is None else self.study.quorum
+        return max(minimum, self.least_in_a_sum or 1)
 
     @property
     def least_in_a_sum(self) -> int | None:
@@ -288,8 +291,8 @@ class StudyAgreement:
         """
         run = {} if isinstance(self.study, SurveyStudy) else self.study.run
         terms = run.get("secure_aggregation")
-        least = terms.get("minimum", LEAST_IN_A_SUM) if isinstance(terms, dict) else None
-        return least if isinstance(least, int) else None
+        minimum = terms.get("minimum", LEAST_IN_A_SUM) if isinstance(terms, dict) else None
+        return minimum if isinstance(minimum, int) else None
 
     @property
     def run_study(self) -> RunStudy:
@@ -352,23 +355,23 @@ class StudyAgreement:
 
     def require_places(self) -> None:
         """Raise ConfigError if a round needs more silos than there can be."""
-        places = self.federation.places
-        if (self.least_in_a_sum or 0) > places:
+        n_places = self.federation.places
+        if (self.least_in_a_sum or 0) > n_places:
             raise ConfigError(
-                f"run.secure_aggregation.minimum = {self.least_in_a_sum}, but there are {places} "
+                f"run.secure_aggregation.minimum = {self.least_in_a_sum}, but there are {n_places} "
                 "places; lower it"
             )
-        if self.quorum > places:
+        if self.quorum > n_places:
             raise ConfigError(
-                f"quorum = {self.quorum}, but there are {places} places; lower quorum"
+                f"quorum = {self.quorum}, but there are {n_places} places; lower quorum"
             )
 
     def require_computable(self) -> None:
         """Raise ConfigError if the study cannot be run."""
         self.require_places()
         if not isinstance(self.study, SurveyStudy):
-            for agreed in (self, *self.trials):
-                _ = agreed.config
+            for terms in (self, *self.trials):
+                _ = terms.config
 
     @cached_property
     def agreement(self) -> str:
@@ -379,17 +382,17 @@ class StudyAgreement:
         that it names; of a search the agreement of each trial, and of a trial its number. First
         weights enter by their hash, not their path.
         """
-        agreed = self.federation.terms | self.study.model_dump(mode="json", exclude=NOT_AGREED)
-        agreed |= {"trial": self.trial} if self.trial is not None else {}
-        agreed |= {} if isinstance(self.study, SurveyStudy) else self._computed()
-        return _hashed(agreed | {"study": self.study.name})
+        content = self.federation.terms | self.study.model_dump(mode="json", exclude=NOT_AGREED)
+        content |= {"trial": self.trial} if self.trial is not None else {}
+        content |= {} if isinstance(self.study, SurveyStudy) else self._computed()
+        return _hashed(content | {"study": self.study.name})
 
     @property
     def own_code(self) -> dict[str, str]:
         """SHA-256 in hex of the file of each own module that the run names, by ``module:name``."""
         mine = ("pomona.", "pomona_federation.")  # are of the version, not of the agreement
-        own = [name for name in named_code(self.config.tree()) if not name.startswith(mine)]
-        return {name: code_sha256(name) for name in own}
+        names = [name for name in named_code(self.config.tree()) if not name.startswith(mine)]
+        return {name: code_sha256(name) for name in names}
 
     def _computed(self) -> dict[str, Any]:
         """The computation: the run with its defaults, and the hashes of the run's custom code."""
@@ -397,8 +400,8 @@ class StudyAgreement:
 
         run = {k: v for k, v in self.config.tree().items() if k not in ELSEWHERE}
         run["model"] = {k: v for k, v in run["model"].items() if k != "init"}
-        code = {"code": own} if (own := self.own_code) else {}
-        tried = {"search": [agreed.agreement for agreed in self.trials]} if self.trials else {}
+        code = {"code": hashes} if (hashes := self.own_code) else {}
+        tried = {"search": [trial.agreement for trial in self.trials]} if self.trials else {}
         return {"run": run, **code, **tried}
 
     @property
@@ -412,9 +415,9 @@ class StudyAgreement:
 NOT_AGREED = {"name", "deadline", "patience", "wait", "quorum", "decide", "run"}
 
 
-def _hashed(agreed: Mapping[str, Any]) -> str:
+def _hashed(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(
-        json.dumps(agreed, sort_keys=True, separators=(",", ":")).encode()
+        json.dumps(content, sort_keys=True, separators=(",", ":")).encode()
     ).hexdigest()
 
 

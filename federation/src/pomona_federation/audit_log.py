@@ -89,15 +89,17 @@ class Audit:
         names the place.
         """
         size = os.fstat(self._handle).st_size
-        cut = size < self._end
-        if cut or self._end < 0 or size - self._end > BLOCK:
-            found = _backwards(self._handle, self.path)
-            self._end = next((at for at, text in found if text and parsed(text) is not None), 0)
+        truncated = size < self._end
+        if truncated or self._end < 0 or size - self._end > BLOCK:
+            backwards = _backwards(self._handle, self.path)
+            self._end = next(
+                (offset for offset, text in backwards if text and parsed(text) is not None), 0
+            )
         news = os.pread(self._handle, size - self._end, self._end)
         self._end += len(news)
         lines = list(_lines(BytesIO(news), self.path))
         chains = [line["chain"] for _, line in lines if line is not None]
-        self._chain = chains[-1] if chains and not cut else self._chain
+        self._chain = chains[-1] if chains and not truncated else self._chain
         if news and not news.endswith(b"\n"):
             self._end += os.write(self._handle, b"\n")
             text, line = lines[-1]
@@ -124,7 +126,7 @@ def write_line(state: Path, event: str, **fields: Any) -> None:
         audit.write(event, **fields)
 
 
-def whole(path: Path) -> Iterator[dict[str, Any]]:
+def complete_lines(path: Path) -> Iterator[dict[str, Any]]:
     """All complete lines, unverified. Raises StorageError if there is no such file."""
     with _reading(path) as file:
         yield from (line for _, line in _lines(file, path) if line is not None)
@@ -136,12 +138,12 @@ def restored_from(state: Path) -> str:
     Raises StorageError.
     """
     path = state / "audit.jsonl"
-    lines = whole(path) if path.exists() else ()
+    lines = complete_lines(path) if path.exists() else ()
     backups = [str(line.get("made")) for line in lines if line.get("event") == "restored"]
     return backups[-1] if backups else ""
 
 
-def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:
+def tail(path: Path, events: Collection[str], agreement: str) -> dict[str, Any] | None:
     """The last line among some events about an agreement's hash, if it follows the previous line in
     the chain.
 
@@ -157,9 +159,9 @@ def last_line(path: Path, events: Collection[str], agreement: str) -> dict[str, 
             line = parsed(text) if agreement.encode() in text else None
             if line and line.get("agreement") == agreement and line.get("event") in events:
                 chain = line.pop("chain")
-                before = next(filter(None, map(parsed, texts)), {"chain": START})
+                previous = next(filter(None, map(parsed, texts)), {"chain": START})
                 return (
-                    line if chained(str(before["chain"]), line) == (text + b"\n", chain) else None
+                    line if chained(str(previous["chain"]), line) == (text + b"\n", chain) else None
                 )
     return None
 
@@ -199,17 +201,17 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[bytes, dict[str, Any] |
 
 def _backwards(handle: int, path: Path) -> Iterator[tuple[int, bytes]]:
     """The text between line feeds, from the end backwards, each with its start offset."""
-    at = end = os.fstat(handle).st_size
-    held = b""  # the tail of a line whose beginning has not been read yet
-    while at:
-        at -= (size := min(BLOCK, at))
-        held, *texts = (os.pread(handle, size, at) + held).split(b"\n")
+    offset = end = os.fstat(handle).st_size
+    partial = b""  # the tail of a line whose beginning has not been read yet
+    while offset:
+        offset -= (size := min(BLOCK, offset))
+        partial, *texts = (os.pread(handle, size, offset) + partial).split(b"\n")
         for text in reversed(texts):
             end -= len(text)
             yield end, text
             end -= 1
-        _require_short(held, path)
-    yield 0, held
+        _require_short(partial, path)
+    yield 0, partial
 
 
 def _require_short(text: bytes, path: Path) -> None:
@@ -260,27 +262,27 @@ def write_limited(state: Path, event: str, **fields: Any) -> None:
     Within an hour a repeated line is written once, and refusals a few times; others are counted,
     and the next written line reports their number as ``unwritten``.
     """
-    place, hour = state / "node", int(time.time() // HOUR)
+    folder, hour = state / "node", int(time.time() // HOUR)
     line = hashlib.sha256(json.dumps([event, fields], sort_keys=True).encode()).hexdigest()
-    with writing(place):
-        place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with waiting_lock(place / ".audited.lock"):
-            known = _known(place / LIMITED)
-            if known.hour != hour:
-                known = AuditedHour(hour=hour, unwritten=known.unwritten)
-            if line in known.lines or (event == REFUSED and known.refusals >= REFUSALS):
-                known = known.model_copy(update={"unwritten": known.unwritten + 1})
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with waiting_lock(folder / ".audited.lock"):
+            counts = _read_hour(folder / LIMITED)
+            if counts.hour != hour:
+                counts = AuditedHour(hour=hour, unwritten=counts.unwritten)
+            if line in counts.lines or (event == REFUSED and counts.refusals >= REFUSALS):
+                counts = counts.model_copy(update={"unwritten": counts.unwritten + 1})
             else:
-                more = {"unwritten": known.unwritten} if known.unwritten else {}
-                write_line(state, event, **fields, **more)
-                lines = (*known.lines, line)[-REMEMBERED:]
-                known = AuditedHour(
-                    hour=hour, lines=lines, refusals=known.refusals + (event == REFUSED)
+                suppressed = {"unwritten": counts.unwritten} if counts.unwritten else {}
+                write_line(state, event, **fields, **suppressed)
+                lines = (*counts.lines, line)[-REMEMBERED:]
+                counts = AuditedHour(
+                    hour=hour, lines=lines, refusals=counts.refusals + (event == REFUSED)
                 )
-            write_json(place / LIMITED, known)
+            write_json(folder / LIMITED, counts)
 
 
-def _known(path: Path) -> AuditedHour:
+def _read_hour(path: Path) -> AuditedHour:
     with suppress(StorageError):  # counting starts anew
         return read_json(AuditedHour, path) or AuditedHour()
     return AuditedHour()

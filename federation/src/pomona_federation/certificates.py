@@ -27,7 +27,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.core import files
 from pomona.core.errors import ConfigError
-from pomona_federation.keys import Pair, load_public, own, pem, signer
+from pomona_federation.keys import Pair, load_public, pem, private_key, signer
 
 LONGEST_PASSWORD = 1000  # characters of its file
 AUTHORITY_DAYS = 3652
@@ -35,15 +35,17 @@ SERVER_DAYS = 825  # the longest that strict TLS clients accept
 SKEW = timedelta(hours=1)  # tolerance for silos whose clocks run behind
 SOON = timedelta(days=30)  # time before a certificate's end when warnings begin
 RENEW = "renew it where the authority's key is: `pomona deploy renew`"
-LAST = "it cannot be renewed, and no silo connects after that: ask the lead for a new federation"
+UNRENEWABLE = (
+    "it cannot be renewed, and no silo connects after that: ask the lead for a new federation"
+)
 
 
-def authority(federation: str, now: datetime | None = None) -> Pair:
+def authority(federation: str, time: datetime | None = None) -> Pair:
     """Return a new authority: its private key and its self-signed certificate, both PEM; valid for
     ten years.
     """
     key = generate_private_key(SECP384R1())
-    name, start = _named(f"{federation} authority"), _start(now)
+    name, start = _subject(f"{federation} authority"), _start(time)
     certificate = (
         _certificate(name, name, key.public_key(), start, start + timedelta(days=AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -53,13 +55,13 @@ def authority(federation: str, now: datetime | None = None) -> Pair:
     return Pair(pem(key), certificate.public_bytes(Encoding.PEM))
 
 
-def server(issuer: Pair, hosts: Iterable[str], now: datetime | None = None) -> Pair:
+def server(issuer: Pair, hosts: Iterable[str], time: datetime | None = None) -> Pair:
     """Return a new key and a certificate for 825 days, both PEM, of a server with these host names
     or IP addresses.
     """
     key = generate_private_key(SECP384R1())
     names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys(hosts)])
-    return Pair(pem(key), _served(issuer, key.public_key(), names, now))
+    return Pair(pem(key), _served(issuer, key.public_key(), names, time))
 
 
 def client(issuer: Pair, name: str, pub: bytes) -> bytes:
@@ -70,12 +72,12 @@ def client(issuer: Pair, name: str, pub: bytes) -> bytes:
     have.
     """
     above = x509.load_pem_x509_certificate(issuer.public)
-    start, until = above.not_valid_before_utc + SKEW, above.not_valid_after_utc
-    made = _certificate(_named(name), above.subject, load_public(pub), start, until)
-    return _signed(made, issuer, ExtendedKeyUsageOID.CLIENT_AUTH)
+    start, expiry = above.not_valid_before_utc + SKEW, above.not_valid_after_utc
+    builder = _certificate(_subject(name), above.subject, load_public(pub), start, expiry)
+    return _signed(builder, issuer, ExtendedKeyUsageOID.CLIENT_AUTH)
 
 
-def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> bytes:
+def renewed(issuer: Pair, certificate: bytes, time: datetime | None = None) -> bytes:
     """Return a new certificate (PEM) for a server with the same key and names, valid from now on.
 
     Raises ValueError if the old one is not a certificate of this issuer.
@@ -90,29 +92,31 @@ def renewed(issuer: Pair, certificate: bytes, now: datetime | None = None) -> by
         old.public_key(),
     )
     assert isinstance(key, EllipticCurvePublicKey), "the authority signs no other"
-    return _served(issuer, key, names, now)
+    return _served(issuer, key, names, time)
 
 
 def _served(
     issuer: Pair,
     key: EllipticCurvePublicKey,
     names: x509.SubjectAlternativeName,
-    now: datetime | None,
+    time: datetime | None,
 ) -> bytes:
     """Return a server's certificate (PEM); it ends no later than the authority's."""
-    above, start = x509.load_pem_x509_certificate(issuer.public), _start(now)
-    until = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
-    made = _certificate(_named("server"), above.subject, key, start, until).add_extension(
+    above, start = x509.load_pem_x509_certificate(issuer.public), _start(time)
+    expiry = min(start + timedelta(days=SERVER_DAYS), above.not_valid_after_utc)
+    builder = _certificate(_subject("server"), above.subject, key, start, expiry).add_extension(
         names, critical=False
     )
-    return _signed(made, issuer, ExtendedKeyUsageOID.SERVER_AUTH)
+    return _signed(builder, issuer, ExtendedKeyUsageOID.SERVER_AUTH)
 
 
-def _signed(made: x509.CertificateBuilder, issuer: Pair, purpose: x509.ObjectIdentifier) -> bytes:
+def _signed(
+    builder: x509.CertificateBuilder, issuer: Pair, purpose: x509.ObjectIdentifier
+) -> bytes:
     """Return a certificate (PEM) for one side of TLS connections, signed by the authority."""
     key = signer(issuer.private)
     certificate = (
-        made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(ca=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
         .add_extension(
@@ -137,9 +141,9 @@ def content(path: Path) -> bytes:
     Raises ConfigError unless it contains a certificate.
     """
     try:
-        known = files.content(path)
-        validity(known)
-        return known
+        data = files.content(path)
+        validity(data)
+        return data
     except OSError as fault:
         raise ConfigError(
             f"{path}: cannot be read ({fault.strerror}); copy it from the kit again"
@@ -202,9 +206,9 @@ def certificate(path: Path, key: Path, ca: Path) -> datetime:
     Raises ConfigError unless it is valid now, signed by the authority, and belongs to the key.
     """
     try:
-        own, above = (x509.load_pem_x509_certificate(files.content(file)) for file in (path, ca))
+        leaf, above = (x509.load_pem_x509_certificate(files.content(file)) for file in (path, ca))
         public = load_pem_private_key(files.content(key), None).public_key()
-        own.verify_directly_issued_by(above)
+        leaf.verify_directly_issued_by(above)
     except (OSError, ValueError, TypeError) as fault:
         raise ConfigError(
             f"{path.parent}: certificate and key cannot be used ({fault}); copy them again"
@@ -213,44 +217,44 @@ def certificate(path: Path, key: Path, ca: Path) -> datetime:
         raise ConfigError(
             f"{path} was not signed by {ca.name}; copy both from the same kit"
         ) from None
-    if public != own.public_key():
+    if public != leaf.public_key():
         raise ConfigError(f"{path} does not belong to {key.name}; copy both from the same kit")
-    _require_current(own, path)
-    return own.not_valid_after_utc
+    _require_current(leaf, path)
+    return leaf.not_valid_after_utc
 
 
-def _require_current(shown: x509.Certificate, path: Path) -> None:
+def _require_current(certificate: x509.Certificate, path: Path) -> None:
     """Raise ConfigError unless a certificate is valid now."""
-    begin, end = shown.not_valid_before_utc, shown.not_valid_after_utc
-    if not begin <= datetime.now(UTC) <= end:
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not start <= datetime.now(UTC) <= end:
         raise ConfigError(
-            f"{path} is valid from {begin:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by "
+            f"{path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by "
             "`pomona deploy renew`: or is this clock wrong?"
         )
 
 
 def valid(path: Path) -> datetime:
     """Return the end (UTC) of a certificate file. Raises ConfigError if it is not valid now."""
-    shown = x509.load_pem_x509_certificate(content(path))
-    _require_current(shown, path)
-    return shown.not_valid_after_utc
+    certificate = x509.load_pem_x509_certificate(content(path))
+    _require_current(certificate, path)
+    return certificate.not_valid_after_utc
 
 
-def warning(until: datetime, now: datetime | None = None) -> str:
+def warning(expiry: datetime, time: datetime | None = None) -> str:
     """Return a warning for a certificate that ends within ``SOON`` or has ended; empty for all
     others.
     """
-    remaining = until - (now or datetime.now(UTC))
+    remaining = expiry - (time or datetime.now(UTC))
     if remaining >= SOON:
         return ""
     return (
-        f"ends in {remaining.days} days, on {until:%Y-%m-%d}"
+        f"ends in {remaining.days} days, on {expiry:%Y-%m-%d}"
         if remaining.days >= 0
-        else f"ended on {until:%Y-%m-%d}"
+        else f"ended on {expiry:%Y-%m-%d}"
     )
 
 
-def _named(name: str) -> x509.Name:
+def _subject(name: str) -> x509.Name:
     return x509.Name(
         [
             x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Pomona"),
@@ -281,9 +285,9 @@ def _usage(*, ca: bool) -> x509.KeyUsage:
     )
 
 
-def _start(now: datetime | None) -> datetime:
+def _start(time: datetime | None) -> datetime:
     """Return the time in whole seconds, the resolution of certificates."""
-    return (now or datetime.now(UTC)).replace(microsecond=0)
+    return (time or datetime.now(UTC)).replace(microsecond=0)
 
 
 def _certificate(
@@ -291,7 +295,7 @@ def _certificate(
     issuer: x509.Name,
     key: EllipticCurvePublicKey,
     start: datetime,
-    until: datetime,
+    expiry: datetime,
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
@@ -300,19 +304,19 @@ def _certificate(
         .public_key(key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(start - SKEW)
-        .not_valid_after(until)
+        .not_valid_after(expiry)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
     )
 
 
-class Shown(NamedTuple):
+class ClientCertificate(NamedTuple):
     """The files a silo authenticates with: its certificate (PEM) and its private key (OpenSSH)."""
 
     certificate: Path
     key: Path
 
 
-def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
+def client_context(ca: Path, identity: ClientCertificate | None) -> ssl.SSLContext:
     """Return TLS settings that trust exactly one authority and present a certificate, if any.
 
     Raises ConfigError for files that cannot be used.
@@ -324,31 +328,31 @@ def client_context(ca: Path, shown: Shown | None) -> ssl.SSLContext:
         raise ConfigError(
             f"{ca}: holds no certificate ({fault}); copy it from the kit again"
         ) from None
-    if shown:
-        _show(context, shown)
+    if identity:
+        _load_identity(context, identity)
     return context
 
 
-def _show(context: ssl.SSLContext, shown: Shown) -> None:
+def _load_identity(context: ssl.SSLContext, identity: ClientCertificate) -> None:
     """Load certificate and key.
 
     TLS reads PEM only from files, so a pipe keeps the converted OpenSSH key off disk.
     """
-    key = own(shown.key)
-    if not shown.certificate.is_file():
+    key = private_key(identity.key)
+    if not identity.certificate.is_file():
         raise ConfigError(
-            f"{shown.certificate} is missing, and mutual_tls = true needs it; the lead has it in "
-            "the kit"
+            f"{identity.certificate} is missing, and mutual_tls = true needs it; the lead has it "
+            "in the kit"
         )
-    out, into = os.pipe()
+    reader, writer = os.pipe()
     try:
-        os.write(into, pem(key))  # a few hundred bytes fit into a pipe
-        os.close(into)
-        context.load_cert_chain(shown.certificate, f"/dev/fd/{out}")
+        os.write(writer, pem(key))  # a few hundred bytes fit into a pipe
+        os.close(writer)
+        context.load_cert_chain(identity.certificate, f"/dev/fd/{reader}")
     except (OSError, ssl.SSLError):
         raise ConfigError(
-            f"{shown.certificate} is not a certificate of {shown.key}; ask the lead for the one "
-            "of this key"
+            f"{identity.certificate} is not a certificate of {identity.key}; ask the lead for the "
+            "one of this key"
         ) from None
     finally:
-        os.close(out)
+        os.close(reader)

@@ -87,9 +87,11 @@ def add(app: App) -> frozenset[str]:
     """Add the commands to ``pomona``; return the names of those whose files are readable only by
     their owner.
     """
-    groups = {name: App(name=name, help=what) for name, what in GROUPS.items()}
+    groups = {name: App(name=name, help=help_text) for name, help_text in GROUPS.items()}
     of_kits = {
-        side: {name: (f"{function}_{side}", what) for name, (function, what) in KIT.items()}
+        side: {
+            name: (f"{function}_{side}", help_text) for name, (function, help_text) in KIT.items()
+        }
         for side in ("server", "silo")
     }
     tables = {
@@ -99,9 +101,9 @@ def add(app: App) -> frozenset[str]:
         "study": STUDY,
     }
     for group, commands in tables.items():
-        for names, (function, what) in commands.items():
-            made = f"pomona_federation.cli.{function}"
-            groups[group].command(made, name=names.split(), help=what)
+        for names, (function, help_text) in commands.items():
+            target = f"pomona_federation.cli.{function}"
+            groups[group].command(target, name=names.split(), help=help_text)
     groups["server"].command(groups.pop("study"))
     for command in groups.values():
         app.command(command)

@@ -108,7 +108,7 @@ def handled(folder: Path, message: Message) -> Message:
     """A silo's answer to a message; a refusal if it will not or cannot do what is asked."""
     from pomona_federation.silo import own_state
 
-    own_state.begin(folder)
+    own_state.ensure_origin(folder)
     with logging_to(folder / "state" / "logs" / APP):
         return _handled(folder, message)
 
@@ -132,7 +132,7 @@ def _handled(folder: Path, message: Message) -> Message:
             Hello, Task, SurveyQuestion, SumRequest
         )
         silo = work = silo.working_for(body.agreement)
-        if isinstance(body, SurveyQuestion) or silo.agreed.survey:
+        if isinstance(body, SurveyQuestion) or silo.terms.survey:
             reply = surveyed(silo, body)
             history.clear_fault(silo.state)
             return Message.of(reply, silo.signer)
@@ -141,7 +141,7 @@ def _handled(folder: Path, message: Message) -> Message:
             return Message.of(ClientApp(silo).greet(body), silo.signer)
         at_round(body.number)
         if isinstance(body, SumRequest):
-            answer, uplink = ClientApp(silo).part(body)
+            answer, uplink = ClientApp(silo).masked_part(body)
         else:
             answer, uplink = ClientApp(silo).answer(
                 body, {name: bytes(data) for name, data in message.enclosed.items()}

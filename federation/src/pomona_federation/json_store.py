@@ -10,15 +10,15 @@ from pomona.core.bounds import first, plain
 from pomona.core.errors import StorageError
 from pomona.core.files import content, publish
 
-MOST = 2**26  # largest size of a file in bytes
+MAX_BYTES = 2**26  # largest size of a file in bytes
 
 M = TypeVar("M", bound=BaseModel)
 
 
-def read_json(kind: type[M], path: Path, remedy: str = "restore it from a backup") -> M | None:
+def read_json(model: type[M], path: Path, remedy: str = "restore it from a backup") -> M | None:
     """Return a file's content; None if it is missing. Raises StorageError for invalid content."""
     try:
-        return kind.model_validate_json(content(path, MOST))
+        return model.model_validate_json(content(path, MAX_BYTES))
     except FileNotFoundError:
         return None
     except OSError as fault:
@@ -33,13 +33,13 @@ def write_json(path: Path, value: BaseModel) -> None:
     Raises OSError, and StorageError for too much to read back.
     """
     text = json.dumps(value.model_dump(mode="json"), indent=1) + "\n"
-    if len(text) > MOST:
+    if len(text) > MAX_BYTES:
         raise StorageError(
-            f"{path} would have {len(text)} bytes, at most {MOST} are read; make what it holds "
-            "smaller"
+            f"{path} would have {len(text)} bytes, at most {MAX_BYTES} are read; make what it "
+            "holds smaller"
         )
     publish(path, [text.encode()], f".{path.stem}", 0o600)
 
 
-def _damaged(path: Path, remedy: str, why: str) -> StorageError:
-    return StorageError(f"{path} cannot be read ({plain(why, 200)}); {remedy}")
+def _damaged(path: Path, remedy: str, reason: str) -> StorageError:
+    return StorageError(f"{path} cannot be read ({plain(reason, 200)}); {remedy}")

@@ -127,7 +127,7 @@ def certified(
     name: str,
     pub: bytes,
     certificate: bytes,
-    now: datetime | None = None,
+    time: datetime | None = None,
 ) -> bool:
     """Return whether an OpenSSH certificate is the authority's (PEM) for this federation, name and
     key, and valid now.
@@ -137,18 +137,20 @@ def certified(
     """
     issuer = x509.load_pem_x509_certificate(authority).public_key()
     try:
-        shown = load_ssh_public_identity(certificate)
-        if not isinstance(shown, SSHCertificate) or shown.signature_key() != issuer:
+        identity = load_ssh_public_identity(certificate)
+        if not isinstance(identity, SSHCertificate) or identity.signature_key() != issuer:
             return False
-        shown.verify_cert_signature()
+        identity.verify_cert_signature()
         return (
-            shown.public_bytes() == certificate.strip()
-            and shown.type is SSHCertificateType.USER
-            and shown.valid_principals == [name.encode()]
-            and shown.public_key() == load_public(pub)
-            and shown.critical_options == {FEDERATION: federation.encode()}
-            and not shown.extensions
-            and shown.valid_after <= (now or datetime.now(UTC)).timestamp() < shown.valid_before
+            identity.public_bytes() == certificate.strip()
+            and identity.type is SSHCertificateType.USER
+            and identity.valid_principals == [name.encode()]
+            and identity.public_key() == load_public(pub)
+            and identity.critical_options == {FEDERATION: federation.encode()}
+            and not identity.extensions
+            and identity.valid_after
+            <= (time or datetime.now(UTC)).timestamp()
+            < identity.valid_before
         )
     except (InvalidSignature, *UNREADABLE):
         return False
@@ -157,12 +159,12 @@ def certified(
 def serial(certificate: bytes) -> int:
     """Return the serial number of an OpenSSH certificate. Raises ValueError for anything else."""
     try:
-        shown = load_ssh_public_identity(certificate)
+        identity = load_ssh_public_identity(certificate)
     except UNREADABLE:
-        shown = None
-    if not isinstance(shown, SSHCertificate):
+        identity = None
+    if not isinstance(identity, SSHCertificate):
         raise ValueError("is not an OpenSSH certificate")
-    return shown.serial
+    return identity.serial
 
 
 def fingerprint(pub: bytes) -> str:
@@ -221,7 +223,7 @@ def load_public(content: bytes) -> EllipticCurvePublicKey:
     return key
 
 
-def own(path: Path) -> EllipticCurvePrivateKey:
+def private_key(path: Path) -> EllipticCurvePrivateKey:
     """Return a silo's private key from its file (OpenSSH). Raises ConfigError for any other."""
     try:
         key = load_ssh_private_key(files.content(path), None)
@@ -262,26 +264,32 @@ class Signer:
     """
 
     def __init__(self, path: Path | None) -> None:
-        self._key = own(path) if path else None
+        self._key = private_key(path) if path else None
 
-    def sign(self, kind: str, statement: Mapping[str, Any]) -> str:
+    def sign(self, statement_type: str, statement: Mapping[str, Any]) -> str:
         """Return the signature in hex; empty without a key."""
-        return self._key.sign(_said(kind, statement), ECDSA(SHA384())).hex() if self._key else ""
+        return (
+            self._key.sign(_signed_bytes(statement_type, statement), ECDSA(SHA384())).hex()
+            if self._key
+            else ""
+        )
 
 
-def signed(public: str, kind: str, statement: Mapping[str, Any], signature: str) -> bool:
+def signed(public: str, statement_type: str, statement: Mapping[str, Any], signature: str) -> bool:
     """Return whether a statement's signature (hex) was made with a public key (one OpenSSH
     line).
     """
     try:
         key = load_public(public.encode())
-        key.verify(bytes.fromhex(signature), _said(kind, statement), ECDSA(SHA384()))
+        key.verify(
+            bytes.fromhex(signature), _signed_bytes(statement_type, statement), ECDSA(SHA384())
+        )
     except (InvalidSignature, *UNREADABLE):
         return False
     return True
 
 
-def _said(kind: str, statement: Mapping[str, Any]) -> bytes:
+def _signed_bytes(statement_type: str, statement: Mapping[str, Any]) -> bytes:
     """Return the bytes to sign: purpose, kind, and the statement as canonical JSON."""
     body = json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return _PURPOSE + kind.encode() + b"\0" + body.encode()
+    return _PURPOSE + statement_type.encode() + b"\0" + body.encode()

@@ -21,8 +21,8 @@ from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.study_queue import StudyQueue, draining
 from pomona_federation.server.study_requests import overview
 from pomona_federation.silo import history
-from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.privacy_budget import overview as privacy
+from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.study import EvaluationStudy, SurveyStudy
 from pomona_federation.supervision.processes import holder
 from pomona_federation.supervision.status_files import (
@@ -40,7 +40,7 @@ Row = dict[str, Any]
 FINAL_STATES = {"stopped", "revoked"}  # lines of a node's last output
 CERTIFICATES = {
     "certificate": ("the server's", certificates.RENEW),
-    "authority": ("the authority's", certificates.LAST),
+    "authority": ("the authority's", certificates.UNRENEWABLE),
 }
 
 
@@ -72,7 +72,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "studies": overview(folder),
         "drain": _drain(folder, queue, process is not None),
         "method": _method(agreement) if agreement else "",
-        "version": str(versions.own()),
+        "version": str(versions.installed()),
         **_fields(process, "pid", "since"),
         "trial": None if work == state else int(work.name),
         **_run(state, work, process is not None, state_in_queue),
@@ -209,9 +209,9 @@ def _unused(last: UnusedUplink | None) -> Row | None:
 
 def _other_versions(by_name: Mapping[str, versions.Versions]) -> list[str]:
     return [
-        f"{name} has {installed}, which this server does not work with: {versions.own()}"
+        f"{name} has {installed}, which this server does not work with: {versions.installed()}"
         for name, installed in by_name.items()
-        if not installed.works_with(versions.own())
+        if not installed.works_with(versions.installed())
     ]
 
 
@@ -232,7 +232,7 @@ def silo(folder: Path) -> Row:
     return {
         "federation": federation.name,
         "server": federation.server,
-        "version": str(versions.own()),
+        "version": str(versions.installed()),
         "server_version": str(versions.noted(state).get("server", "")),
         "version_warning": versions.warning(state, "server"),
         "state": _node_state(node, alive=holder(state) is not None),
@@ -240,7 +240,7 @@ def silo(folder: Path) -> Row:
         **visited,
         "rounds": rounds,
         "own_study": federation.study is not None,
-        "studies": [_study(folder, study) for study in KnownStudies(folder).all],
+        "studies": [_study(folder, study) for study in StudyDecisions(folder).all],
         "last_visit": _mtime(state / history.FILE),
         "torn_visits": torn,
         "privacy": privacy(folder),
@@ -279,7 +279,7 @@ def _visited(folders: Sequence[Path], rounds: int | None) -> Row:
     }
 
 
-def _study(kit: Path, study: KnownStudy) -> Row:
+def _study(kit: Path, study: StudyDecision) -> Row:
     """The decision on a study, and its last round here."""
     fields = {
         "study": study.study.name,
@@ -287,7 +287,7 @@ def _study(kit: Path, study: KnownStudy) -> Row:
         "decision": study.status,
         "why": study.why,
     }
-    return {**fields, **_visited(KnownStudies(kit).homes(study), study.study.rounds)}
+    return {**fields, **_visited(StudyDecisions(kit).folders(study), study.study.rounds)}
 
 
 def _certificate(name: str, path: Path | None) -> Row:

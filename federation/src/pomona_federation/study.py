@@ -105,7 +105,7 @@ class EvaluateTerms(Settings):
     )
 
     @model_validator(mode="after")
-    def _stands(self) -> Self:
+    def _validate(self) -> Self:
         if self.of is None and (self.models or self.agreement):
             raise ValueError(
                 "models are those of a study; name it in evaluate.of, or leave them out"
@@ -170,7 +170,7 @@ def _told_from_hashes(name: str) -> str:
 
 
 StudyName = Annotated[Name, AfterValidator(_told_from_hashes)]
-Kind = Literal["train", "evaluate", "search", "survey"]
+StudyKind = Literal["train", "evaluate", "search", "survey"]
 
 
 class StudyTerms(Settings):
@@ -211,7 +211,7 @@ class StudyTerms(Settings):
 
     @property
     def rounds(self) -> int | None:
-        """How many rounds the study has, if it says."""
+        """How many rounds the study has, if it states that."""
         return None
 
     def placed(self, kit: Path) -> Self:  # noqa: ARG002 - of kinds that have first weights
@@ -250,21 +250,21 @@ class RunTerms(StudyTerms):
 
     @property
     def rounds(self) -> int | None:
-        """How many rounds the study has, if it says."""
+        """How many rounds the study has, if it states that."""
         rounds = self.run.get("rounds")
         return rounds if isinstance(rounds, int) else None
 
-    def beside(self, folder: Path) -> Self:
+    def anchored(self, folder: Path) -> Self:
         """The study with the path of its first weights, if any, taken as relative to a folder."""
         if self.weights is None:
             return self
         model = {**self.run["model"], "init": str(folder / self.weights)}
         return self.model_copy(update={"run": {**self.run, "model": model}})
 
-    def with_weights(self, given: Path | None, sha256: str) -> Self:
+    def with_weights(self, path: Path | None, sha256: str) -> Self:
         """The study with first weights of this hash, in a file or, for sending, by hash alone."""
-        named = {"init_sha256": sha256} | ({} if given is None else {"init": str(given)})
-        model = {k: v for k, v in self.run["model"].items() if k != "init"} | named
+        keys = {"init_sha256": sha256} | ({} if path is None else {"init": str(path)})
+        model = {k: v for k, v in self.run["model"].items() if k != "init"} | keys
         return self.model_copy(update={"run": {**self.run, "model": model}})
 
     def placed(self, kit: Path) -> Self:
@@ -308,9 +308,9 @@ class EvaluationStudy(RunTerms):
 
     @field_validator("run")
     @classmethod
-    def _judging(cls, run: Tree) -> Tree:
-        if other := sorted(set(run) - set(JUDGING)):
-            raise ValueError(f"run.{other[0]} has no effect where nothing is trained; remove it")
+    def _only_evaluation_keys(cls, run: Tree) -> Tree:
+        if unknown := sorted(set(run) - set(JUDGING)):
+            raise ValueError(f"run.{unknown[0]} has no effect where nothing is trained; remove it")
         return run
 
     @model_validator(mode="after")
@@ -353,13 +353,13 @@ class SurveyStudy(StudyTerms):
 
 RunStudy = TrainingStudy | EvaluationStudy | SearchStudy
 Study = Annotated[RunStudy | SurveyStudy, Field(discriminator="kind")]
-KINDS: Mapping[str, type[TrainingStudy | EvaluationStudy | SearchStudy | SurveyStudy]] = {
+STUDY_TYPES: Mapping[str, type[TrainingStudy | EvaluationStudy | SearchStudy | SurveyStudy]] = {
     "train": TrainingStudy,
     "evaluate": EvaluationStudy,
     "search": SearchStudy,
     "survey": SurveyStudy,
 }
-_ANY: TypeAdapter[RunStudy | SurveyStudy] = TypeAdapter(Study)
+_STUDY_ADAPTER: TypeAdapter[RunStudy | SurveyStudy] = TypeAdapter(Study)
 
 
 def study_of(tree: Tree) -> RunStudy | SurveyStudy:
@@ -367,10 +367,10 @@ def study_of(tree: Tree) -> RunStudy | SurveyStudy:
 
     Raises ConfigError for every bad key or value, one of another kind of study among them.
     """
-    kind = tree.get("kind", "train")
-    if kind not in KINDS:
-        raise ConfigError(f"kind = {kind!r}; {suggestion(str(kind), KINDS)}")
-    return validated(KINDS[kind], tree)
+    study_kind = tree.get("kind", "train")
+    if study_kind not in STUDY_TYPES:
+        raise ConfigError(f"kind = {study_kind!r}; {suggestion(str(study_kind), STUDY_TYPES)}")
+    return validated(STUDY_TYPES[study_kind], tree)
 
 
 def read_study(path: Path) -> RunStudy | SurveyStudy:
@@ -385,14 +385,14 @@ def read_study(path: Path) -> RunStudy | SurveyStudy:
             raise ConfigError(
                 f"name = {KIT!r} is the study that the kits came with; choose another"
             )
-    return study if isinstance(study, SurveyStudy) else study.beside(path.parent)
+    return study if isinstance(study, SurveyStudy) else study.anchored(path.parent)
 
 
 def parse_study(text: str | bytes) -> RunStudy | SurveyStudy:
     """Parse the text of a study as sent. Raises ProtocolError."""
-    tree = parse(text, lambda why: ProtocolError(f"a study cannot be read: {why}"), LONGEST)
+    tree = parse(text, lambda reason: ProtocolError(f"a study cannot be read: {reason}"), LONGEST)
     try:
-        study = _ANY.validate_python(tree)
+        study = _STUDY_ADAPTER.validate_python(tree)
     except ValidationError as fault:
         raise ProtocolError(
             f"a study cannot be read ({first(fault)}); check that both sides run the same version"
@@ -406,12 +406,16 @@ def at_point(run: Tree, point: Mapping[str, Any]) -> Tree:
     """Section run with the values of a point, by dotted key."""
     tree = dict(run)
     for key, value in point.items():
-        first, _, rest = key.partition(".")
-        under = tree.get(first)
+        first, _, subkey = key.partition(".")
+        current = tree.get(first)
         section = (
-            {"name": under} if isinstance(under, str) else under if isinstance(under, dict) else {}
+            {"name": current}
+            if isinstance(current, str)
+            else current
+            if isinstance(current, dict)
+            else {}
         )
-        tree[first] = at_point(section, {rest: value}) if rest else value
+        tree[first] = at_point(section, {subkey: value}) if subkey else value
     return tree
 
 
@@ -437,10 +441,10 @@ def named_code(run: Mapping[str, Any]) -> list[str]:
     network = model.get("name") if isinstance(model, Mapping) else model
     loss = model.get("loss") if isinstance(model, Mapping) else None
     metric = run.get("metric")
-    named = [
+    candidates = [
         method.get("name") if isinstance(method, Mapping) else method,
         None if isinstance(network, str) and package(network) else network,
         loss,
         metric.removeprefix("-") if isinstance(metric, str) else None,
     ]
-    return [name for name in named if isinstance(name, str) and ":" in name]
+    return [name for name in candidates if isinstance(name, str) and ":" in name]

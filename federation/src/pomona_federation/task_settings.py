@@ -18,10 +18,10 @@ from pomona.data.dataset import INPUT_FORMS, Dataset, InputKind, SampleType
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import Edge
 
-MOST = 10**6  # columns, outputs, classes and words
+MAX_ITEMS = 10**6  # columns, outputs, classes and words
 ClassName = Annotated[str, Field(max_length=LONGEST)]
-Word = Annotated[str, Field(max_length=1000)]
-Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=MOST)]
+WordText = Annotated[str, Field(max_length=1000)]
+Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
 class TaskSettings(Settings):
@@ -32,22 +32,24 @@ class TaskSettings(Settings):
         max_length=8, description="one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)"
     )
     dtype: SampleType = Field(
-        default_factory=lambda known: INPUT_FORMS[known["kind"]].dtypes[0],
+        default_factory=lambda data: INPUT_FORMS[data["kind"]].dtypes[0],
         description=(
             "of a sample as read: images uint8, uint16, int16 or float32; tables float32; "
             "texts int32"
         ),
     )
     classes: tuple[ClassName, ...] = Field(
-        (), max_length=MOST, description="class names in the order of their numbers; empty: targets"
+        (),
+        max_length=MAX_ITEMS,
+        description="class names in the order of their numbers; empty: targets",
     )
     time_edges: tuple[Edge, ...] = Field(
         (), max_length=1000, description="survival: ends of the time intervals, ascending"
     )
     outputs: int = Field(
-        default_factory=lambda known: len(known["classes"]) or len(known["time_edges"]),
+        default_factory=lambda data: len(data["classes"]) or len(data["time_edges"]),
         ge=0,
-        le=MOST,
+        le=MAX_ITEMS,
         description="width of the network's output",
     )
     targets: Targets = Field("classes", description="what a sample's labels are")
@@ -62,10 +64,12 @@ class TaskSettings(Settings):
     preprocessing: Preprocessing | None = Field(
         None, description="table: how its columns become the numbers of input_shape"
     )
-    vocabulary: int = Field(0, ge=0, le=MOST + 2, description="tokens including padding, for texts")
-    words: tuple[Word, ...] = Field(
+    vocabulary: int = Field(
+        0, ge=0, le=MAX_ITEMS + 2, description="tokens including padding, for texts"
+    )
+    words: tuple[WordText, ...] = Field(
         (),
-        max_length=MOST,
+        max_length=MAX_ITEMS,
         description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word",
     )
     tokenizer: Sha256 | None = Field(
@@ -77,8 +81,8 @@ class TaskSettings(Settings):
         """SHA-256 in hex of all settings, with defaults, by which a silo's rules recognise the
         task.
         """
-        said = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(said.encode()).hexdigest()
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -101,12 +105,14 @@ class TaskSettings(Settings):
 
     def _require_form(self) -> None:
         """Require the form that samples of this kind have."""
-        form = INPUT_FORMS[self.kind]
-        if len(self.input_shape) not in form.ranks:
-            ranks = " or ".join(map(str, form.ranks))
+        input_form = INPUT_FORMS[self.kind]
+        if len(self.input_shape) not in input_form.ranks:
+            ranks = " or ".join(map(str, input_form.ranks))
             raise ValueError(f"a sample of kind {self.kind} has {ranks} numbers in input_shape")
-        if self.dtype not in form.dtypes:
-            raise ValueError(f"a sample of kind {self.kind} has dtype {' or '.join(form.dtypes)}")
+        if self.dtype not in input_form.dtypes:
+            raise ValueError(
+                f"a sample of kind {self.kind} has dtype {' or '.join(input_form.dtypes)}"
+            )
         if self.preprocessing and self.input_shape != (self.preprocessing.width,):
             raise ValueError(
                 f"preprocessing makes tables of input_shape = [{self.preprocessing.width}]"

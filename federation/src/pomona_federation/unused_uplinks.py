@@ -69,7 +69,7 @@ class Explanation(NamedTuple):
 
 
 CALL = "have its administrator look at `pomona silo status` and `pomona silo logs`"
-NOTHING = "nothing: it is asked again in the next round"
+NO_ACTION = "nothing: it is asked again in the next round"
 REPEATEDLY = "nothing, unless it happens again and again: then " + CALL
 ALIKE = "have the same releases of Pomona installed at the server and the silo"
 MISSING = "have those that are missing started, then resume if the study has ended"
@@ -164,10 +164,10 @@ REASONS: Mapping[Reason, Explanation] = {
         "have its administrator compare its key, and look for a proxy that changes messages",
     ),
     Reason.UNREADABLE: Explanation("answer", "its answer does not fit what was asked", ALIKE),
-    Reason.WRONG_TASK: Explanation("answer", "it answers another task", NOTHING),
+    Reason.WRONG_TASK: Explanation("answer", "it answers another task", NO_ACTION),
     Reason.SCORES: Explanation("answer", "its scores are impossible or were not asked for", CALL),
-    Reason.WRONG_ROUND: Explanation("admission", "it is for another run or round", NOTHING),
-    Reason.NOT_ASKED: Explanation("admission", "it was not asked in this round", NOTHING),
+    Reason.WRONG_ROUND: Explanation("admission", "it is for another run or round", NO_ACTION),
+    Reason.NOT_ASKED: Explanation("admission", "it was not asked in this round", NO_ACTION),
     Reason.SAMPLES: Explanation(
         "admission",
         "it counts other training samples than it has registered",
@@ -186,11 +186,11 @@ REASONS: Mapping[Reason, Explanation] = {
         "it is far larger than uplinks before",
         "lower lr, or have its data looked at",
     ),
-    Reason.REPEATED: Explanation("admission", "it came twice; the first counts", NOTHING),
+    Reason.REPEATED: Explanation("admission", "it came twice; the first counts", NO_ACTION),
     Reason.SUM_KEY: Explanation(
         "sum", "its key for the sum is missing, repeated or not its own", CALL
     ),
-    Reason.SUM_LATE: Explanation("sum", "it answered after the sum was settled", NOTHING),
+    Reason.SUM_LATE: Explanation("sum", "it answered after the sum was settled", NO_ACTION),
     Reason.SUM_SHORT: Explanation("sum", "the round has no sum, as others are missing", MISSING),
     Reason.SUM_MISSING: Explanation(
         "sum", "the sum includes this silo, which does not answer", MISSING
@@ -214,7 +214,7 @@ FAULTS = {
 
 def of_refusal(fault: str) -> Reason:
     """The reason that a silo's own refusal states."""
-    return next((r for begin, r in FAULTS.items() if fault.startswith(begin)), Reason.SILO_FAULT)
+    return next((r for prefix, r in FAULTS.items() if fault.startswith(prefix)), Reason.SILO_FAULT)
 
 
 class UnusedUplink(BaseModel):

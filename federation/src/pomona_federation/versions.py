@@ -2,7 +2,7 @@
 
 A release's last number changes neither messages, nor files of a study, nor numbers; the one before
 may. So both ends of a message must be of one line, and so must the beginning and the end of a
-study. The version is sent beside a message's body and checked before anything in the body, whatever
+study. The version is sent with a message's body and checked before anything in the body, whatever
 a later version makes of that.
 """
 
@@ -45,7 +45,7 @@ class Versions(Settings):
 
 
 @cache
-def own() -> Versions:
+def installed() -> Versions:
     """The versions of this installation."""
     return Versions(pomona=version("pomona"), protocol=PROTOCOL, flower=version("flwr"))
 
@@ -60,19 +60,21 @@ def require_understood(sender: Versions | None) -> None:
     version.
     """
     if sender is None:
-        raise ProtocolError(f"a message does not say its version, and this is {own()}; {REMEDY}")
-    if not sender.works_with(own()):
-        raise ProtocolError(f"the sender has {sender}, the receiver {own()}; {REMEDY}")
+        raise ProtocolError(
+            f"a message does not say its version, and this is {installed()}; {REMEDY}"
+        )
+    if not sender.works_with(installed()):
+        raise ProtocolError(f"the sender has {sender}, the receiver {installed()}; {REMEDY}")
 
 
-def require_begun(begun: Versions | None, what: str) -> None:
+def require_begun(previous: Versions | None, subject: str) -> None:
     """Raise CheckpointError if a study was started by another line of releases; None if nothing was
     started.
     """
-    if begun and not begun.works_with(own()):
+    if previous and not previous.works_with(installed()):
         raise CheckpointError(
-            f"{what} was begun by {begun}, this is {own()}; finish it with a Pomona "
-            f"{'.'.join(line(begun.pomona))} and the Flower that it names, or start over"
+            f"{subject} was begun by {previous}, this is {installed()}; finish it with a Pomona "
+            f"{'.'.join(line(previous.pomona))} and the Flower that it names, or start over"
         )
 
 
@@ -82,29 +84,33 @@ class KnownVersions(Settings):
     peers: dict[Name, Versions] = Field({}, max_length=MAX_CLIENTS)
 
 
-def note(state: Path, peer: str, said: Versions | None) -> None:
+def note(state: Path, peer: str, peer_versions: Versions | None) -> None:
     """Record a peer's versions if they have changed; the server waits for no silo of another line.
 
     The lock is for the processes and threads that write the same file.
     """
     with suppress(OSError, StorageError):
-        if said and noted(state).get(peer) != said:
+        if peer_versions and noted(state).get(peer) != peer_versions:
             with waiting_lock(state / ".versions.lock"):
-                write_json(state / FILE, KnownVersions(peers={**noted(state), peer: said}))
+                write_json(state / FILE, KnownVersions(peers={**noted(state), peer: peer_versions}))
 
 
 def noted(state: Path) -> Mapping[str, Versions]:
     """The last versions of peers, by name. Raises StorageError."""
-    found = read_json(KnownVersions, state / FILE, remedy="remove it, it is written again")
-    return found.peers if found else {}
+    record = read_json(KnownVersions, state / FILE, remedy="remove it, it is written again")
+    return record.peers if record else {}
 
 
 def warning(state: Path, peer: str) -> str:
     """A warning about a peer's last known version; empty if it is unknown or compatible."""
-    said = noted(state).get(peer)
-    return mismatch(said, peer) if said else ""
+    peer_versions = noted(state).get(peer)
+    return mismatch(peer_versions, peer) if peer_versions else ""
 
 
-def mismatch(said: Versions, peer: str) -> str:
+def mismatch(peer_versions: Versions, peer: str) -> str:
     """Why a peer with these versions does not work with this end; empty if it does."""
-    return "" if said.works_with(own()) else f"the {peer} has {said}, here is {own()}; {REMEDY}"
+    return (
+        ""
+        if peer_versions.works_with(installed())
+        else f"the {peer} has {peer_versions}, here is {installed()}; {REMEDY}"
+    )

@@ -88,7 +88,7 @@ class Counter:
         run.mkdir()
         registry, audit = MemberRegistry(run, federation), Audit(run / "audit.jsonl")
         return FlowerTransport(
-            federation.own,
+            federation.kit_terms,
             registry.path.parent,
             self.run,
             self.method.server,

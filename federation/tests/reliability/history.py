@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-from pomona_federation.audit_log import verify, whole
+from pomona_federation.audit_log import complete_lines, verify
 from pomona_federation.study import KIT
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED, Reason
 
@@ -48,7 +48,7 @@ def read_history(
     logs |= {name: kits / name / "state/audit.jsonl" for name in silos}
     broken = [f"{who}: line {bad}" for who, path in logs.items() if (bad := verify(path))]
     return History(
-        list(whole(logs["server"])),
+        list(complete_lines(logs["server"])),
         {name: _silo(kits / name / "state", logs[name]) for name in silos},
         minimum,
         private,
@@ -62,7 +62,7 @@ def _silo(state: Path, log: Path) -> SiloHistory:
     }
     ledger = "private/dp/*/ledger.jsonl"
     return SiloHistory(
-        list(whole(log)),
+        list(complete_lines(log)),
         {name: list(_json_lines(path / "rounds.jsonl")) for name, path in folders.items()},
         {
             name: [line for found in path.glob(ledger) for line in list(_json_lines(found))[1:]]

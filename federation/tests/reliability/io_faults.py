@@ -198,7 +198,9 @@ def renewed(folder: Path) -> bytes:
     public = (kits / "renewed/silo-0/1/silo-0.pub").read_text().split()[1]
     from pomona_federation import keys
 
-    used = keys.line(keys.own(kits / "silo-0/keys/silo.key").public_key()).decode().split()[1]
+    used = (
+        keys.line(keys.private_key(kits / "silo-0/keys/silo.key").public_key()).decode().split()[1]
+    )
     left = sorted(p.name for p in (kits / "silo-0/keys").glob("next.*"))
     registered = public in (kits / "server/run/roster.json").read_text()
     return json.dumps([used == public, registered, left]).encode()

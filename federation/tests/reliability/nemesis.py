@@ -37,7 +37,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation.rehearsal.inputs import federation_file
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.silo.known_studies import KnownStudies
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.study import KIT
 from pomona_federation.supervision.processes import process_tree
 from real_federation import simulated
@@ -151,7 +151,7 @@ class Arena:
         if len(queue.open) < self.together and time.monotonic() < self.until:
             self._submit(queue)
         for name in self.local.names:
-            known = KnownStudies(self.local.silo(name))
+            known = StudyDecisions(self.local.silo(name))
             for pending in known.all:
                 if pending.status == "pending":
                     known.decide(pending, True, "Dr. North")
@@ -291,8 +291,8 @@ def models_differ(arena, patch):
 
 def home_of(kit, name):
     """A silo's folder of a study."""
-    known = KnownStudies(kit)
-    return kit / "state" if name == KIT else known.home(known.named(name))
+    known = StudyDecisions(kit)
+    return kit / "state" if name == KIT else known.folder(known.lookup(name))
 
 
 def last_visit(home, number):

@@ -21,7 +21,7 @@ from pomona_federation.server.settings import ServerFile
 from pomona_federation.silo.consent_rules import ConsentPolicy
 from pomona_federation.silo.settings import SiloFile, StudyLimits
 from pomona_federation.study import (
-    KINDS,
+    STUDY_TYPES,
     EvaluateTerms,
     EvaluationStudy,
     SearchStudy,
@@ -98,14 +98,14 @@ def renew(
         emit(
             {
                 "certificate": renewal.path,
-                "before": renewal.before.isoformat(),
-                "until": renewal.until.isoformat(),
+                "before": renewal.previous_expiry.isoformat(),
+                "until": renewal.expiry.isoformat(),
             }
         )
         return
     print(
-        f"{renewal.path}  valid until {renewal.until:%Y-%m-%d} (before: "
-        f"{renewal.before:%Y-%m-%d}); it is not a secret"
+        f"{renewal.path}  valid until {renewal.expiry:%Y-%m-%d} (before: "
+        f"{renewal.previous_expiry:%Y-%m-%d}); it is not a secret"
     )
     print(
         "next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` "
@@ -139,14 +139,14 @@ def task(
 
 def _kit_lines(provisioned: "Provisioned") -> Iterator[str]:
     f = provisioned.federation
-    method = f.own.config.method.name if f.own else "without its own study"
+    method = f.kit_terms.config.method.name if f.kit_terms else "without its own study"
     yield f"federation {f.name}, {method}: kits for the server and {len(provisioned.silos)} silos"
-    if provisioned.until:
+    if provisioned.expiry:
         yield (
             f"{provisioned.folder}/authority  stays with you: ca.key adds silos; back it up "
             "offline, put it into no kit"
         )
-        validity = f"its certificate is valid until {provisioned.until:%Y-%m-%d}"
+        validity = f"its certificate is valid until {provisioned.expiry:%Y-%m-%d}"
         yield (
             f"{provisioned.folder}/server  for who runs {f.server}; certs/server.key is secret; "
             f"{validity}"
@@ -173,7 +173,7 @@ def _kit_lines(provisioned: "Provisioned") -> Iterator[str]:
 def _newcomer_lines(provisioned: "Provisioned") -> Iterator[str]:
     name = provisioned.silos[0]
     yield from _silo_lines(provisioned)
-    if provisioned.until:
+    if provisioned.expiry:
         keys = f"{provisioned.folder}/server/keys/{name}.pub"
         yield (
             f"next       send {keys} and {name}.cert (no secrets) to the server's "
@@ -194,7 +194,7 @@ def _silo_lines(provisioned: "Provisioned") -> Iterator[str]:
                 "its own key: no secret inside, but it must arrive unchanged (it says whom the "
                 "silo trusts)"
             )
-        elif provisioned.until:
+        elif provisioned.expiry:
             secrecy = "keys/silo.key is secret: hand the kit over in person or encrypted"
         else:
             secrecy = "no keys"
@@ -206,7 +206,7 @@ def _record(provisioned: "Provisioned") -> dict[str, object]:
         "federation": provisioned.federation.name,
         "folder": provisioned.folder,
         "agreement": provisioned.federation.agreement,
-        "certificate_until": provisioned.until.isoformat() if provisioned.until else None,
+        "certificate_until": provisioned.expiry.isoformat() if provisioned.expiry else None,
         "silos": [
             {"name": name, "kit": provisioned.folder / name, "own_key": name in provisioned.brought}
             for name in provisioned.silos
@@ -264,7 +264,7 @@ def settings_of(record: type[Settings]) -> list[Setting]:
     """The keys that a record adds: those of every kind of study are listed once, a federation's own
     study's too.
     """
-    common = {"study"} | (set(StudyTerms.model_fields) if record in KINDS.values() else set())
+    common = {"study"} | (set(StudyTerms.model_fields) if record in STUDY_TYPES.values() else set())
     return [
         setting
         for setting in table_settings(SettingsTable("", record))

@@ -12,7 +12,7 @@ from pomona.cli.output import Json, echo, emit, print_table, size
 from pomona.core.bounds import ROUNDS
 from pomona.core.table import of_records
 from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
-from pomona_federation.installation.contents import Item, Kind, Role, contents, require_kit
+from pomona_federation.installation.contents import FileKind, Item, Role, contents, require_kit
 
 if TYPE_CHECKING:
     from pomona_federation.installation.restore import Restoring
@@ -152,9 +152,10 @@ def _restore(file: Path, folder: Path, role: Role, options: "Restoring", json: b
         echo(f"      it brings {line}")
 
 
-ORDER: tuple[Kind, ...] = ("keep", "secret", "kit", "own")
+ORDER: tuple[FileKind, ...] = ("keep", "secret", "kit", "own")
 Paths = Annotated[
-    Kind | None, Parameter(help="print only the paths of these files, one a line", name="--paths")
+    FileKind | None,
+    Parameter(help="print only the paths of these files, one a line", name="--paths"),
 ]
 ELSEWHERE = (
     "elsewhere: the service (systemctl disable --now, its file in /etc/systemd/system), the "
@@ -182,7 +183,7 @@ def contents_server(
     _show(folder, "server", paths, json)
 
 
-def _show(folder: Path, role: Role, paths: Kind | None, json: bool) -> None:
+def _show(folder: Path, role: Role, paths: FileKind | None, json: bool) -> None:
     require_kit(folder, role)
     items = contents(folder, role)
     if paths:
@@ -220,7 +221,7 @@ def _rows(items: list[Item]) -> list[dict[str, Any]]:
     for kind in ORDER:
         for item in items:
             if item.rule.kind == kind:
-                rows.setdefault((kind, item.rule.what), []).append(item)
+                rows.setdefault((kind, item.rule.description), []).append(item)
     return [
         {
             "kind": kind,
@@ -240,7 +241,7 @@ def next_key(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Make this silo's next key, in addition to the one in use; it never leaves the silo."""
     from pomona_federation.installation import key_renewal
 
-    public, fingerprint = key_renewal.begin(folder)
+    public, fingerprint = key_renewal.make_next_key(folder)
     if json:
         emit({"key": public, "fingerprint": fingerprint})
         return

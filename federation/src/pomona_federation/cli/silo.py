@@ -137,15 +137,15 @@ def report(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json 
     if json:
         emit(vars(r))
         return
-    personal, local = r.own, r.alone
+    personal, local, metric = r.own, r.alone, r.headline_metric
     echo(
         f"{r.silo} in {r.federation}: {r.method}, model {personal['model']} {personal['when']}, "
         f"round {personal['round']}"
     )
     echo(
-        f"test {r.judged.title} {r.judged.text(personal['value'])} on {personal['samples']} own "
+        f"test {metric.title} {metric.text(personal['value'])} on {personal['samples']} own "
         f"samples; training alone{WITHOUT_NOISE if r.privacy else ''} for as many rounds "
-        f"{r.judged.text(local['value'])}"
+        f"{metric.text(local['value'])}"
     )
     echo(NO_GAIN)
     if r.privacy:

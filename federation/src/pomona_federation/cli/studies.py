@@ -135,14 +135,14 @@ def studies(
     json: Json = False,
 ) -> None:
     """List the studies offered by the server, and the decision on each."""
-    from pomona_federation.silo.known_studies import KnownStudies
     from pomona_federation.silo.privacy_budget import overview
+    from pomona_federation.silo.study_decisions import StudyDecisions
 
     if ask:
         from pomona_federation.silo.study_proposals import consider, over_the_network
 
         consider(folder, over_the_network(folder), echo)
-    rows = [_study_row(k) for k in KnownStudies(folder).all]
+    rows = [_study_row(k) for k in StudyDecisions(folder).all]
     if json:
         emit(rows)
     elif not rows:
@@ -205,12 +205,12 @@ def decline(
 
 
 def _decide(study: str, accepted: bool, decider: str, folder: Path, json: bool) -> None:
-    from pomona_federation.silo.known_studies import KnownStudies
+    from pomona_federation.silo.study_decisions import StudyDecisions
 
-    studies = KnownStudies(folder)
+    studies = StudyDecisions(folder)
     if unknown := not studies.matching(study):
         _fetch_studies(folder)
-    offered = studies.named(study)
+    offered = studies.lookup(study)
     if unknown and accepted and study == offered.study.name:
         raise ConfigError(
             f"study {study} has only now come from the server: see what it would do with `pomona "

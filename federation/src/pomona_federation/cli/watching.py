@@ -49,9 +49,9 @@ def _audit(side: Role, folder: Path, verify: bool, json: bool) -> None:
 
 
 def _show_audit(path: Path, json: bool) -> None:
-    from pomona_federation.audit_log import whole
+    from pomona_federation.audit_log import complete_lines
 
-    rows = whole(path)
+    rows = complete_lines(path)
     if json:
         emit(list(rows))
     for row in rows:
@@ -62,10 +62,10 @@ def _show_audit(path: Path, json: bool) -> None:
 
 
 def _verify(path: Path, json: bool) -> None:
-    from pomona_federation.audit_log import verify, whole
+    from pomona_federation.audit_log import complete_lines, verify
 
     first, lines, chain = verify(path), 0, "none"
-    for line in whole(path):
+    for line in complete_lines(path):
         lines, chain = lines + 1, line["chain"]
     if json:
         emit({"whole": first is None, "first_broken_line": first, "lines": lines})

@@ -27,20 +27,20 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import committed
 from pomona_federation.agreement import Federation
 from pomona_federation.installation.contents import (
-    AGREED,
+    FEDERATION_FILE,
     STATE,
     Item,
     Role,
-    as_own,
     contents,
     fits,
     require_kit,
+    without_study,
 )
-from pomona_federation.versions import Versions, own
+from pomona_federation.versions import Versions, installed
 
 MANIFEST = "backup.json"
-MOST = 10**5  # files in a backup
-LEFT_OUT = (
+MAX_FILES = 10**5  # files in a backup
+EXCLUDED = (
     "data/**",
     "wheels/*.whl",
     "**/__pycache__/**",
@@ -58,7 +58,9 @@ FLOWERS = ("state/flwr/**", "state/node/**", "run/flwr/**", "run/scratch/**")
 # The budget is written before the audit log mentions it, so it is read after the log.
 ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jsonl", "budget.json")
 KEY, BUDGET = "keys/silo.key", "state/private/budget.json"
-AGAIN = 10  # attempts to find the rounds, since a running silo removes old ones as newer ones come
+ATTEMPTS = (
+    10  # attempts to find the rounds, since a running silo removes old ones as newer ones come
+)
 
 
 class SavedFile(Settings):
@@ -80,10 +82,10 @@ class Backup(Settings):
     made: Line
     key: bool
     versions: Versions
-    files: dict[Within, SavedFile] = Field(max_length=MOST)
+    files: dict[Within, SavedFile] = Field(max_length=MAX_FILES)
 
 
-def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> Backup:
+def backup(folder: Path, role: Role, file: Path, without_key: bool = False) -> Backup:
     """Write a kit's backup to a new file, readable by its owner alone.
 
     Raises:
@@ -92,20 +94,20 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
         StorageError: the file already exists or cannot be written, or the kit cannot be read, or a
             file that belongs in it is a link or has a second name.
     """
-    require_kit(folder, whose)
+    require_kit(folder, role)
     if os.path.lexists(file):
         raise StorageError(
             f"{file} already exists, and no backup is written over; give another name"
         )
     with ExitStack() as resting, writing(file):
-        if whose == "server":
-            resting.enter_context(locked(folder / STATE[whose]))
+        if role == "server":
+            resting.enter_context(locked(folder / STATE[role]))
         temporary = file.with_name(f".{file.name}.unfinished")
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "wb") as raw:
-                made = _written(folder, whose, raw, without_key)
+                manifest = _written(folder, role, raw, without_key)
                 raw.flush()
                 os.fsync(raw.fileno())
             temporary.rename(file)
@@ -113,65 +115,69 @@ def backup(folder: Path, whose: Role, file: Path, without_key: bool = False) -> 
             temporary.unlink(missing_ok=True)
             raise
         sync(file.absolute().parent)
-    return made
+    return manifest
 
 
 def saved(item: Item, without_key: bool = False) -> bool:
     """Whether a file of a kit belongs in its backup; of the owner's own files, only code does."""
-    own = item.rule.kind == "own" and not (item.path.suffix == ".py" and len(item.path.parts) == 1)
-    path = as_own(item.path)
-    left_out = any(fits(path, pattern) for pattern in (*LEFT_OUT, *FLOWERS))
-    return not own and not left_out and not (without_key and str(item.path) == KEY)
+    private_file = item.rule.kind == "own" and not (
+        item.path.suffix == ".py" and len(item.path.parts) == 1
+    )
+    path = without_study(item.path)
+    excluded = any(fits(path, pattern) for pattern in (*EXCLUDED, *FLOWERS))
+    return not private_file and not excluded and not (without_key and str(item.path) == KEY)
 
 
-def _written(folder: Path, whose: Role, raw: BinaryIO, without_key: bool) -> Backup:
+def _written(folder: Path, role: Role, raw: BinaryIO, without_key: bool) -> Backup:
     files: dict[str, SavedFile] = {}
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, file in _opened(folder, whose, without_key):
+        for name, file in _opened(folder, role, without_key):
             size, content = _size(name, file), hashlib.sha256()
             _add(tar, name, size, _Hashed(file, content))
             files[name] = SavedFile(size=size, sha256=content.hexdigest())
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        name, key = Federation.read(folder / AGREED).name, KEY in files
-        made = Backup(role=whose, federation=name, made=now, key=key, versions=own(), files=files)
-        text = made.model_dump_json().encode()
+        timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+        name, key = Federation.read(folder / FEDERATION_FILE).name, KEY in files
+        manifest = Backup(
+            role=role, federation=name, made=timestamp, key=key, versions=installed(), files=files
+        )
+        text = manifest.model_dump_json().encode()
         _add(tar, MANIFEST, len(text), io.BytesIO(text))
-    return made
+    return manifest
 
 
-def _opened(folder: Path, whose: Role, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
+def _opened(folder: Path, role: Role, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
     """The files of a backup in the order in which they must be read."""
-    homes, rest = _split(folder, whose, without_key)
-    for home in homes:
-        yield from _rounds(folder, home)
-    for name in rest:
+    round_folders, remaining = _split(folder, role, without_key)
+    for round_folder in round_folders:
+        yield from _rounds(folder, round_folder)
+    for name in remaining:
         with suppress(FileNotFoundError), opened(folder / name, follow=False) as file:
             yield name, file
 
 
-def _rounds(folder: Path, home: Path) -> Iterator[tuple[str, BinaryIO]]:
+def _rounds(folder: Path, round_folder: Path) -> Iterator[tuple[str, BinaryIO]]:
     """The rounds in one folder of a kit, opened at once.
 
     An open file can be read to its end even if it is removed for a newer round.
     """
-    for again in range(AGAIN):
+    for attempt in range(ATTEMPTS):
         with ExitStack() as stack:
             try:
                 at_once = [
                     (str(path.relative_to(folder)), stack.enter_context(opened(path, follow=False)))
-                    for _, path in committed(folder / home)
+                    for _, path in committed(folder / round_folder)
                 ]
             except FileNotFoundError:
-                if again == AGAIN - 1:
+                if attempt == ATTEMPTS - 1:
                     raise
                 continue
             yield from at_once
             return
 
 
-def _split(folder: Path, whose: Role, without_key: bool) -> tuple[list[Path], list[str]]:
+def _split(folder: Path, role: Role, without_key: bool) -> tuple[list[Path], list[str]]:
     """The folders of rounds, and all other files."""
-    items = [item for item in contents(folder, whose) if saved(item, without_key)]
+    items = [item for item in contents(folder, role) if saved(item, without_key)]
     if strange := [str(item.path) for item in items if not item.plain]:
         raise StorageError(
             f"{folder}: {listed(strange)}: a link, a pipe, or a file with a second name elsewhere, "

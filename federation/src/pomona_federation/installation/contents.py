@@ -18,16 +18,16 @@ from pomona.core.errors import ConfigError, StorageError
 from pomona.storage.lock import LOCK
 from pomona_federation.study import RESULTS
 
-Kind = Literal["keep", "secret", "kit", "own"]
+FileKind = Literal["keep", "secret", "kit", "own"]
 Role = Literal["server", "silo"]
 
-AGREED = "federation.toml"
+FEDERATION_FILE = "federation.toml"
 STATE: dict[Role, str] = {"server": "run", "silo": "state"}
 MANAGED = ("app", "certs", "keys", "run", "state", "weights", "wheels")  # folders of kits
 # of a study and of a trial: they are like run/ and state/, which are the kit's own study's
-HOME = re.compile(r"\A(run|state)/studies/[^/]+/(trials/[^/]+/)?")
-FREE = {"*": "[^/]*", "**": ".*"}  # of a pattern, as regular expressions
-SIGNS: dict[Role, tuple[str, ...]] = {
+STUDY_FOLDER = re.compile(r"\A(run|state)/studies/[^/]+/(trials/[^/]+/)?")
+WILDCARDS = {"*": "[^/]*", "**": ".*"}  # of a pattern, as regular expressions
+MARKERS: dict[Role, tuple[str, ...]] = {
     "silo": ("silo.toml", "keys/silo.pub", "state"),
     "server": ("run", "app"),
 }
@@ -35,19 +35,20 @@ SIGNS: dict[Role, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Rule:
-    """Files of a kit by a pattern of ``fits``, for paths ``as_own``: their kind and a description.
+    """Files of a kit by a pattern of ``fits``, for paths ``without_study``: their kind and a
+    description.
 
     ``kind``: "keep" for results and records, "secret" for keys and states, "kit" for the rest of
     the kit, "own" for the owner's files.
     """
 
     pattern: str
-    kind: Kind
-    what: str
+    kind: FileKind
+    description: str
 
 
 COMMON = (
-    Rule(AGREED, "keep", "what was agreed"),
+    Rule(FEDERATION_FILE, "keep", "what was agreed"),
     Rule("certs/*.key", "secret", "private key"),
     Rule("keys/*.key", "secret", "private key, this silo's identity"),
     Rule("certs/**", "kit", "certificates, not secret"),
@@ -133,7 +134,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("run/**", "secret", "other states"),
     ),
 }
-OWN = Rule("**", "own", "yours, no part of the kit: data, own code")
+OWNER_RULE = Rule("**", "own", "yours, no part of the kit: data, own code")
 
 
 @dataclass(frozen=True)
@@ -150,66 +151,71 @@ class Item:
     plain: bool
 
 
-def require_kit(folder: Path, whose: Role) -> None:
+def require_kit(folder: Path, role: Role) -> None:
     """Raise ConfigError unless a folder is a silo's or a server's kit."""
-    other: Role = "server" if whose == "silo" else "silo"
-    if any((folder / sign).exists() for sign in SIGNS[other]):
+    other_role: Role = "server" if role == "silo" else "silo"
+    if any((folder / marker).exists() for marker in MARKERS[other_role]):
         raise ConfigError(
-            f"{folder} is the kit of a {other}; use `pomona {other}`, or name another one with "
-            "--folder"
+            f"{folder} is the kit of a {other_role}; use `pomona {other_role}`, or name another "
+            "one with --folder"
         )
-    if not ((folder / AGREED).is_file() and any((folder / sign).exists() for sign in SIGNS[whose])):
-        raise ConfigError(f"{folder} is not a kit of a {whose}; name one with --folder")
+    if not (
+        (folder / FEDERATION_FILE).is_file()
+        and any((folder / marker).exists() for marker in MARKERS[role])
+    ):
+        raise ConfigError(f"{folder} is not a kit of a {role}; name one with --folder")
 
 
-def contents(folder: Path, whose: Role) -> list[Item]:
+def contents(folder: Path, role: Role) -> list[Item]:
     """All files of a kit by path, without the state's lock.
 
     Raises StorageError if a folder of the kit is a link, is on another file system, or cannot be
     read.
     """
     _require_own_folders(folder)
-    found: list[Item] = []
+    items: list[Item] = []
     try:
-        for place, names, files, handle in os.fwalk(
+        for directory, names, files, handle in os.fwalk(
             folder, follow_symlinks=False, onerror=_unless_gone
         ):
-            here = PurePosixPath(Path(place).relative_to(folder).as_posix())
-            for path in (here / name for name in (*files, *names)):
+            parent = PurePosixPath(Path(directory).relative_to(folder).as_posix())
+            for path in (parent / name for name in (*files, *names)):
                 with suppress(FileNotFoundError):  # a running silo removes files
                     info = os.stat(path.name, dir_fd=handle, follow_symlinks=False)
                     plain = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
-                    if not stat.S_ISDIR(info.st_mode) and path != PurePosixPath(STATE[whose], LOCK):
-                        found.append(Item(path, rule(path, RULES[whose]), info.st_size, plain))
+                    if not stat.S_ISDIR(info.st_mode) and path != PurePosixPath(STATE[role], LOCK):
+                        items.append(Item(path, rule(path, RULES[role]), info.st_size, plain))
     except OSError as fault:
         raise StorageError(
             f"{fault.filename}: cannot be read ({fault.strerror}); fix its permissions"
         ) from None
-    return sorted(found, key=lambda item: item.path)
+    return sorted(items, key=lambda item: item.path)
 
 
 def rule(path: PurePosixPath, rules: Sequence[Rule]) -> Rule:
     """The first rule that matches a path in a kit."""
-    own = as_own(path)
-    return next((r for r in rules if fits(own, r.pattern)), OWN)
+    own_path = without_study(path)
+    return next((r for r in rules if fits(own_path, r.pattern)), OWNER_RULE)
 
 
-def as_own(path: PurePosixPath) -> str:
+def without_study(path: PurePosixPath) -> str:
     """A path as if its study were the kit's own: the names of studies decide nothing."""
-    return HOME.sub(r"\1/", str(path))
+    return STUDY_FOLDER.sub(r"\1/", str(path))
 
 
 def fits(path: str, pattern: str) -> bool:
     """Whether a path has a pattern's form: ``*`` is any part of a name, ``**`` any part of a
     path.
     """
-    return _form(pattern).fullmatch(path) is not None
+    return _regex(pattern).fullmatch(path) is not None
 
 
 @cache
-def _form(pattern: str) -> re.Pattern[str]:
-    parts = re.split(r"(\*+)", pattern)
-    return re.compile("".join(FREE.get(part, re.escape(part)) for part in parts), re.DOTALL)
+def _regex(pattern: str) -> re.Pattern[str]:
+    tokens = re.split(r"(\*+)", pattern)
+    return re.compile(
+        "".join(WILDCARDS.get(token, re.escape(token)) for token in tokens), re.DOTALL
+    )
 
 
 def _require_own_folders(folder: Path) -> None:

@@ -14,7 +14,7 @@ from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import write_line
-from pomona_federation.certificates import Shown, client_context
+from pomona_federation.certificates import ClientCertificate, client_context
 from pomona_federation.provision import provision
 from pomona_federation.provision.kit_files import appearing, folders, write
 from pomona_federation.silo import own_state
@@ -27,8 +27,8 @@ CERTIFIED = "`pomona deploy renew-key`"
 NO_KEYS = "a federation with insecure = true has no keys; there is nothing to renew"
 
 
-def begin(folder: Path) -> tuple[Path, str]:
-    """Make the next key of a silo's kit, beside the one in use.
+def make_next_key(folder: Path) -> tuple[Path, str]:
+    """Make the next key of a silo's kit, next to the one in use.
 
     Returns its public file, and its fingerprint.
 
@@ -43,10 +43,10 @@ def begin(folder: Path) -> tuple[Path, str]:
         )
     if not private.exists():
         keys.replace(private, keys.silo().private)
-    own = keys.line(keys.own(private).public_key())
-    keys.replace(public, own)
+    public_key = keys.line(keys.private_key(private).public_key())
+    keys.replace(public, public_key)
     public.chmod(0o644)  # public, to be copied, whatever the umask
-    return public, keys.fingerprint(own)
+    return public, keys.fingerprint(public_key)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class RenewedKey:
     fingerprint: str
 
 
-def certify(out: Path, name: str, key: Path) -> RenewedKey:
+def certify(kits: Path, name: str, key: Path) -> RenewedKey:
     """Certify a key that replaces a silo's current key, in a folder of provision.
 
     Raises:
@@ -67,34 +67,39 @@ def certify(out: Path, name: str, key: Path) -> RenewedKey:
             already known.
         StorageError: the folder cannot be written.
     """
-    federation = provision.provisioned(out)
+    federation = provision.provisioned(kits)
     if federation.insecure:
         raise ConfigError(NO_KEYS)
-    first = out / "server" / "keys" / f"{name}.cert"
+    first = kits / "server" / "keys" / f"{name}.cert"
     if not first.is_file():
-        raise ConfigError(f"{out} has no kit of a silo {name!r}; name an existing one")
+        raise ConfigError(f"{kits} has no kit of a silo {name!r}; name an existing one")
     public = keys.public(key)
     owners = [
-        *(out / "server" / "keys").glob("*.pub"),
-        *(out / provision.RENEWED).glob("*/*/*.pub"),
+        *(kits / "server" / "keys").glob("*.pub"),
+        *(kits / provision.RENEWED).glob("*/*/*.pub"),
     ]
-    for other in sorted(owners):
-        if content(other) == public:
-            raise ConfigError(f"{key} is a key that silo {other.stem!r} has or had; make a new one")
-    known = [first, *(out / provision.RENEWED / name).glob(f"*/{name}.cert")]
-    serial = max(keys.serial(content(path)) for path in known) + 1
-    authority = provision.issuer_of(out)
-    folder = out / provision.RENEWED / name / str(serial)
+    for owner_path in sorted(owners):
+        if content(owner_path) == public:
+            raise ConfigError(
+                f"{key} is a key that silo {owner_path.stem!r} has or had; make a new one"
+            )
+    earlier = [first, *(kits / provision.RENEWED / name).glob(f"*/{name}.cert")]
+    serial = max(keys.serial(content(path)) for path in earlier) + 1
+    authority = provision.issuer_of(kits)
+    folder = kits / provision.RENEWED / name / str(serial)
     folders(folder.parent)
-    with appearing(folder) as made:
+    with appearing(folder) as temporary:
         certificate = keys.certify(authority, federation.name, name, public, serial)
-        shown = certificates.client(authority, name, public)
-        write(made, {f"{name}.pub": public, f"{name}.cert": certificate, "silo.crt": shown})
+        tls_certificate = certificates.client(authority, name, public)
+        write(
+            temporary,
+            {f"{name}.pub": public, f"{name}.cert": certificate, "silo.crt": tls_certificate},
+        )
     return RenewedKey(folder, keys.fingerprint(public))
 
 
 def use(
-    folder: Path, came: Path, ask: Callable[[ServerRoute, Path], Membership] = ask_membership
+    folder: Path, received: Path, query: Callable[[ServerRoute, Path], Membership] = ask_membership
 ) -> str:
     """Put the next key into use, with the certificates from the lead. Returns its fingerprint.
 
@@ -103,8 +108,8 @@ def use(
 
     Args:
         folder: the silo's kit; the silo must be stopped.
-        came: a folder with NAME.pub, NAME.cert and silo.crt.
-        ask: asks the server for the membership of a key's silo.
+        received: a folder with NAME.pub, NAME.cert and silo.crt.
+        query: asks the server for the membership of a key's silo.
 
     Raises:
         ConfigError: a file is missing, or does not belong to the next key; or the state was not
@@ -119,37 +124,45 @@ def use(
     private, public = (folder / "keys" / name for name in NEXT)
     if not private.is_file():
         raise ConfigError(f"{private} is missing; `pomona silo renew-key` makes it")
-    own, certificate, shown = (
-        keys.line(keys.own(private).public_key()),
-        _read(came / f"{silo.name}.cert"),
-        came / "silo.crt",
+    public_key, certificate, tls_certificate = (
+        keys.line(keys.private_key(private).public_key()),
+        _read(received / f"{silo.name}.cert"),
+        received / "silo.crt",
     )
     authority = certificates.content(folder / "certs" / "ca.crt")
-    if not keys.certified(authority, federation.name, silo.name, own, certificate):
+    if not keys.certified(authority, federation.name, silo.name, public_key, certificate):
         raise ProtocolError(
-            f"{came} has no certificate of {public} by this federation's authority; {CERTIFIED} "
-            "makes it"
+            f"{received} has no certificate of {public} by this federation's authority; "
+            f"{CERTIFIED} makes it"
         )
     # raises unless they belong together
-    client_context(folder / "certs" / "ca.crt", Shown(shown, private))
-    own_state.begin(folder)
+    client_context(folder / "certs" / "ca.crt", ClientCertificate(tls_certificate, private))
+    own_state.ensure_origin(folder)
     state = folder / "state"
     with locked(state):
-        way = ServerRoute.of(folder, silo, federation)
-        membership = ask(replace(way, shown=Shown(shown, private) if way.shown else None), private)
+        route = ServerRoute.of_kit(folder, silo, federation)
+        membership = query(
+            replace(
+                route,
+                certificate=ClientCertificate(tls_certificate, private)
+                if route.certificate
+                else None,
+            ),
+            private,
+        )
         if membership != "member":
             raise ProtocolError(
                 f"the server does not say that it knows this key ({membership}); is it up, and has "
                 f"its administrator run `pomona server renew-key {silo.name}`? Nothing was changed"
             )
-        keys.replace(folder / "certs" / "silo.crt", _read(shown))
+        keys.replace(folder / "certs" / "silo.crt", _read(tls_certificate))
         for path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{silo.name}.pub"):
-            keys.replace(path, own)
+            keys.replace(path, public_key)
         keys.replace(folder / "keys" / "peers" / f"{silo.name}.cert", certificate)
-        write_line(state, "renewed", key=keys.fingerprint(own))
+        write_line(state, "renewed", key=keys.fingerprint(public_key))
         public.unlink(missing_ok=True)
         private.replace(folder / "keys" / "silo.key")  # last: until here this can be called again
-    return keys.fingerprint(own)
+    return keys.fingerprint(public_key)
 
 
 def _read(path: Path) -> bytes:

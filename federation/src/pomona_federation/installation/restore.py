@@ -30,8 +30,8 @@ from pomona.core.toml import read_file
 from pomona.models.packages import package
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import write_line
-from pomona_federation.installation.backup import KEY, MANIFEST, MOST, Backup, SavedFile, saved
-from pomona_federation.installation.contents import AGREED, RULES, STATE, Item, Role, rule
+from pomona_federation.installation.backup import KEY, MANIFEST, MAX_FILES, Backup, SavedFile, saved
+from pomona_federation.installation.contents import FEDERATION_FILE, RULES, STATE, Item, Role, rule
 from pomona_federation.json_store import read_json
 from pomona_federation.provision import kit_files, wheels
 from pomona_federation.provision.kit_files import appearing
@@ -39,14 +39,14 @@ from pomona_federation.server.member_registry import ROSTER, RegistryFile
 from pomona_federation.silo import own_state
 from pomona_federation.silo.consent_rules import FILE as POLICY
 from pomona_federation.silo.consent_rules import policy_sha256
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.noise_stores import Restored, mark, reseal_key
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.versions import own
+from pomona_federation.silo.study_decisions import StudyDecisions
+from pomona_federation.versions import installed
 
 # files that start a kit
-STARTED = (
+START_FILES = (
     "start.sh",
     "Dockerfile",
     "compose.yaml",
@@ -55,24 +55,24 @@ STARTED = (
 )
 CODE = tuple(all_suffixes())  # suffixes of files that Python imports, also from folders of the kit
 # sections whose values may name code
-NAMING = {
-    AGREED: ("run", "search"),
+CODE_SECTIONS = {
+    FEDERATION_FILE: ("run", "search"),
     "silo.toml": ("data", "views", "code"),
 }
 
 
-def deciding(kit: Path, whose: Role) -> list[str]:
+def deciding(kit: Path, role: Role) -> list[str]:
     """Names of everything that runs or decides in a kit and may come from elsewhere: code, rules,
     accepted studies.
 
     Nothing is imported. Raises ConfigError, StorageError or OSError for files that cannot be read.
     """
-    found = [
+    findings = [
         *_code(kit),
-        *(f"{path.name}, which is not that of a kit" for path in _foreign(kit, whose)),
-        *_named(kit),
+        *(f"{path.name}, which is not that of a kit" for path in _foreign(kit, role)),
+        *_named_code(kit),
     ]
-    return found + (_members(kit) if whose == "server" else _accepted(kit))
+    return findings + (_members(kit) if role == "server" else _accepted(kit))
 
 
 def _code(kit: Path) -> list[str]:
@@ -85,16 +85,16 @@ def _code(kit: Path) -> list[str]:
     ]
 
 
-def _named(kit: Path) -> list[str]:
+def _named_code(kit: Path) -> list[str]:
     """Code that settings name."""
-    found = []
-    for file, sections in NAMING.items():
+    findings = []
+    for file, sections in CODE_SECTIONS.items():
         tree = read_file(kit / file) if (kit / file).exists() else {}
-        named = {name for section in sections for name in _texts(tree.get(section)) if ":" in name}
-        found += [
-            f"{file}, which names the code {name}" for name in sorted(named) if not package(name)
+        names = {name for section in sections for name in _texts(tree.get(section)) if ":" in name}
+        findings += [
+            f"{file}, which names the code {name}" for name in sorted(names) if not package(name)
         ]
-    return found
+    return findings
 
 
 def _accepted(kit: Path) -> list[str]:
@@ -103,11 +103,13 @@ def _accepted(kit: Path) -> list[str]:
         [f"{POLICY}, the rules by which studies are accepted"] if (kit / POLICY).exists() else []
     )
     accepted = [
-        known for known in KnownStudies(kit, foreign=True).all if known.status == "accepted"
+        decision
+        for decision in StudyDecisions(kit, foreign=True).all
+        if decision.status == "accepted"
     ]
     return rules + [
-        f"study {known.study.name}, accepted by {known.by or 'an unnamed person'}"
-        for known in accepted
+        f"study {decision.study.name}, accepted by {decision.by or 'an unnamed person'}"
+        for decision in accepted
     ]
 
 
@@ -118,31 +120,31 @@ def _members(kit: Path) -> list[str]:
     return [f"run/{ROSTER}, by which the members are {', '.join(names)}"] if names else []
 
 
-def _foreign(kit: Path, whose: Role) -> list[Path]:
+def _foreign(kit: Path, role: Role) -> list[Path]:
     """Files that start a kit, or list what it installs, and differ from what this release
     generates.
     """
-    found = [path for pattern in STARTED for path in sorted(kit.glob(pattern))]
-    own = _made(kit, whose) if found else {}
+    paths = [path for pattern in START_FILES for path in sorted(kit.glob(pattern))]
+    generated = _generated(kit, role) if paths else {}
     lock = kit / "wheels" / wheels.LOCK
-    ours = [wheels.locked(libraries)[wheels.LOCK] for libraries in ("cpu", "cuda")]
-    strange = [lock] if lock.exists() and content(lock) not in ours else []
-    return [path for path in found if own.get(path.name) != content(path)] + strange
+    locks = [wheels.locked(libraries)[wheels.LOCK] for libraries in ("cpu", "cuda")]
+    foreign_locks = [lock] if lock.exists() and content(lock) not in locks else []
+    return [path for path in paths if generated.get(path.name) != content(path)] + foreign_locks
 
 
-def _made(kit: Path, whose: Role) -> kit_files.Files:
+def _generated(kit: Path, role: Role) -> kit_files.Files:
     """The files that this release generates from a kit's settings; only the script if it cannot
     read them.
     """
     try:
         with own_code_barred():
-            federation = Federation.read(kit / AGREED)
-            there = (kit / "wheels" / name for name in (wheels.SUMS, wheels.LOCK))
+            federation = Federation.read(kit / FEDERATION_FILE)
+            lists = (kit / "wheels" / name for name in (wheels.SUMS, wheels.LOCK))
             installed = {
                 **wheels.locked("cpu"),
-                **{path.name: content(path) for path in there if path.is_file()},
+                **{path.name: content(path) for path in lists if path.is_file()},
             }
-            if whose == "server":
+            if role == "server":
                 return kit_files.server(federation, None, installed)
             return kit_files.silo(
                 federation,
@@ -153,7 +155,7 @@ def _made(kit: Path, whose: Role) -> kit_files.Files:
                 digits="",
             )
     except PomonaError:
-        return {"start.sh": kit_files.start_script(whose)}
+        return {"start.sh": kit_files.start_script(role)}
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -196,14 +198,14 @@ class Restoring:
     trusted: bool = False
 
 
-def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()) -> Backup:
+def restore(file: Path, folder: Path, role: Role, statements: Restoring = Restoring()) -> Backup:
     """Restore a kit from its backup, in a new folder.
 
     Args:
         file: the backup.
         folder: new, or empty.
-        whose: the expected role of the kit.
-        said: the administrator's statements about it.
+        role: the expected role of the kit.
+        statements: the administrator's statements about it.
 
     Raises:
         ConfigError: not a backup, a changed or damaged one, another role's or another version's; or
@@ -217,53 +219,53 @@ def restore(file: Path, folder: Path, whose: Role, said: Restoring = Restoring()
             f"{folder} holds something already; give a new folder, and put its data there "
             "afterwards"
         )
-    with appearing(folder) as made:
+    with appearing(folder) as kit:
         try:
-            told = _unpacked(file, made)
+            backup = _unpacked(file, kit)
         except BROKEN as fault:
             raise ConfigError(
                 f"{file} is not a whole backup ({fault}); take another copy of it"
             ) from None
-        _require_fitting(file, told, whose)
-        _require_saved(file, told)
-        _require_said(file, told, made, said)
+        _require_fitting(file, backup, role)
+        _require_saved(file, backup)
+        _require_statements(file, backup, kit, statements)
         token = secrets.token_hex(8)
-        for name in told.files:
+        for name in backup.files:
             if PurePosixPath(name).match(LEDGER):
-                mark(made / name, Restored(token=token, until=said.trained_until))
-        (made / STATE[whose]).mkdir(mode=0o700, exist_ok=True)
-        if whose == "silo":
-            (made / "data").mkdir(mode=0o700, exist_ok=True)
-            _seal(made)
-        about = {"made": told.made, "token": token, "trained_until": said.trained_until}
-        write_line(made / STATE[whose], "restored", **about)
-        if whose == "silo" and said.spent:
-            PrivacyBudget(made).enter_unknown(token, said.spent)
-    return told
+                mark(kit / name, Restored(token=token, until=statements.trained_until))
+        (kit / STATE[role]).mkdir(mode=0o700, exist_ok=True)
+        if role == "silo":
+            (kit / "data").mkdir(mode=0o700, exist_ok=True)
+            _seal(kit)
+        fields = {"made": backup.made, "token": token, "trained_until": statements.trained_until}
+        write_line(kit / STATE[role], "restored", **fields)
+        if role == "silo" and statements.spent:
+            PrivacyBudget(kit).enter_unknown(token, statements.spent)
+    return backup
 
 
 def _seal(kit: Path) -> None:
     """Seal the state of a silo's restored kit as this machine's."""
     own_state.mark(kit, policy_sha256(kit))
     PrivacyBudget(kit).reseal()
-    KnownStudies(kit).reseal()
+    StudyDecisions(kit).reseal()
     for key in sorted((kit / STATE["silo"]).rglob("private/dp/client-*/key")):
         reseal_key(key.parent)
 
 
-def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
+def _require_statements(file: Path, backup: Backup, kit: Path, statements: Restoring) -> None:
     """Raise ConfigError for all statements about a backup that its administrator must make and has
     not.
     """
     lines: list[str] = []
-    if told.role == "silo" and said.spent is None:
+    if backup.role == "silo" and statements.spent is None:
         lines += [
-            f"{file} cannot know how much privacy this silo spent after {told.made}: give --spent, "
-            "the sum of epsilon over all runs since that are not listed here (0 if none was "
-            "private, inf if unknown)",
+            f"{file} cannot know how much privacy this silo spent after {backup.made}: "
+            "give --spent, the sum of epsilon over all runs since that are not listed here (0 if "
+            "none was private, inf if unknown)",
             *(privacy_known(kit) or ["it knows of no private run"]),
         ]
-    if (deciding_files := deciding(kit, told.role)) and not said.trusted:
+    if (deciding_files := deciding(kit, backup.role)) and not statements.trusted:
         lines += [
             f"{file} holds what runs or decides in a kit, and no signature: check it, and give "
             "--trust if it is yours",
@@ -273,63 +275,63 @@ def _require_said(file: Path, told: Backup, kit: Path, said: Restoring) -> None:
         raise ConfigError(*lines)
 
 
-def needs_key(folder: Path, told: Backup) -> bool:
+def needs_key(folder: Path, backup: Backup) -> bool:
     """Whether a silo's private key must be put into the kit by hand."""
     return (
-        told.role == "silo"
-        and not told.key
+        backup.role == "silo"
+        and not backup.key
         and (folder / "certs").is_dir()
         and not (folder / KEY).exists()
     )
 
 
-def _require_fitting(file: Path, told: Backup, whose: Role) -> None:
-    if told.role != whose:
+def _require_fitting(file: Path, backup: Backup, role: Role) -> None:
+    if backup.role != role:
         raise ConfigError(
-            f"{file} is the backup of a {told.role}; use `pomona {told.role} restore`"
+            f"{file} is the backup of a {backup.role}; use `pomona {backup.role} restore`"
         )
-    if not told.versions.works_with(own()):
+    if not backup.versions.works_with(installed()):
         raise ConfigError(
-            f"{file} was made by {told.versions}, this is {own()}; restore it with a release of "
-            "that line"
+            f"{file} was made by {backup.versions}, this is {installed()}; restore it with a "
+            "release of that line"
         )
 
 
-def _require_saved(file: Path, told: Backup) -> None:
+def _require_saved(file: Path, backup: Backup) -> None:
     """Raise ConfigError for files that never belong in a backup: data, libraries, files that a silo
     rebuilds.
     """
-    rules = RULES[told.role]
-    for path in map(PurePosixPath, told.files):
+    rules = RULES[backup.role]
+    for path in map(PurePosixPath, backup.files):
         if not saved(Item(path, rule(path, rules), 0, plain=True)):
             raise ConfigError(
-                f"{file} holds {_shown(str(path))}, which no backup takes; take another copy of it"
+                f"{file} holds {_quoted(str(path))}, which no backup takes; take another copy of it"
             )
 
 
 def _unpacked(file: Path, folder: Path) -> Backup:
     """Write a backup's files into a folder, and compare them with its list. Raises ValueError."""
-    found: dict[str, SavedFile] = {}
-    told: Backup | None = None
+    files: dict[str, SavedFile] = {}
+    backup: Backup | None = None
     with opened(file) as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
         room = os.fstat(raw.fileno()).st_size
         for member in tar:
             room -= member.size
-            if not member.isreg() or member.issparse() or room < 0 or len(found) >= MOST:
+            if not member.isreg() or member.issparse() or room < 0 or len(files) >= MAX_FILES:
                 raise ValueError(
-                    f"{_shown(member.name)} is not a plain file of a kit, or too large"
+                    f"{_quoted(member.name)} is not a plain file of a kit, or too large"
                 )
             source = tar.extractfile(member)
             assert source
-            if member.name == MANIFEST and told is None:
-                told = _manifest(source.read(MOST_BYTES + 1))
+            if member.name == MANIFEST and backup is None:
+                backup = _manifest(source.read(MOST_BYTES + 1))
             else:
                 name = _name(member.name)
-                found[name] = _copied(source, folder, name)
+                files[name] = _copied(source, folder, name)
     os.sync()  # one sync for all: syncing each of 60,000 files takes minutes
-    if told is None or told.files != found:
+    if backup is None or backup.files != files:
         raise ValueError("its files differ from those it was made with")
-    return told
+    return backup
 
 
 def _manifest(text: bytes) -> Backup:
@@ -344,13 +346,13 @@ def _name(name: str) -> str:
     try:
         path = WITHIN.validate_python(name)
     except ValidationError:
-        raise ValueError(f"{_shown(name)} is not a path in a kit") from None
+        raise ValueError(f"{_quoted(name)} is not a path in a kit") from None
     if not PLAIN.fullmatch(path) or str(PurePosixPath(path)) != path or len(path) > 400:
-        raise ValueError(f"{_shown(name)} is not a path in a kit")
+        raise ValueError(f"{_quoted(name)} is not a path in a kit")
     return path
 
 
-def _shown(name: str) -> str:
+def _quoted(name: str) -> str:
     return repr(name[:80])
 
 
@@ -363,10 +365,10 @@ def _copied(source: IO[bytes], folder: Path, name: str) -> SavedFile:
                 parent.mkdir(mode=0o700)
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except FileExistsError:
-        raise ValueError(f"{_shown(name)} comes twice, or as a file and as a folder") from None
+        raise ValueError(f"{_quoted(name)} comes twice, or as a file and as a folder") from None
     content, size = hashlib.sha256(), 0
-    with os.fdopen(handle, "wb") as out:
+    with os.fdopen(handle, "wb") as target:
         while piece := source.read(BLOCK):
             content.update(piece)
-            size += out.write(piece)
+            size += target.write(piece)
     return SavedFile(size=size, sha256=content.hexdigest())

@@ -25,7 +25,7 @@ from pomona.core.fixed_point import Integers
 _PURPOSE = b"pomona secure aggregation mask 2\0"
 _NONCE = bytes(16)  # a key is used for one stream
 _MODULUS = 2**255 - 19  # of X25519's coordinates
-_ANY = "01" * 32  # a private key that finds points of small order as every other does
+_TEST_SECRET = "01" * 32  # a private key that finds points of small order as every other does
 
 
 def new_secret() -> str:
@@ -48,7 +48,10 @@ def require_keys(keys: Mapping[str, str]) -> None:
     """
     silos: dict[str, str] = {}
     for silo, key in keys.items():
-        if int.from_bytes(bytes.fromhex(key), "little") >= _MODULUS or _shared(_ANY, key) is None:
+        if (
+            int.from_bytes(bytes.fromhex(key), "little") >= _MODULUS
+            or _shared(_TEST_SECRET, key) is None
+        ):
             raise ProtocolError(
                 f"the key of {silo} for the sum is not a usable X25519 key; have {silo} check its "
                 "version, and ask the server's operator"
@@ -61,14 +64,14 @@ def require_keys(keys: Mapping[str, str]) -> None:
 
 
 def masked(
-    values: Integers, secret: str, place: int, keys: Mapping[int, str], context: str
+    values: Integers, secret: str, member: int, keys: Mapping[int, str], context: str
 ) -> Integers:
     """Return a silo's integers (d,) with its masks added.
 
     Args:
         values: the silo's integers modulo 2^b, of an unsigned type.
         secret: the silo's private key, in hex.
-        place: the silo's.
+        member: the silo's.
         keys: public keys in hex of all silos in the sum, by place, as ``require_keys`` has checked
             them; this one's among them.
         context: SHA-256 in hex of what the sum is.
@@ -78,16 +81,16 @@ def masked(
     """
     total = values.copy()
     for peer in sorted(keys):
-        if peer == place:
+        if peer == member:
             continue
         secret_of_pair = _shared(secret, keys[peer])
         if secret_of_pair is None:
             raise ProtocolError(f"the key at place {peer} of the sum is not a usable X25519 key")
-        ends = sorted((i, bytes.fromhex(keys[i])) for i in (place, peer))
-        info = _PURPOSE + b"".join(i.to_bytes(4, "big") + key for i, key in ends)
+        endpoints = sorted((i, bytes.fromhex(keys[i])) for i in (member, peer))
+        info = _PURPOSE + b"".join(i.to_bytes(4, "big") + key for i, key in endpoints)
         key = HKDF(SHA256(), 32, bytes.fromhex(context), info).derive(secret_of_pair)
         mask = np.frombuffer(_stream(key, total.nbytes), total.dtype)
-        if place < peer:
+        if member < peer:
             total += mask
         else:
             total -= mask

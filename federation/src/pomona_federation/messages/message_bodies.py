@@ -167,10 +167,10 @@ class Task(Body):
         return self.model_copy(update={"newcomers": (), "renewals": (), "again": False}).digest
 
     @property
-    def needs(self) -> set[str]:
+    def required_rows(self) -> set[str]:
         """Hashes of all rows that the task refers to."""
-        named = {digest for entry in self.downlink.values() for digest in entry.rows.values()}
-        return named | ({self.start} if self.start else set())
+        digests = {digest for entry in self.downlink.values() for digest in entry.rows.values()}
+        return digests | ({self.start} if self.start else set())
 
 
 class MaskKey(Settings):
@@ -184,8 +184,8 @@ class MaskKey(Settings):
 
 def mask_statement(task: Task, silo: str, key: str) -> dict[str, Any]:
     """The signed content of a silo's key for the sum of a task's round."""
-    about = {"agreement": task.agreement, "run": task.run, "round": task.number}
-    return {**about, "silo": silo, "key": key}
+    fields = {"agreement": task.agreement, "run": task.run, "round": task.number}
+    return {**fields, "silo": silo, "key": key}
 
 
 class SumRequest(Body):
@@ -222,14 +222,14 @@ class SumRequest(Body):
         shared = {"agreement": task.agreement, "run": task.run, "round": task.number}
         shared |= {"sizes": task.sizes}
         shared |= {"rows": {name: entry.rows for name, entry in sorted(task.downlink.items())}}
-        shared |= {"keys": {place: self.keys[place].key for place in sorted(self.keys)}}
-        said = json.dumps(shared, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(said.encode()).hexdigest()
+        shared |= {"keys": {member: self.keys[member].key for member in sorted(self.keys)}}
+        text = json.dumps(shared, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Answer(Body):
     """A silo's answer to a task or to a request for its part in a sum; the uplink's bytes are
-    enclosed beside it.
+    enclosed with it.
 
     Attributes:
         task: hash of the task that this answers.
@@ -309,28 +309,28 @@ class Decision(Body):
     accepted: bool
 
 
-def read(kind: type[B], text: str) -> B:
+def read(body_type: type[B], text: str) -> B:
     """Parse a message's body, within bounds in length, depth and every field.
 
     Raises ProtocolError naming the first invalid field.
     """
-    if len(text) > kind.longest:
+    if len(text) > body_type.longest:
         raise ProtocolError(
-            f"a {kind.kind} of {len(text)} characters, at most {kind.longest} are read"
+            f"a {body_type.kind} of {len(text)} characters, at most {body_type.longest} are read"
         )
     try:
-        return kind.model_validate_json(text)
+        return body_type.model_validate_json(text)
     except ValidationError as fault:
         raise ProtocolError(
-            f"a {kind.kind} cannot be read ({first(fault)}); check that both sides run the same "
-            "version"
+            f"a {body_type.kind} cannot be read ({first(fault)}); check that both sides run the "
+            "same version"
         ) from None
 
 
 def row_statement(agreement: str, run: str, origin: RowOrigin, digest: str) -> dict[str, Any]:
     """The signed content of a row: silo, round, tensor, and its hash."""
-    about = {"silo": origin.silo, "round": origin.round, "tensor": origin.tensor}
-    return {"agreement": agreement, "run": run, **about, "digest": digest}
+    fields = {"silo": origin.silo, "round": origin.round, "tensor": origin.tensor}
+    return {"agreement": agreement, "run": run, **fields, "digest": digest}
 
 
 class SurveyQuestion(Body):

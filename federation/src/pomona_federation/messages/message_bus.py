@@ -14,7 +14,7 @@ from pomona.core.errors import PomonaError, ProtocolError, StorageError
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import B, Body, Refusal, read
 from pomona_federation.unused_uplinks import Reason, UnusableError, of_refusal
-from pomona_federation.versions import Versions, own, require_understood
+from pomona_federation.versions import Versions, installed, require_understood
 
 A = TypeVar("A", bound=Body)
 C = TypeVar("C", bound=Body)
@@ -32,7 +32,7 @@ class Message:
     body: str
     signature: str = ""
     enclosed: Mapping[str, bytes | memoryview] = field(default_factory=dict)
-    versions: Versions | None = field(default_factory=own)
+    versions: Versions | None = field(default_factory=installed)
 
     @classmethod
     def of(
@@ -46,17 +46,15 @@ class Message:
         return cls(body.kind, body.model_dump_json(), signature, enclosed or {})
 
     @overload
-    def read(self, one: type[A], other: type[B], /) -> A | B: ...
+    def read(self, a: type[A], b: type[B], /) -> A | B: ...
 
     @overload
-    def read(self, one: type[A], other: type[B], third: type[C], /) -> A | B | C: ...
+    def read(self, a: type[A], b: type[B], c: type[C], /) -> A | B | C: ...
 
     @overload
-    def read(
-        self, one: type[A], other: type[B], third: type[C], fourth: type[D], /
-    ) -> A | B | C | D: ...
+    def read(self, a: type[A], b: type[B], c: type[C], d: type[D], /) -> A | B | C | D: ...
 
-    def read(self, *kinds: type[Body]) -> Body:
+    def read(self, *body_types: type[Body]) -> Body:
         """The body, which must be of one of these kinds.
 
         Raises ProtocolError, also for an incompatible version.
@@ -67,9 +65,9 @@ class Message:
         if self.kind != Refusal.kind:
             with untrusted(Reason.VERSION):
                 require_understood(self.versions)
-        for kind in kinds:
-            if self.kind == kind.kind:
-                return read(kind, self.body)
+        for body_type in body_types:
+            if self.kind == body_type.kind:
+                return read(body_type, self.body)
         raise ProtocolError(
             f"a message of kind {plain(self.kind, 40)!r}; check that both sides run the same "
             "version"
@@ -77,7 +75,7 @@ class Message:
 
     def refused(self, refusal: Refusal) -> UnusableError:
         """A silo's refusal, which this message is, as an error."""
-        understood = self.versions is None or self.versions.works_with(own())
+        understood = self.versions is None or self.versions.works_with(installed())
         reason = of_refusal(refusal.fault) if understood else Reason.VERSION
         return UnusableError(reason, refusal.fault)
 

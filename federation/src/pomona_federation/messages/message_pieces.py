@@ -19,7 +19,7 @@ LETTER = 64 * 2**20  # largest letter in bytes
 DATA = "bytes"  # name of a record's single value
 # a row's hash, or "uplink"
 Enclosed = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,64}$")]
-WRONG = "a message holds something else than was agreed; check the peer's version"
+MISMATCH = "a message holds something else than was agreed; check the peer's version"
 
 
 class Letter(BaseModel):
@@ -43,27 +43,29 @@ def packed(message: Message) -> RecordDict:
     into records.
     """
     sizes = [(name, len(data)) for name, data in message.enclosed.items()]
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "kind": message.kind,
         "body": message.body,
         "signature": message.signature,
         "versions": message.versions,
     }
-    letter = Letter.model_construct(**told, enclosed=sizes)  # trusted: the receiver validates it
+    letter = Letter.model_construct(**fields, enclosed=sizes)  # trusted: the receiver validates it
     text = letter.model_dump_json().encode()
-    parts = [len(text).to_bytes(PREFIX, "little"), text, *message.enclosed.values()]
-    return RecordDict({str(i): ConfigRecord({DATA: piece}) for i, piece in enumerate(_cut(parts))})
+    chunks = [len(text).to_bytes(PREFIX, "little"), text, *message.enclosed.values()]
+    return RecordDict(
+        {str(i): ConfigRecord({DATA: piece}) for i, piece in enumerate(_split(chunks))}
+    )
 
 
-def _cut(parts: Sequence[bytes | memoryview]) -> Iterator[bytes]:
+def _split(chunks: Sequence[bytes | memoryview]) -> Iterator[bytes]:
     """The concatenated parts, in pieces of equal length except for the last."""
     piece = bytearray()
-    for whole in parts:
-        part, begin = memoryview(whole), 0
-        while begin < len(part):
-            taken = part[begin : begin + PIECE - len(piece)]
-            piece += taken
-            begin += len(taken)
+    for chunk in chunks:
+        view, start = memoryview(chunk), 0
+        while start < len(view):
+            section = view[start : start + PIECE - len(piece)]
+            piece += section
+            start += len(section)
             if len(piece) == PIECE:
                 yield bytes(piece)
                 piece = bytearray()
@@ -76,16 +78,16 @@ def unpacked(content: RecordDict) -> Message:
     data = memoryview(b"".join(_piece(content, i) for i in range(len(content))))
     end = PREFIX + int.from_bytes(data[:PREFIX], "little")
     if end > len(data):
-        raise ProtocolError(WRONG)
+        raise ProtocolError(MISMATCH)
     try:
         letter = Letter.model_validate(parse(bytes(data[PREFIX:end]), ProtocolError, LETTER))
     except ValidationError:
-        raise ProtocolError(WRONG) from None
+        raise ProtocolError(MISMATCH) from None
     enclosed = {}
     for name, size in letter.enclosed:
         enclosed[name], end = bytes(data[end : end + size]), end + size
     if end != len(data) or len(enclosed) != len(letter.enclosed):
-        raise ProtocolError(WRONG)
+        raise ProtocolError(MISMATCH)
     return Message(letter.kind, letter.body, letter.signature, enclosed, letter.versions)
 
 
@@ -93,5 +95,5 @@ def _piece(content: RecordDict, number: int) -> bytes:
     record = content.get(str(number))
     data = record.get(DATA) if isinstance(record, ConfigRecord) and len(record) == 1 else None
     if not isinstance(data, bytes):
-        raise ProtocolError(WRONG)
+        raise ProtocolError(MISMATCH)
     return data

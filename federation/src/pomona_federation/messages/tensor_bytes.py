@@ -31,22 +31,22 @@ class Encoding(NamedTuple):
     """
 
     wire: Wire
-    places: int
+    n_places: int
 
     def pack(self, row: Tensor) -> bytes:
         """The bytes of a row (w,) of a downlink's bank."""
         return bytes(memory(self.narrow(row)))
 
-    def unpack(self, data: bytes, form: EntryForm) -> Tensor:
+    def unpack(self, data: bytes, entry_form: EntryForm) -> Tensor:
         """Decode a row (w,).
 
         Raises ProtocolError for another length or numbers that are not finite.
         """
-        blank = torch.empty(form.width, dtype=DTYPES[form.dtype], device="meta")
+        blank = torch.empty(entry_form.width, dtype=DTYPES[entry_form.dtype], device="meta")
         travels = self.narrow(blank).dtype
-        if len(data) != form.width * travels.itemsize:
+        if len(data) != entry_form.width * travels.itemsize:
             raise ProtocolError(
-                f"a row has {len(data)} bytes, announced are {form.width * travels.itemsize}"
+                f"a row has {len(data)} bytes, announced are {entry_form.width * travels.itemsize}"
             )
         row = (
             torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -78,10 +78,10 @@ class Encoding(NamedTuple):
         Raises ProtocolError.
         """
         unpacked = {j: self.unpack(rows[digest], entry.form) for j, digest in entry.rows.items()}
-        height = self.places if entry.form.many else len(unpacked)
+        height = self.n_places if entry.form.many else len(unpacked)
         # Rows that were not sent stay untouched zeros, which take up no memory.
-        some = next(iter(unpacked.values()), torch.zeros(entry.form.width))
-        bank = torch.zeros(height, entry.form.width, dtype=some.dtype)
+        sample = next(iter(unpacked.values()), torch.zeros(entry.form.width))
+        bank = torch.zeros(height, entry.form.width, dtype=sample.dtype)
         for j, row in unpacked.items():
             bank[j] = row
         index = torch.tensor(entry.index, dtype=torch.long)
@@ -102,7 +102,7 @@ class Encoding(NamedTuple):
         """A tensor in its precision on the wire."""
         return (
             tensor.to(WIDTH[self.wire])
-            if tensor.dtype == torch.float32 and tensor.numel() > self.places
+            if tensor.dtype == torch.float32 and tensor.numel() > self.n_places
             else tensor
         )
 
@@ -112,8 +112,8 @@ class PackedRows:
     is on disk.
     """
 
-    def __init__(self, down: Downlink, encoding: Encoding) -> None:
-        self.down: dict[str, Rows] = dict(down)
+    def __init__(self, downlink: Downlink, encoding: Encoding) -> None:
+        self.downlink: dict[str, Rows] = dict(downlink)
         self.rows: dict[str, memoryview] = {}
         self._encoding = encoding
         self._digests: dict[tuple[str, int], str] = {}
@@ -121,7 +121,7 @@ class PackedRows:
     def digest(self, key: str, j: int) -> str:
         """The hash of a row of a bank."""
         if (key, j) not in self._digests:
-            self._digests[key, j] = self.add(self.down[key].bank[j])
+            self._digests[key, j] = self.add(self.downlink[key].bank[j])
         return self._digests[key, j]
 
     def add(self, row: Tensor) -> str:
@@ -134,7 +134,7 @@ class PackedRows:
         return digest
 
 
-def form_of(entry: Rows) -> EntryForm:
+def entry_form_of(entry: Rows) -> EntryForm:
     """The form of a locally made entry."""
     return EntryForm(
         many=entry.index.dim() == 2, dtype=CODES[entry.bank.dtype], width=entry.bank.shape[1]

@@ -25,8 +25,8 @@ from pomona_federation.monitoring.prometheus_text import (
 )
 from pomona_federation.monitoring.watched_server import StudyView, moment
 from pomona_federation.silo import history
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.study import KIT, Study
 from pomona_federation.unused_uplinks import ADMITTED, Stage
 
@@ -229,12 +229,15 @@ class WatchedSilo:
         """For each study that this silo takes part in: its name, the folders of its rounds, and
         itself.
         """
-        federation, studies = Federation.read(self.kit / "federation.toml"), KnownStudies(self.kit)
+        federation, studies = (
+            Federation.read(self.kit / "federation.toml"),
+            StudyDecisions(self.kit),
+        )
         if federation.study:
             yield KIT, [self.kit / "state"], federation.study
         for study in studies.all:
             if study.status == "accepted":
-                yield study.study.name, studies.homes(study), study.study
+                yield study.study.name, studies.folders(study), study.study
 
     def _node(self, node: dict[str, Any], settings: SiloFile) -> list[Family]:
         labels = {
@@ -242,7 +245,7 @@ class WatchedSilo:
             "silo": settings.name,
             "version": version("pomona"),
         }
-        counts = Counter(str(study.status) for study in KnownStudies(self.kit).all)
+        counts = Counter(str(study.status) for study in StudyDecisions(self.kit).all)
         costs, reserved = (
             _by_study(node["privacy"], "spent", max),
             _by_study(node["privacy"], "epsilon_at_most", sum),

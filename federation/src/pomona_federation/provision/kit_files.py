@@ -52,27 +52,27 @@ def appearing(folder: Path) -> Iterator[Path]:
 
     Raises StorageError.
     """
-    made, place = None, folder.absolute()
+    temporary, target = None, folder.absolute()
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(prefix=f".{place.name}-", dir=place.parent))
-        yield made
-        made.rename(place)
-        sync(place.parent)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+        yield temporary
+        temporary.rename(target)
+        sync(target.parent)
     except OSError as fault:
         raise StorageError(
             f"{folder}: cannot be written ({fault.strerror}); choose another place"
         ) from None
     finally:
-        if made:
+        if temporary:
             # after the rename nothing with that name is left
-            shutil.rmtree(made, ignore_errors=True)
+            shutil.rmtree(temporary, ignore_errors=True)
 
 
 Files = dict[str, bytes]
 Role = Literal["server", "silo"]
 
-HOME = "/var/lib/pomona"  # where the units expect the kits
+INSTALL_ROOT = "/var/lib/pomona"  # where the units expect the kits
 # the only folder of a kit that is written to
 STATE: dict[Role, str] = {
     "server": "run",
@@ -102,20 +102,22 @@ _TEMPLATES = Environment(
 )
 
 
-def server(federation: Federation, until: datetime | None, installed: Mapping[str, bytes]) -> Files:
+def server(
+    federation: Federation, expiry: datetime | None, installed: Mapping[str, bytes]
+) -> Files:
     """The server's kit without keys, wheels and ``federation.toml``; its certificate is valid
-    ``until``.
+    ``expiry``.
 
     ``installed``: the files of its folder ``wheels``.
     """
     port = Address.parse(federation.bind).port
-    about = _about("server", federation, "server", installed) | {
-        "until": f"{until:%Y-%m-%d}" if until else "",
+    context = _context("server", federation, "server", installed) | {
+        "until": f"{expiry:%Y-%m-%d}" if expiry else "",
         "port": port,
         "capability": "CAP_NET_BIND_SERVICE" if port < UNPRIVILEGED else "",
         "host_network": True,  # so that the bind address takes effect literally
     }
-    return dict(_common("server", about)) | app()
+    return dict(_common("server", context)) | app()
 
 
 def silo(
@@ -139,7 +141,7 @@ def silo(
         digits: the digits to compare by telephone.
     """
     task = federation.study.task if federation.study else None
-    about = _about("silo", federation, name, installed) | {
+    context = _context("silo", federation, name, installed) | {
         "own_key": own_key,
         "digits": digits,
         "task": task,
@@ -149,8 +151,8 @@ def silo(
         "capability": "",
         "host_network": federation.loopback,
     }
-    files = dict(_common("silo", about))
-    return files | {"silo.toml": _rendered("silo.toml", about), PIN: f"{digest}\n".encode()}
+    files = dict(_common("silo", context))
+    return files | {"silo.toml": _rendered("silo.toml", context), PIN: f"{digest}\n".encode()}
 
 
 def start_script(role: Role) -> bytes:
@@ -178,26 +180,26 @@ def _label_columns(task: TaskSettings) -> list[str]:
     )
 
 
-def _common(role: Role, about: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
-    yield "README.md", _rendered(f"{role}.md", about)
-    yield f"{about['unit']}.service", _rendered("pomona.service", about)
-    yield ".dockerignore", _rendered("dockerignore", about)
-    yield "wheels/README.txt", _rendered("wheels.txt", about)
+def _common(role: Role, context: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    yield "README.md", _rendered(f"{role}.md", context)
+    yield f"{context['unit']}.service", _rendered("pomona.service", context)
+    yield ".dockerignore", _rendered("dockerignore", context)
+    yield "wheels/README.txt", _rendered("wheels.txt", context)
     for name in ("start.sh", "compose.yaml", "Dockerfile"):
-        yield name, _rendered(name, about)
+        yield name, _rendered(name, context)
 
 
-def _about(
+def _context(
     role: Role, federation: Federation, member: str, installed: Mapping[str, bytes]
 ) -> dict[str, Any]:
-    config = federation.own.config if federation.own else None
+    config = federation.kit_terms.config if federation.kit_terms else None
     return {
         "role": role,
         "unit": f"pomona-{role}-{federation.name}" + (f"-{member}" if role == "silo" else ""),
         "member": member,
         "state": STATE[role],
         "final": FINAL[role],
-        "home": f"{HOME}/{federation.name}/{member}",
+        "home": f"{INSTALL_ROOT}/{federation.name}/{member}",
         "federation": federation,
         "study": federation.study,
         "config": config,
@@ -210,5 +212,5 @@ def _about(
     }
 
 
-def _rendered(name: str, about: dict[str, Any]) -> bytes:
-    return _TEMPLATES.get_template(f"{name}.jinja").render(about).encode()
+def _rendered(name: str, context: dict[str, Any]) -> bytes:
+    return _TEMPLATES.get_template(f"{name}.jinja").render(context).encode()

@@ -25,9 +25,9 @@ from pomona_federation.provision.kit_files import appearing, folders, write
 from pomona_federation.provision.wheels import LOCK, SUMS, Libraries, installed, own_wheels
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-AGREED = "federation.toml"
+FEDERATION_FILE = "federation.toml"
 RENEWED = "renewed"  # in the folder of kits: a folder for each silo, with one for each later key
-SHOWN = "certs/silo.crt"  # certificate that a silo presents in mutual TLS
+TLS_CERTIFICATE = "certs/silo.crt"  # certificate that a silo presents in mutual TLS
 WEIGHTS = "weights.safetensors"  # first weights, in every kit
 
 
@@ -36,14 +36,14 @@ class Member:
     """A silo's keys: its private key unless it supplied its own, its public key, and the
     authority's certificates.
 
-    ``shown`` is the one for TLS, which is only in the silo's own kit.
+    ``tls_certificate`` is the one for TLS, which is only in the silo's own kit.
     """
 
     name: str
     private: bytes | None
     public: bytes
     certificate: bytes
-    shown: bytes = b""
+    tls_certificate: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Provisioned:
         return self.federation.compared(self.folder / "server")
 
     @property
-    def until(self) -> datetime | None:
+    def expiry(self) -> datetime | None:
         """When the server's certificate expires; None in a federation without keys."""
         return (
             None
@@ -73,7 +73,7 @@ class Provisioned:
 
 
 def provision(
-    path: Path, out: Path, wheels: Path | None = None, libraries: Libraries | None = None
+    path: Path, kits: Path, wheels: Path | None = None, libraries: Libraries | None = None
 ) -> Provisioned:
     """Make the authority and all kits of a ``federation.toml`` in a new folder.
 
@@ -86,13 +86,13 @@ def provision(
         StorageError: the folder already exists, or cannot be written.
     """
     federation = Federation.load(path)
-    if federation.own:
+    if federation.kit_terms:
         with named_file(path):
             # it needs PyTorch, which commands that add or renew do not load
             from pomona_federation.agreed_scenario import require_possible
 
-            require_possible(federation.own)
-    agreed, names = _agreed(path, federation), tuple(silo.name for silo in federation.silo)
+            require_possible(federation.kit_terms)
+    shared, names = _shared_files(path, federation), tuple(silo.name for silo in federation.silo)
     brought = {
         silo.name: keys.public(path.parent / silo.key) for silo in federation.silo if silo.key
     }
@@ -100,13 +100,13 @@ def provision(
         raise ConfigError(
             f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}"
         )
-    if out.exists() or out.is_symlink():
+    if kits.exists() or kits.is_symlink():
         raise StorageError(
-            f"{out} exists already, and keys are never overwritten; name a new folder, or --add a "
+            f"{kits} exists already, and keys are never overwritten; name a new folder, or --add a "
             "silo"
         )
     fetched = installed(wheels, libraries)
-    with appearing(out) as made:
+    with appearing(kits) as temporary:
         authority = None if federation.insecure else certificates.authority(federation.name)
         members = (
             [_member(authority, federation, name, brought.get(name)) for name in names]
@@ -115,18 +115,20 @@ def provision(
         )
         _distinct(members)
         if authority:
-            write(made / "authority", {"ca.key": authority.private, "ca.crt": authority.public})
-        write(made / "server", _server(federation, authority, members, fetched) | agreed)
-        write(made / "server" / "wheels", fetched)
-        digest = flower_internals.bundle_sha256(made / "server" / "app")
-        write(made / "server", {flower_internals.PIN: f"{digest}\n".encode()})
-        folders(made / "server" / kit_files.STATE["server"])
+            write(
+                temporary / "authority", {"ca.key": authority.private, "ca.crt": authority.public}
+            )
+        write(temporary / "server", _server(federation, authority, members, fetched) | shared)
+        write(temporary / "server" / "wheels", fetched)
+        digest = flower_internals.bundle_sha256(temporary / "server" / "app")
+        write(temporary / "server", {flower_internals.PIN: f"{digest}\n".encode()})
+        folders(temporary / "server" / kit_files.STATE["server"])
         for name in names:
-            _silo(made / name, made / "server", name, members)
-    return Provisioned(federation, out, names, frozenset(brought))
+            _silo(temporary / name, temporary / "server", name, members)
+    return Provisioned(federation, kits, names, frozenset(brought))
 
 
-def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
+def add(kits: Path, name: str, key: Path | None = None) -> Provisioned:
     """Make a newcomer's kit in a folder of kits, and put its public key into the others'.
 
     The server's kit gets it last; a call that was killed is completed by repeating it.
@@ -136,36 +138,36 @@ def add(out: Path, name: str, key: Path | None = None) -> Provisioned:
             authority there.
         StorageError: the folder cannot be written.
     """
-    server, federation = out / "server", provisioned(out)
+    server, federation = kits / "server", provisioned(kits)
     name = validated(FoundingMember, {"name": name}).name
-    members, kit = _known(server / "keys"), out / name
+    members, kit = _members_in(server / "keys"), kits / name
     new = [
         member
-        for member in _known(kit / "keys" / "peers")
+        for member in _members_in(kit / "keys" / "peers")
         if member.name == name and (key is None or member.public == keys.public(key))
     ]
     if name in {member.name for member in members} or (kit.exists() and not new):
         raise ConfigError(
-            f"silo {name!r} has a kit in {out}; choose a new name, also for one that was revoked"
+            f"silo {name!r} has a kit in {kits}; choose a new name, also for one that was revoked"
         )
     if federation.insecure and key:
         raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
     if not (new or federation.insecure):
-        new = [_member(issuer_of(out), federation, name, keys.public(key) if key else None)]
+        new = [_member(issuer_of(kits), federation, name, keys.public(key) if key else None)]
     members += new
     _distinct(
         [
             *members,
-            *(one for folder in sorted((out / RENEWED).glob("*/*")) for one in _known(folder)),
+            *(m for folder in sorted((kits / RENEWED).glob("*/*")) for m in _members_in(folder)),
         ]
     )
     if not kit.exists():
-        with appearing(kit) as made:
-            _silo(made, server, name, members)
-    for folder in (*sorted(out.glob("*/keys/peers")), server / "keys"):
+        with appearing(kit) as temporary:
+            _silo(temporary, server, name, members)
+    for folder in (*sorted(kits.glob("*/keys/peers")), server / "keys"):
         for file, text in sorted(_public(new).items()):  # no key without its certificate
             keys.replace(folder / file, text)
-    return Provisioned(federation, out, (name,), frozenset({name} if key else ()))
+    return Provisioned(federation, kits, (name,), frozenset({name} if key else ()))
 
 
 @dataclass(frozen=True)
@@ -173,11 +175,11 @@ class Renewed:
     """A renewed server certificate: its file, and its expiry before and now."""
 
     path: Path
-    before: datetime
-    until: datetime
+    previous_expiry: datetime
+    expiry: datetime
 
 
-def renew(out: Path) -> Renewed:
+def renew(kits: Path) -> Renewed:
     """Renew the certificate of the server in a folder of kits: same key and names, same authority.
 
     The private key stays, so only one public file changes; silos trust the authority and need no
@@ -188,43 +190,47 @@ def renew(out: Path) -> Renewed:
             expired.
         StorageError: the certificate cannot be written.
     """
-    if provisioned(out).insecure:
+    if provisioned(kits).insecure:
         raise ConfigError(
             "a federation with insecure = true has no certificate; there is nothing to renew"
         )
-    issuer, path = issuer_of(out), out / "server" / "certs" / "server.crt"
-    before = certificates.expires(path)
-    if before >= (last := certificates.valid(out / "authority" / "ca.crt")):
+    issuer, path = issuer_of(kits), kits / "server" / "certs" / "server.crt"
+    previous = certificates.expires(path)
+    if previous >= (last := certificates.valid(kits / "authority" / "ca.crt")):
         raise ConfigError(
-            f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; {certificates.LAST}"
+            f"{path} is valid as long as its authority, until {last:%Y-%m-%d}; "
+            f"{certificates.UNRENEWABLE}"
         )
     try:
         renewed = certificates.renewed(issuer, content(path))
     except ValueError as fault:
         raise ConfigError(f"{path}: {fault}; take the authority of these kits") from None
     keys.replace(path, renewed)
-    return Renewed(path, before, certificates.validity(renewed))
+    return Renewed(path, previous, certificates.validity(renewed))
 
 
-def provisioned(out: Path) -> Federation:
+def provisioned(kits: Path) -> Federation:
     """The federation whose kits are in a folder. Raises ConfigError if there are none."""
-    path = out / "server" / "federation.toml"
+    path = kits / "server" / "federation.toml"
     if not path.is_file():
         raise ConfigError(
-            f"{out} holds no kits; name the folder that `pomona deploy provision` made"
+            f"{kits} holds no kits; name the folder that `pomona deploy provision` made"
         )
     return Federation.load(path)
 
 
-def _agreed(path: Path, federation: Federation) -> kit_files.Files:
+def _shared_files(path: Path, federation: Federation) -> kit_files.Files:
     """The files that all kits share: the agreement as written, or with its first weights and their
     hash.
     """
-    if not federation.own or (model := federation.own.config.model).init is None:
-        return {AGREED: content(path)}
+    if not federation.kit_terms or (model := federation.kit_terms.config.model).init is None:
+        return {FEDERATION_FILE: content(path)}
     tree = read_file(path)
     tree["run"]["model"] |= {"init": WEIGHTS, "init_sha256": model.init_sha256}
-    return {AGREED: tomli_w.dumps(tree).encode(), WEIGHTS: content(model.init, MOST_WEIGHTS)}
+    return {
+        FEDERATION_FILE: tomli_w.dumps(tree).encode(),
+        WEIGHTS: content(model.init, MOST_WEIGHTS),
+    }
 
 
 def _server(
@@ -236,7 +242,7 @@ def _server(
     if not authority:
         return kit_files.server(federation, None, installed)
     # its own processes reach it by another address than the silos
-    hosts = (Address.parse(at).host for at in (federation.server, federation.inside))
+    hosts = (Address.parse(address).host for address in (federation.server, federation.inside))
     certificate = certificates.server(
         authority, (*hosts, *(LOOPBACK if federation.loopback else ()))
     )
@@ -250,8 +256,8 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     """Write a silo's kit; files shared with the server are copied from the server's kit."""
     federation = Federation.load(server / "federation.toml")
     digest = flower_internals.pinned(server)
-    own = next((member for member in members if member.name == name), None)
-    brought = own is not None and own.private is None
+    owner = next((member for member in members if member.name == name), None)
+    brought = owner is not None and owner.private is None
     wheels = server / "wheels"
     fetched = {
         p.name: content(p, MAX_LOG_BYTES)
@@ -264,13 +270,16 @@ def _silo(folder: Path, server: Path, name: str, members: Sequence[Member]) -> N
     files |= {f"wheels/{file}": text for file, text in fetched.items()}
     files |= {
         name: content(server / name, MOST_WEIGHTS)
-        for name in (AGREED, WEIGHTS)
+        for name in (FEDERATION_FILE, WEIGHTS)
         if (server / name).exists()
     }
-    if own:
-        files |= {"certs/ca.crt": content(server / "certs" / "ca.crt"), "keys/silo.pub": own.public}
-        files |= {SHOWN: own.shown}
-        files |= {"keys/silo.key": own.private} if own.private else {}
+    if owner:
+        files |= {
+            "certs/ca.crt": content(server / "certs" / "ca.crt"),
+            "keys/silo.pub": owner.public,
+        }
+        files |= {TLS_CERTIFICATE: owner.tls_certificate}
+        files |= {"keys/silo.key": owner.private} if owner.private else {}
         files |= {f"keys/peers/{peer}": content for peer, content in _public(members).items()}
     write(folder, files)
     folders(folder / "data")
@@ -284,8 +293,8 @@ def _member(
     public = pair.public if pair else brought
     assert public
     certificate = keys.certify(authority, federation.name, name, public)
-    shown = certificates.client(authority, name, public)
-    return Member(name, pair.private if pair else None, public, certificate, shown)
+    tls_certificate = certificates.client(authority, name, public)
+    return Member(name, pair.private if pair else None, public, certificate, tls_certificate)
 
 
 def _public(members: Sequence[Member]) -> kit_files.Files:
@@ -295,7 +304,7 @@ def _public(members: Sequence[Member]) -> kit_files.Files:
     }
 
 
-def _known(folder: Path) -> list[Member]:
+def _members_in(folder: Path) -> list[Member]:
     """The members whose public keys and certificates are in a folder; empty if there are none."""
     try:
         return [
@@ -309,13 +318,13 @@ def _known(folder: Path) -> list[Member]:
         ) from None
 
 
-def issuer_of(out: Path) -> keys.Pair:
+def issuer_of(kits: Path) -> keys.Pair:
     """The authority in a folder of kits. Raises ConfigError if it is missing."""
     try:
-        return keys.Pair(*(content(out / "authority" / name) for name in ("ca.key", "ca.crt")))
+        return keys.Pair(*(content(kits / "authority" / name) for name in ("ca.key", "ca.crt")))
     except OSError as fault:
         raise ConfigError(
-            f"{out / 'authority'} cannot be read ({fault.strerror}); go where the authority's key "
+            f"{kits / 'authority'} cannot be read ({fault.strerror}); go where the authority's key "
             "is"
         ) from None
 

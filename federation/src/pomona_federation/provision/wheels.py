@@ -36,10 +36,10 @@ def installed(folder: Path | None, libraries: Libraries | None) -> Mapping[str, 
 
     Raises ConfigError for two lists of libraries, or as ``of_folder``.
     """
-    found = of_folder(folder) if folder else {}
-    if libraries and LOCK in found:
+    wheel_files = of_folder(folder) if folder else {}
+    if libraries and LOCK in wheel_files:
         raise ConfigError(f"{folder} has a {LOCK}; remove it, or ask for no other libraries")
-    return {**locked(libraries or "cpu"), **found}
+    return {**locked(libraries or "cpu"), **wheel_files}
 
 
 def described(lock: bytes) -> str:
@@ -73,13 +73,13 @@ def of_folder(folder: Path) -> Mapping[str, bytes]:
             )
     lock = folder / LOCK
     try:
-        found = {name: content(folder / name, MAX_LOG_BYTES) for name in names}
-        found |= {LOCK: content(lock)} if lock.exists() else {}
+        wheel_files = {name: content(folder / name, MAX_LOG_BYTES) for name in names}
+        wheel_files |= {LOCK: content(lock)} if lock.exists() else {}
         sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in names)
     except OSError as fault:
         raise StorageError(
             f"{fault.filename}: cannot be read ({fault.strerror}); fetch the file again"
         ) from None
-    if b"--hash=sha256:" not in found.get(LOCK, b"--hash=sha256:"):
+    if b"--hash=sha256:" not in wheel_files.get(LOCK, b"--hash=sha256:"):
         raise ConfigError(f"{lock} has no hashes; kits install libraries by hash alone")
-    return found | {SUMS: sums.encode()}
+    return wheel_files | {SUMS: sums.encode()}

@@ -144,7 +144,7 @@ def scenario(federation: Federation, overrides: Tree) -> Scenario:
         ConfigError: the model, the method or the settings do not fit the task.
         DataError: the given data does not fit it.
     """
-    agreement, silos = federation.own, [silo.name for silo in federation.silo]
+    agreement, silos = federation.kit_terms, [silo.name for silo in federation.silo]
     if agreement is None:
         raise ConfigError(
             "section task is missing; a rehearsal needs a study: give sections run and task"

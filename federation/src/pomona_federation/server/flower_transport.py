@@ -230,7 +230,7 @@ class FlowerTransport:
             key: downlink_entry(
                 packed, key, k, client, self._origins if key in self.server.relays else {}
             )
-            for key in packed.down
+            for key in packed.downlink
         }
         return Task(
             agreement=self.agreement.agreement,
@@ -254,13 +254,13 @@ class FlowerTransport:
         start = self._initial_models.get(client)
         if start is None or not self._sums:
             return None if start is None else packed.add(start)
-        return packed.digest("model", int(packed.down["model"].index[k]))
+        return packed.digest("model", int(packed.downlink["model"].index[k]))
 
     def _last_model(self, client: int, k: int, packed: PackedRows) -> str | None:
         """The hash of the model from which a silo that was taken again begins if it has no state:
         its own last one, if others get it, else the one that it receives now.
         """
-        for key, entry in packed.down.items():
+        for key, entry in packed.downlink.items():
             is_model = entry.bank.shape[1] == self.width
             if is_model and key in self.server.relays:
                 return packed.digest(key, client)

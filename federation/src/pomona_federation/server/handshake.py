@@ -27,7 +27,7 @@ from pomona_federation.messages.message_bus import (
 )
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
-from pomona_federation.versions import Versions, note, own, require_begun
+from pomona_federation.versions import Versions, installed, note, require_begun
 
 NODES = "nodes.json"
 TIMEOUT = 120.0  # seconds until a silent node is asked again, as it may have been restarted
@@ -213,7 +213,7 @@ def run_id(folder: Path) -> str:
     path = folder / "run.json"
     identity = read_json(Identity, path)
     if identity is None:
-        identity = Identity(run=secrets.token_hex(8), begun=own())
+        identity = Identity(run=secrets.token_hex(8), begun=installed())
         write_json(path, identity)
     require_begun(identity.begun, "the run")
     return identity.run

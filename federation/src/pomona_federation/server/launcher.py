@@ -104,7 +104,7 @@ def _served(
     persistent: bool,
 ) -> Status:
     state, ca = folder / "run", folder / "certs" / "ca.crt"
-    log = LogFile(state / "logs" / SUPERVISOR).telling(echo)
+    log = LogFile(state / "logs" / SUPERVISOR).tee(echo)
     with Audit(state / "audit.jsonl") as audit, _notices(folder, federation, log):
         if not federation.insecure and (line := warning(expires(folder / "certs" / "server.crt"))):
             log(f"the server's certificate {line}; {RENEW}")

@@ -197,7 +197,7 @@ class MessageExchange:
         return {
             name: str(installed)
             for name, installed in versions.noted(self.kit_run).items()
-            if not installed.works_with(versions.own())
+            if not installed.works_with(versions.installed())
         }
 
     def _members(

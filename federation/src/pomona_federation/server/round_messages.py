@@ -29,7 +29,7 @@ from pomona_federation.messages.message_bodies import (
     row_statement,
 )
 from pomona_federation.messages.message_bus import Message, untrusted
-from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, form_of, sha256
+from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, entry_form_of, sha256
 from pomona_federation.server.member_registry import RegisteredMember
 from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.study import TrainingStudy
@@ -63,7 +63,11 @@ class OutgoingTask(OutgoingMessage):
         """The task, with its rows; only the first attempt omits those that the silo presumably
         holds.
         """
-        absent = self.body.needs - self.held_rows if self.attempts == 1 else self.body.needs
+        absent = (
+            self.body.required_rows - self.held_rows
+            if self.attempts == 1
+            else self.body.required_rows
+        )
         message = Message.of(self.body, enclosed={digest: self.rows[digest] for digest in absent})
         self.bytes_down += message.size
         return message
@@ -81,8 +85,8 @@ def downlink_entry(
         client: the silo's.
         origins: the origins of relayed rows, by hash.
     """
-    rows = packed.down[key]
-    row_form = form_of(rows)
+    rows = packed.downlink[key]
+    row_form = entry_form_of(rows)
     index = rows.index[k].tolist() if row_form.many else [int(rows.index[k])]
     digests = {
         j: packed.digest(key, j) for j in dict.fromkeys(index) if not row_form.many or j != client

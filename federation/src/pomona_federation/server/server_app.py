@@ -115,7 +115,7 @@ def _run_rounds(
     ):
         method = config.method.method()
         federation, share = agreement.federation, agreement.largest_share
-        members = None if agreement.own else MemberRegistry(kit_run, federation, share=share)
+        members = None if agreement.from_kit else MemberRegistry(kit_run, federation, share=share)
         registry = MemberRegistry(folder, federation, members=members, share=share)
         transport = FlowerTransport(
             agreement,
@@ -132,7 +132,7 @@ def _run_rounds(
         status = ServerStatusFile(folder, transport, audit, record, consents)
         for note in point.notes:
             status.on_note(note)
-        fields = {} if agreement.own else {"study": agreement.study.name}
+        fields = {} if agreement.from_kit else {"study": agreement.study.name}
         fields |= {} if agreement.trial is None else {"trial": f"{agreement.trial:03d}"}
         audit.write(
             "start", round=point.number, agreement=agreement.agreement, run=transport.run, **fields

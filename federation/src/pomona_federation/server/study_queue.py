@@ -77,7 +77,7 @@ def completed(
         )
     clients = {
         entry.name: client
-        for client, entry in enumerate(entries(kit, None if source.own else folder))
+        for client, entry in enumerate(entries(kit, None if source.from_kit else folder))
         if entry.joined is not None and not entry.revoked
     }
     if not clients:
@@ -134,7 +134,7 @@ class QueuedStudy:
         """The agreement on this study; first weights come from the kit's folder ``weights``."""
         study = self.submission.study.placed(kit) if self.submission else federation.study
         assert study, "only a kit's own study has no file"
-        return federation.under(study)
+        return federation.terms_of(study)
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class StudyQueue:
                     f"there is a study {study.name!r} already; give this one another name"
                 )
         number = 1 + max((s.submission.number for s in studies if s.submission), default=0)
-        agreement = federation.under(study)
+        agreement = federation.terms_of(study)
         with named_file(path):
             require_possible(agreement)
             if agreement.quorum > (count := len(self.members)):
@@ -370,7 +370,7 @@ class StudyQueue:
                 f"study {study.name}: the server's {sums} count rounds that {silo} has lost and "
                 "would count them twice; it sits the study out, and takes part in the next"
             )
-        members = None if agreement.own else MemberRegistry(self.kit / "run", self.federation)
+        members = None if agreement.from_kit else MemberRegistry(self.kit / "run", self.federation)
         registry = MemberRegistry(study.at_work, self.federation, members=members)
         first_round = registry.readmit(
             silo, lambda number: self._audit("readmitted", study.name, silo=silo, round=number)

@@ -125,7 +125,7 @@ class StudyRequests:
         registry = MemberRegistry(self.kit / "run", StudyQueue(self.kit).federation)
         _member(registry, message.silo)
         versions.note(self.kit / "run", message.silo, message.versions)
-        return 200, versions.own().model_dump_json().encode()
+        return 200, versions.installed().model_dump_json().encode()
 
     def _visit(self, member: str, body: bytes) -> Response:
         visit = _read(StudyVisit, body)

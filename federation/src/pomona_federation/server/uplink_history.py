@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, suggestion
-from pomona_federation.audit_log import whole
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.study import KIT
 from pomona_federation.unused_uplinks import REASONS, UNUSED, Reason
@@ -26,7 +26,7 @@ def uplinks(kit: Path, silo: str) -> Row:
     unused: dict[Key, Row] = {}
     study, trial = KIT, None
     path = kit / "run" / "audit.jsonl"
-    for line in whole(path) if path.exists() else ():
+    for line in complete_lines(path) if path.exists() else ():
         event, number = line.get("event"), int(line.get("round", 0))
         if event == "start":
             study, trial = line.get("study", KIT), line.get("trial")

@@ -1,7 +1,7 @@
 """A silo's side of the federation: a task in, an answer out, its state in its own folder.
 
 The next task names the round whose state the federation has used (``settled``): the silo continues
-from there, whatever it has trained since. A repeated task gets the answer stored beside the rounds.
+from there, whatever it has trained since. A repeated task gets the answer stored with the rounds.
 """
 
 from collections.abc import Mapping
@@ -40,14 +40,14 @@ from pomona_federation.silo import history, own_models
 from pomona_federation.silo.masked_part import MaskedPart
 from pomona_federation.silo.noise_stores import charge, open_own
 from pomona_federation.silo.outgoing_filter import disclosed
-from pomona_federation.silo.own_models import judged_model
+from pomona_federation.silo.own_models import starting_model
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.round_store import RoundStore, RowCache
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import Silo, audited
 from pomona_federation.silo.silo_scenario import (
     InitialDownlink,
-    at_place,
+    at_member,
     private_objective,
     roster_of,
 )
@@ -100,94 +100,98 @@ class ClientApp:
         provenance = self._provenance
         self._policy.require(task, provenance, lambda: self._samples)
         initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
-        self._policy.require_forms(task, forms := self._policy.forms(initial))
-        if self.silo.agreed.config.secure_aggregation:
+        self._policy.require_forms(task, entry_forms := self._policy.entry_forms(initial))
+        if self.silo.terms.config.secure_aggregation:
             MaskedPart.require_common(task)
         self.silo.require_affordable(task.run)
         self._require_room(enclosed)
         cache, log = RowCache(self.silo.state / "cache"), TaskLog(self.silo.state / "asked.json")
-        if given := self._rounds.answered(task):
-            return self._again(task, given[0].model_copy(update={"held": cache.held}), given[1])
+        if previous := self._rounds.answered(task):
+            return self._outgoing(
+                task, previous[0].model_copy(update={"held": cache.digests}), previous[1]
+            )
         log.require_new(task)
         base = self._base(task)
-        about: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "agreement": task.agreement,
             "run": task.run,
             "number": task.number,
         }
-        about |= {"silo": self.silo.file.name, "task": task.digest, "samples": self._samples}
-        if missing := cache.missing(task.needs, enclosed):
-            return Answer(**about, missing=missing, held=cache.held), b""
-        rows = cache.rows(task.needs, enclosed)
-        down = {key: self._encoding.entry(entry, rows) for key, entry in task.downlink.items()}
+        fields |= {"silo": self.silo.file.name, "task": task.digest, "samples": self._samples}
+        if missing := cache.missing(task.required_rows, enclosed):
+            return Answer(**fields, missing=missing, held=cache.digests), b""
+        rows = cache.rows(task.required_rows, enclosed)
+        downlink = {key: self._encoding.entry(entry, rows) for key, entry in task.downlink.items()}
         start = self._encoding.start(task.start, rows, self._width)
         relays = self.silo.method.server.relays
         provenance.require(task, relays, rows, lambda key, j: initial.row(key, j, self._encoding))
         self.silo.reserve(task.run)
-        self._policy.pin(task, forms, self.silo.own.partition.sha256)
+        self._policy.pin(task, entry_forms, self.silo.local.partition.sha256)
         log.note(task)
         if base != task.settled:
             audited(
                 self.silo, "readmitted", round=task.number, settled=task.settled, continued=base
             )
-            about |= {"continued": base}
-        clients, reply = self._visit(task, base, down, start)
-        if self.silo.own.config.privacy:
+            fields |= {"continued": base}
+        clients, reply = self._visit(task, base, downlink, start)
+        if self.silo.local.config.privacy:
             PrivacyBudget(self.silo.folder).note_spent(
                 task.agreement, task.run, clients.epsilon(task.place)
             )
-        reply, uplink, secret, norm = self._made(task, reply, down)
-        about |= disclosed(reply, self.silo.agreed.run_study.shares)
+        reply, uplink, secret, norm = self._storable(task, reply, downlink)
+        fields |= disclosed(reply, self.silo.terms.run_study.shares)
         if uplink and not secret:
-            about |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
-        cache.keep(rows)
+            fields |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
+        cache.replace(rows)
         # The duration of private steps reveals how many samples were drawn.
-        seconds = 0.0 if self.silo.own.config.privacy else round(perf_counter() - began, 1)
-        answer = Answer(**about, held=cache.held, seconds=seconds)
+        seconds = 0.0 if self.silo.local.config.privacy else round(perf_counter() - began, 1)
+        answer = Answer(**fields, held=cache.digests, seconds=seconds)
         self._note(task, base, clients, reply, len(uplink), sum(map(len, enclosed.values())), norm)
         # only now: if the model could not be saved, the task is done again
         if not reply.fault:
             if task.trains:
-                self._rounds.keep(task, base, clients, answer, uplink, secret)
+                self._rounds.save(task, base, clients, answer, uplink, secret)
             else:
                 self._rounds.keep_evaluation(task, answer)
-        return self._again(task, answer, uplink)
+        return self._outgoing(task, answer, uplink)
 
-    def _made(
-        self, task: Task, reply: Reply, down: Downlink
+    def _storable(
+        self, task: Task, reply: Reply, downlink: Downlink
     ) -> tuple[Reply, bytes, str, float | None]:
         """A visit's reply, and the bytes to keep with it: its uplink or, with secure aggregation,
-        its change of the model, beside a new secret for the sum, and the change's norm.
+        its change of the model; then a new secret for the sum, and the change's norm.
         """
         if not task.trains or reply.fault:
             return reply, b"", "", None
-        if not (part := MaskedPart.of(self.silo)):
+        if not (masked_part := MaskedPart.for_silo(self.silo)):
             return reply, self._uplink(reply), "", None
-        reply, change, norm = part.change(reply, task, down)
-        self._require_sendable(part.size(change))
+        reply, change, norm = masked_part.change(reply, task, downlink)
+        self._require_sendable(masked_part.size(change))
         return reply, change, new_secret() if change else "", norm
 
-    def _again(self, task: Task, answer: Answer, uplink: bytes) -> tuple[Answer, bytes]:
+    def _outgoing(self, task: Task, answer: Answer, uplink: bytes) -> tuple[Answer, bytes]:
         """An answer as it is sent: with secure aggregation a key for the sum in place of the
         uplink, which is the silo's change of the model and stays here.
         """
-        if not task.trains or not (part := MaskedPart.of(self.silo)):
+        if not task.trains or not (masked_part := MaskedPart.for_silo(self.silo)):
             return answer, uplink
         secret = self._rounds.secret(task)
-        return answer.model_copy(update={"mask": part.key(task, secret) if secret else None}), b""
+        return answer.model_copy(
+            update={"mask": masked_part.key(task, secret) if secret else None}
+        ), b""
 
-    def part(self, request: SumRequest) -> tuple[Answer, bytes]:
+    def masked_part(self, request: SumRequest) -> tuple[Answer, bytes]:
         """This silo's masked part in the sum of a round.
 
         Raises:
             PomonaError: the request is not what was agreed, or cannot be done here.
         """
-        part, provenance = MaskedPart.of(self.silo), self._provenance
-        if not part:
+        masked_part, provenance = MaskedPart.for_silo(self.silo), self._provenance
+        if not masked_part:
             raise ProtocolError("a sum is asked for, and secure aggregation was not agreed on")
         self._policy.require(request.task, provenance, lambda: self._samples)
         log = TaskLog(self.silo.state / "asked.json")
-        answer, uplink = part.answer(request, self._rounds, log, provenance)
+        answer, uplink = masked_part.answer(request, self._rounds, log, provenance)
         self._require_sendable(len(uplink))
         return answer, uplink
 
@@ -202,33 +206,33 @@ class ClientApp:
         return uplink
 
     def _require_sendable(self, size: int) -> None:
-        most = self.silo.file.max_upload_mb
-        if most is not None and size > most * 1e6:
+        limit = self.silo.file.max_upload_mb
+        if limit is not None and size > limit * 1e6:
             raise ConfigError(
-                f"an uplink of {size / 1e6:.1f} MB, max_upload_mb in silo.toml is {most}"
+                f"an uplink of {size / 1e6:.1f} MB, max_upload_mb in silo.toml is {limit}"
             )
 
     @property
     def _samples(self) -> int:
-        return len(self.silo.own.partition.clients[0].train)
+        return len(self.silo.local.partition.clients[0].train)
 
     @cached_property
     def _width(self) -> int:
         """Number of a model's parameters."""
-        return len(self.silo.own.initial())
+        return len(self.silo.local.initial())
 
     def _require_room(self, enclosed: Mapping[str, bytes]) -> None:
         """Raise ConfigError for more bytes than this silo accepts, and ProtocolError for more than
         any agreed task can include.
         """
-        size, places = sum(map(len, enclosed.values())), self.silo.agreed.federation.places
-        most = self.silo.file.max_download_mb
-        if most is not None and size > most * 1e6:
+        size, n_places = sum(map(len, enclosed.values())), self.silo.terms.federation.places
+        limit = self.silo.file.max_download_mb
+        if limit is not None and size > limit * 1e6:
             raise ConfigError(
-                f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {most}"
+                f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {limit}"
             )
         # one row per place, and some for all
-        if size > (largest := 8 * (self._width + places) * (places + 8)):
+        if size > (largest := 8 * (self._width + n_places) * (n_places + 8)):
             raise ProtocolError(
                 f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB"
             )
@@ -239,7 +243,7 @@ class ClientApp:
         Raises CheckpointError, also if a private study is to start again without its ledger.
         """
         base = self._rounds.base(task, lambda: restored_from(self.silo.folder / "state"))
-        if task.settled and not base and self.silo.agreed.config.privacy:
+        if task.settled and not base and self.silo.terms.config.privacy:
             raise CheckpointError(
                 "it has no state of this private study, whose ledger knows what was spent; it sits "
                 "the study out to its end"
@@ -247,80 +251,82 @@ class ClientApp:
         return base
 
     def _visit(
-        self, task: Task, base: int, down: Downlink, start: Tensor | None
+        self, task: Task, base: int, downlink: Downlink, start: Tensor | None
     ) -> tuple[ClientRuntime, Reply]:
         """Continue from the state after round ``base``; the silo keeps everything that it
         evaluates.
         """
         silo, scenario = self.silo, self._scenario(task)
-        config, place, roster = scenario.config, task.place, roster_of(task, scenario.config)
+        config, member, roster = scenario.config, task.place, roster_of(task, scenario.config)
         stores = silo.state / "private" / "dp"
         objective = (
-            private_objective(scenario, stores, place, silo.file, task.run)
+            private_objective(scenario, stores, member, silo.file, task.run)
             if config.privacy
             else scenario.objective()
         )
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
-        parts = (silo.method.client, objective, scenario.initial, ((place,),), config.seed)
+        arguments = (silo.method.client, objective, scenario.initial, ((member,),), config.seed)
         scoring = Scoring(metric, config.specificity, self._interval)
-        clients = ClientRuntime(*parts, scoring=scoring, choice=choice)
+        clients = ClientRuntime(*arguments, scoring=scoring, choice=choice)
         if isinstance(objective, PrivateObjective):
-            self._rounds.agree(clients, place)
-            open_own(stores, objective, place)
-            charge(stores, objective, scenario, place, silo.reserve_in_all)
-            objective.key_store(place).within(silo.reserved)
+            self._rounds.agree(clients, member)
+            open_own(stores, objective, member)
+            charge(stores, objective, scenario, member, silo.reserve_in_all)
+            objective.key_store(member).within(silo.reserved)
         if base:
-            self._rounds.restore(base, clients, place, roster)
+            self._rounds.restore(base, clients, member, roster)
         else:
-            joined = replace(roster, sizes=task.joined or task.sizes)
+            joining_roster = replace(roster, sizes=task.joined or task.sizes)
             clients.add_clients(
-                (place,), joined, judged_model(silo.folder, silo.agreed, silo.own, place, start)
+                (member,),
+                joining_roster,
+                starting_model(silo.folder, silo.terms, silo.local, member, start),
             )
         visit = ClientRequest(
             round_of(config, task.number),
             roster,
-            (place,),
+            (member,),
             task.trains,
             frozenset(task.watched),
             keep_models=True,
         )
-        (reply,) = clients.visit(visit, down)
-        clients.commit((place,))
+        (reply,) = clients.visit(visit, downlink)
+        clients.commit((member,))
         return clients, reply
 
     @property
     def _interval(self) -> IntervalOf:
-        """Confidence intervals of scores: in an evaluation, of which there is one, not in each
+        """Confidence intervals of scores: in an evaluation, which runs once, not in each
         round.
         """
-        own = self.silo.own
-        groups = groups_of(own.dataset)
-        if not self.silo.agreed.evaluate or ("test", 0) in clustered(groups, own.partition):
+        local = self.silo.local
+        groups = groups_of(local.dataset)
+        if not self.silo.terms.evaluate or ("test", 0) in clustered(groups, local.partition):
             return no_interval
-        metric, kind, seed = own.choice.metric.name, own.task, own.config.seed
-        return lambda answers, client: confidence(metric, answers, kind, seed=seed, client=client)
+        metric, task, seed = local.choice.metric.name, local.task, local.config.seed
+        return lambda answers, client: confidence(metric, answers, task, seed=seed, client=client)
 
     def _scenario(self, task: Task) -> Scenario:
         """The silo's own data at its place among all."""
-        return at_place(self.silo.own, self.silo.agreed, task.place, names(self.silo.agreed, task))
+        return at_member(self.silo.local, self.silo.terms, task.place, names(self.silo.terms, task))
 
     def _signatures(self, task: Task, uplink: Mapping[str, Tensor]) -> dict[str, str]:
         """This silo's signature for each row that the server relays."""
-        made = {}
+        signatures = {}
         for tensor in self.silo.method.server.relays.values():
             origin = RowOrigin(
                 silo=self.silo.file.name, round=task.number, tensor=tensor, signature=""
             )
-            about = row_statement(
+            statement = row_statement(
                 task.agreement, task.run, origin, sha256(self._encoding.pack(uplink[tensor]))
             )
-            made[tensor] = self.silo.signer.sign("row", about)
-        return made
+            signatures[tensor] = self.silo.signer.sign("row", statement)
+        return signatures
 
     @property
     def _encoding(self) -> Encoding:
-        return Encoding(self.silo.agreed.run_study.wire, self.silo.agreed.federation.places)
+        return Encoding(self.silo.terms.run_study.wire, self.silo.terms.federation.places)
 
     def _note(
         self,
@@ -328,8 +334,8 @@ class ClientApp:
         base: int,
         clients: ClientRuntime,
         reply: Reply,
-        up: int,
-        down: int,
+        bytes_up: int,
+        bytes_down: int,
         norm: float | None,
     ) -> None:
         """Record what only this silo may know, and save its headline model.
@@ -341,14 +347,14 @@ class ClientApp:
             "trained": task.trains,
             "settled": base,
             "task": task.question,
-            "names": {str(place): name for place, name in names(self.silo.agreed, task).items()},
+            "names": {str(member): name for member, name in names(self.silo.terms, task).items()},
             "loss": reply.loss,
             "scores": [asdict(s) for s in reply.scores],
             "diverged": sorted({f"{s.model} on {s.split}" for s in reply.scores if s.broken}),
             "info": {k: v.tolist() for k, v in reply.info.items()},
             "seconds": reply.seconds,
-            "bytes_down": down,
-            "bytes_up": up,
+            "bytes_down": bytes_down,
+            "bytes_up": bytes_up,
             "fault": reply.fault,
             **({} if norm is None else {"norm": norm}),
         }
@@ -359,4 +365,4 @@ class ClientApp:
             personal.save_frozen(path.parent, self._scenario(task).frozen)
             personal.save(path, models[headline], self._scenario(task), task.place, headline)
             visit = task.model_copy(update={"settled": base})
-            own_models.write(path, self._scenario(task), self.silo.agreed, visit, clients, reply)
+            own_models.write(path, self._scenario(task), self.silo.terms, visit, clients, reply)

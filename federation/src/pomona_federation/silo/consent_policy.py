@@ -14,8 +14,8 @@ from pomona.core.errors import enough, worded
 from pomona.privacy.accounting import ROUNDING
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy, local_now, policy_sha256
-from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.silo_in_study import Silo
+from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.silo.study_facts import StudyFacts, StudyText, Traffic, facts, outlined
 from pomona_federation.study import Study, SurveyStudy
 
@@ -24,18 +24,18 @@ from pomona_federation.study import Study, SurveyStudy
 class Verdict:
     """A policy's verdict on a study, with the reason in one line.
 
-    ``of_data``: it depends on the data. A server that hears such a refusal could find out, study by
-    study, whether some row has a certain value; so no rule sends one.
+    ``depends_on_data``: such a refusal is not sent, since a server could learn from it, study by
+    study, whether some row has a certain value.
     """
 
     accepts: bool
-    why: str
-    of_data: bool = False
+    reason: str
+    depends_on_data: bool = False
 
 
 def misfits(
     policy: ConsentPolicy,
-    agreed: StudyAgreement,
+    terms: StudyAgreement,
     text: StudyText,
     tasks: AbstractSet[str],
     today: date,
@@ -44,29 +44,29 @@ def misfits(
 
     Args:
         policy: the silo's.
-        agreed: what the members agree to.
+        terms: what the members agree to.
         text: its content.
         tasks: SHA-256 of the sections task by which the data were read with a person's consent.
         today: the day on the silo's clock.
     """
-    yield from _of_other_names(policy, agreed.study, text)
+    yield from _unlisted(policy, terms.study, text)
     yield from _unknown_content(policy, text, tasks)
-    yield from _beyond(policy, agreed, text)
+    yield from _beyond(policy, terms, text)
     if policy.not_after and today > policy.not_after:
         yield f"not_after = {policy.not_after} has passed"
 
 
-def _of_other_names(policy: ConsentPolicy, study: Study, text: StudyText) -> Iterator[str]:
+def _unlisted(policy: ConsentPolicy, study: Study, text: StudyText) -> Iterator[str]:
     """A kind, method, model or view that the policy does not list."""
-    asked: tuple[tuple[str, str, Sequence[str]], ...] = (
+    choices: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("kind", study.kind, policy.kinds),
         ("method", text.method if text.trains else "", policy.methods),
         ("model", text.model, policy.models),
         ("view", study.view or "[data]", [view or "[data]" for view in policy.views]),
     )
-    for what, name, listed in asked:
+    for key, name, listed in choices:
         if name and listed and name not in listed:
-            yield f"{what} {name} is not among {', '.join(listed)}"
+            yield f"{key} {name} is not among {', '.join(listed)}"
 
 
 def _unknown_content(
@@ -86,14 +86,14 @@ def _unknown_content(
             yield f"{name}, which its noise does not cover, is not among acknowledge"
 
 
-def _beyond(policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText) -> Iterator[str]:
+def _beyond(policy: ConsentPolicy, terms: StudyAgreement, text: StudyText) -> Iterator[str]:
     """Numbers of the study beyond the policy's."""
-    places, survey, deadline = agreed.federation.places, agreed.survey, agreed.study.deadline
-    if places < policy.members:
-        yield f"at most {places} silos, fewer than members = {policy.members}"
+    n_places, survey, deadline = terms.federation.places, terms.survey, terms.study.deadline
+    if n_places < policy.members:
+        yield f"at most {n_places} silos, fewer than members = {policy.members}"
     if survey and survey.least < policy.least_count:
         yield f"survey.least = {survey.least}, fewer than least_count = {policy.least_count}"
-    yield from _in_the_open(policy, agreed)
+    yield from _in_the_open(policy, terms)
     if policy.rounds is not None and text.rounds > policy.rounds:
         yield f"{text.rounds} rounds, more than {policy.rounds}"
     if text.epochs > policy.epochs_in_all:
@@ -105,27 +105,27 @@ def _beyond(policy: ConsentPolicy, agreed: StudyAgreement, text: StudyText) -> I
         yield f"a round may take {deadline:g} s, more than deadline = {policy.deadline:g}"
 
 
-def _in_the_open(policy: ConsentPolicy, agreed: StudyAgreement) -> Iterator[str]:
+def _in_the_open(policy: ConsentPolicy, terms: StudyAgreement) -> Iterator[str]:
     """This silo's models, sent singly or in sums over too few silos."""
-    given = agreed.evaluate is not None and not agreed.evaluate.models  # sends no model
-    if policy.least_in_a_sum is None or agreed.survey or given:
+    sends_none = terms.evaluate is not None and not terms.evaluate.models  # sends no model
+    if policy.least_in_a_sum is None or terms.survey or sends_none:
         return
-    least = agreed.least_in_a_sum
-    if least is None or least < policy.least_in_a_sum:
-        found = "single models are sent" if least is None else f"sums over {least} silos"
-        yield f"{found}, and least_in_a_sum = {policy.least_in_a_sum}"
+    minimum = terms.least_in_a_sum
+    if minimum is None or minimum < policy.least_in_a_sum:
+        exposure = "single models are sent" if minimum is None else f"sums over {minimum} silos"
+        yield f"{exposure}, and least_in_a_sum = {policy.least_in_a_sum}"
 
 
-def excesses(policy: ConsentPolicy, found: StudyFacts) -> Iterator[str]:
+def excesses(policy: ConsentPolicy, costs: StudyFacts) -> Iterator[str]:
     """Costs of a study on this silo's data beyond a policy's limits, each in a few words."""
-    total = found.total
+    total = costs.total
     if policy.accept_epsilon_total is not None and total.epsilon > policy.accept_epsilon_total:
         yield f"all on this data may cost {total}, more than {policy.accept_epsilon_total:g}"
     if policy.accept_delta_total is not None and total.delta > policy.accept_delta_total * (
         1 + ROUNDING
     ):
         yield f"all on this data may cost {total}, more than delta {policy.accept_delta_total:g}"
-    yield from oversizes(policy, found.traffic)
+    yield from oversizes(policy, costs.traffic)
 
 
 def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
@@ -136,66 +136,70 @@ def oversizes(policy: ConsentPolicy, traffic: Traffic) -> Iterator[str]:
         yield f"{traffic.mb_in_all:.3g} MB in all, more than {policy.mb_in_all:g}"
 
 
-def _one_more(policy: ConsentPolicy, known: Sequence[KnownStudy]) -> Iterator[str]:
+def _too_many(policy: ConsentPolicy, decisions: Sequence[StudyDecision]) -> Iterator[str]:
     """One study more than rules may accept: each takes room, and reveals something more."""
-    accepted = sum(k.status == "accepted" and k.terms is not None for k in known)
+    accepted = sum(k.status == "accepted" and k.terms is not None for k in decisions)
     if accepted >= policy.studies:
         yield f"rules have accepted {accepted} studies, studies = {policy.studies}"
 
 
-def verdict(policy: ConsentPolicy, kit: Path, known: KnownStudy) -> Verdict:
+def verdict(policy: ConsentPolicy, kit: Path, decision: StudyDecision) -> Verdict:
     """A kit policy's verdict on a study; anything that cannot be determined does not fit, whatever
     the reason.
     """
-    silo, read = Silo(kit, known), False
+    silo, data_read = Silo(kit, decision), False
     try:
         _ = silo.file  # accepts if it has the study's view of the data
-        agreed, text = silo.agreed, StudyText.of(silo.agreed)
-        tasks = _by_hand(kit, known.study.view)
-        wrong = [
-            *misfits(policy, agreed, text, tasks, local_now().date()),
-            *_one_more(policy, KnownStudies(kit).all),
+        terms, text = silo.terms, StudyText.from_terms(silo.terms)
+        tasks = _accepted_tasks(kit, decision.study.view)
+        problems = [
+            *misfits(policy, terms, text, tasks, local_now().date()),
+            *_too_many(policy, StudyDecisions(kit).all),
         ]
-        if wrong := wrong or list(oversizes(policy, outlined(agreed))):
-            return Verdict(False, "; ".join(wrong))
-        read = True
+        if problems := problems or list(oversizes(policy, outlined(terms))):
+            return Verdict(False, "; ".join(problems))
+        data_read = True
         with enough(
-            f"study {known.study.name}", "let a person decide, on a machine with more memory"
+            f"study {decision.study.name}", "let a person decide, on a machine with more memory"
         ):
             silo.require_affordable()
-            found = facts(silo)
+            costs = facts(silo)
     except Exception as fault:  # from custom code, an allocator, a driver: only this study's fault
-        return Verdict(False, worded(fault), read)
-    if wrong := list(excesses(policy, found)):
-        return Verdict(False, "; ".join(wrong), read)
-    if agreed.survey:
-        return Verdict(True, f"kind survey, least count {agreed.survey.least}, {found.cost}", read)
-    size = f"{found.traffic.rounds} rounds, {found.traffic.mb_in_all:.3g} MB in all"
-    how = f"method {text.method}, " if text.trains else ""
+        return Verdict(False, worded(fault), data_read)
+    if problems := list(excesses(policy, costs)):
+        return Verdict(False, "; ".join(problems), data_read)
+    if terms.survey:
+        return Verdict(
+            True, f"kind survey, least count {terms.survey.least}, {costs.cost}", data_read
+        )
+    size = f"{costs.traffic.rounds} rounds, {costs.traffic.mb_in_all:.3g} MB in all"
+    method = f"method {text.method}, " if text.trains else ""
     return Verdict(
-        True, f"kind {known.study.kind}, {how}model {text.model}, {size}, {found.cost}", read
+        True,
+        f"kind {decision.study.kind}, {method}model {text.model}, {size}, {costs.cost}",
+        data_read,
     )
 
 
-def _by_hand(kit: Path, view: str) -> set[str]:
+def _accepted_tasks(kit: Path, view: str) -> set[str]:
     """SHA-256 of the sections task that people here have accepted on a view: the data are known to
     fit them.
 
     Starting a kit that came with a study accepts that study.
     """
     accepted = [
-        k.study for k in KnownStudies(kit).all if k.status == "accepted" and k.terms is None
+        k.study for k in StudyDecisions(kit).all if k.status == "accepted" and k.terms is None
     ]
-    own = Federation.read(kit / "federation.toml").study
-    read = [
+    kit_study = Federation.read(kit / "federation.toml").study
+    studies = [
         study
-        for study in (*([own] if own else []), *accepted)
+        for study in (*([kit_study] if kit_study else []), *accepted)
         if not isinstance(study, SurveyStudy)
     ]
-    return {study.task.sha256 for study in read if study.task and study.view == view}
+    return {study.task.sha256 for study in studies if study.task and study.view == view}
 
 
-def decided(kit: Path, known: KnownStudy) -> KnownStudy:
+def apply_policy(kit: Path, decision: StudyDecision) -> StudyDecision:
     """Apply a kit's policy to a waiting study; if it does not decide, the study keeps waiting, with
     the misfits noted.
 
@@ -205,25 +209,30 @@ def decided(kit: Path, known: KnownStudy) -> KnownStudy:
 
     Raises ConfigError for a policy that cannot be read, and OSError.
     """
-    policy = ConsentPolicy.of(kit)
+    policy = ConsentPolicy.load(kit)
     if policy is None:
-        return known
-    studies, sha256 = KnownStudies(kit), policy_sha256(kit)
+        return decision
+    studies, sha256 = StudyDecisions(kit), policy_sha256(kit)
     assert sha256, "the file is there"
     killed = (
         f"the process that applied {FILE} ({sha256[:16]}) to it was killed; decide yourself, "
         f"or change {FILE}"
     )
-    if known.why == killed:
-        return known
-    before, known = known.why, studies.remark(known, killed)
+    if decision.why == killed:
+        return decision
+    previous_reason, decision = decision.why, studies.remark(decision, killed)
     try:
-        said = verdict(policy, kit, known)
-        if not said.accepts and (said.of_data or policy.otherwise == "ask"):
-            return studies.remark(known, said.why)
+        result = verdict(policy, kit, decision)
+        if not result.accepts and (result.depends_on_data or policy.otherwise == "ask"):
+            return studies.remark(decision, result.reason)
         return studies.decide(
-            known, said.accepts, FILE, said.why, policy.terms if said.accepts else None, sha256
+            decision,
+            result.accepts,
+            FILE,
+            result.reason,
+            policy.terms if result.accepts else None,
+            sha256,
         )
     except BaseException:  # a requested end does not count as a kill
-        studies.remark(known, before)
+        studies.remark(decision, previous_reason)
         raise

@@ -13,7 +13,7 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.core.files import sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import named_file, read_file, validated
-from pomona_federation.study import DAY, Kind
+from pomona_federation.study import DAY, StudyKind
 
 CLOCK = "(([01][0-9]|2[0-3]):[0-5][0-9])"
 Hours = Annotated[str, Field(pattern=f"^({CLOCK}-{CLOCK})?$")]
@@ -44,14 +44,14 @@ class ConsentTerms(Settings):
             raise ValueError("not_after comes before not_before; correct one of them")
         return self
 
-    def require_time(self, now: datetime) -> None:
+    def require_time(self, clock: datetime) -> None:
         """Raise ProtocolError outside this silo's working days and hours."""
-        today = now.date()
+        today = clock.date()
         if self.not_before and today < self.not_before:
             raise ProtocolError(f"this silo works for this study from {self.not_before} on")
         if self.not_after and today > self.not_after:
             raise ProtocolError(f"this silo worked for this study until {self.not_after}")
-        if self.hours and not self._open(now.time()):
+        if self.hours and not self._open(clock.time()):
             raise ProtocolError(f"this silo works for this study at {self.hours} of its local time")
 
     def require_members(self, count: int) -> None:
@@ -77,7 +77,7 @@ def local_now() -> datetime:
 FILE = "policy.toml"
 Megabytes = Annotated[Finite, Field(gt=0)]
 LONGEST = 366 * DAY  # seconds
-Named = Annotated[str, Field(min_length=1, max_length=200)]
+ShortText = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class ConsentPolicy(ConsentTerms):
@@ -85,13 +85,13 @@ class ConsentPolicy(ConsentTerms):
     study.
     """
 
-    kinds: tuple[Kind, ...] = Field(
+    kinds: tuple[StudyKind, ...] = Field(
         min_length=1, max_length=20, description="allowed kinds of studies"
     )
-    methods: tuple[Named, ...] = Field(
+    methods: tuple[ShortText, ...] = Field(
         (), max_length=1000, description="allowed methods; any if empty"
     )
-    models: tuple[Named, ...] = Field(
+    models: tuple[ShortText, ...] = Field(
         (), max_length=1000, description="allowed networks; any if empty"
     )
     files: tuple[Sha256, ...] = Field(
@@ -103,11 +103,11 @@ class ConsentPolicy(ConsentTerms):
         (),
         max_length=1000,
         description=(
-            "SHA-256 of allowed sections [task], beside those that a person has accepted "
+            "SHA-256 of allowed sections [task], in addition to those that a person has accepted "
             "on the same data"
         ),
     )
-    acknowledge: tuple[Named, ...] = Field(
+    acknowledge: tuple[ShortText, ...] = Field(
         (),
         max_length=1000,
         description="allowed releases past the noise, as in [run.privacy]; none if empty",
@@ -161,7 +161,7 @@ class ConsentPolicy(ConsentTerms):
     )
 
     @classmethod
-    def of(cls, kit: Path) -> "ConsentPolicy | None":
+    def load(cls, kit: Path) -> "ConsentPolicy | None":
         """The ``policy.toml`` of a kit, if it has one.
 
         Raises ConfigError naming the file and every bad key.
@@ -180,7 +180,7 @@ class ConsentPolicy(ConsentTerms):
 
 
 def policy_sha256(kit: Path) -> str | None:
-    """SHA-256 in hex of a kit's ``policy.toml``; None if there is none. Raises ConfigError."""
+    """SHA-256 in hex of a kit's ``policy.toml``; None without one. Raises ConfigError."""
     path = kit / FILE
     try:
         return sha256(path) if path.exists() else None

@@ -25,14 +25,14 @@ class DataSource(Settings):
     place: Annotated[str, Field(min_length=1, max_length=2**14)]
     sha256: Sha256 | Literal[""] = ""
 
-    def shares(self, other: "DataSource") -> bool:
+    def shares(self, source: "DataSource") -> bool:
         """Whether both may hold the same samples: equal paths or files, or one folder containing
         the other.
         """
-        if self.sha256 and self.sha256 == other.sha256:
+        if self.sha256 and self.sha256 == source.sha256:
             return True
-        one, two = PurePath(self.place), PurePath(other.place)
-        return one == two or one in two.parents or two in one.parents
+        path, other_path = PurePath(self.place), PurePath(source.place)
+        return path == other_path or path in other_path.parents or other_path in path.parents
 
 
 def sources(data: DataSettings) -> tuple[DataSource, ...]:
@@ -45,37 +45,49 @@ def sources(data: DataSettings) -> tuple[DataSource, ...]:
     folders = [path.parent for path in data_files] if isinstance(data, ImageList) else []
     paths = [str(path.resolve()) for path in (*data_files, *folders)]
     names = [data.name] if ":" in data.name or not paths else []
-    return tuple(DataSource(place=place) for place in dict.fromkeys([*paths, *names]))
+    return tuple(DataSource(place=location) for location in dict.fromkeys([*paths, *names]))
 
 
-def hashed(found: Iterable[DataSource]) -> tuple[DataSource, ...]:
+def hashed(sources: Iterable[DataSource]) -> tuple[DataSource, ...]:
     """The same sources with the hash of each plain file, by which it is recognised under another
     name.
 
     Raises StorageError for a file that cannot be read.
     """
     return tuple(
-        DataSource(place=source.place, sha256=_sha256(Path(source.place))) for source in found
+        DataSource(place=source.place, sha256=_sha256(Path(source.place))) for source in sources
     )
 
 
-def shared(some: Iterable[DataSource], others: Iterable[DataSource]) -> bool:
-    """Whether any source in ``some`` shares samples with any in ``others``."""
-    theirs = list(others)
-    return any(one.shares(other) for one in some for other in theirs)
+def shared(recorded: Iterable[DataSource], current: Iterable[DataSource]) -> bool:
+    """Whether any source in ``recorded`` shares samples with any in ``current``."""
+    candidates = list(current)
+    return any(a.shares(b) for a in recorded for b in candidates)
 
 
-def with_names(known: Iterable[DataSource], own: Iterable[DataSource]) -> tuple[DataSource, ...]:
+def with_names(
+    recorded: Iterable[DataSource], current: Iterable[DataSource]
+) -> tuple[DataSource, ...]:
     """Recorded sources, plus the paths and contents under which the silo's data now hold the same
     files.
 
     So a moved file is known by its new path before it grows.
     """
-    noted = tuple(known)
-    places, contents = {one.place for one in noted}, {one.sha256 for one in noted if one.sha256}
+    sources = tuple(recorded)
+    locations, contents = (
+        {source.place for source in sources},
+        {source.sha256 for source in sources if source.sha256},
+    )
     return tuple(
         dict.fromkeys(
-            (*noted, *(one for one in own if one.place in places or one.sha256 in contents))
+            (
+                *sources,
+                *(
+                    source
+                    for source in current
+                    if source.place in locations or source.sha256 in contents
+                ),
+            )
         )
     )
 

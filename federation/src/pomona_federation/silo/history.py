@@ -24,7 +24,7 @@ from pomona_federation.supervision.process_logs import clock
 
 FILE = "rounds.jsonl"
 FAULT = "fault.json"
-LAST = 2**20  # bytes at the end of a history, in which its last line is looked for
+TAIL_BYTES = 2**20  # bytes at the end of a history, in which its last line is looked for
 
 
 class HistoryEntry(BaseModel):
@@ -64,7 +64,7 @@ def append(state: Path, line: dict[str, Any]) -> None:
     )
     with os.fdopen(handle, "r+b") as file:
         end = file.seek(0, os.SEEK_END)
-        tail = os.pread(handle, LAST, max(0, end - LAST))
+        tail = os.pread(handle, TAIL_BYTES, max(0, end - TAIL_BYTES))
         last = tail.removesuffix(b"\n").rpartition(b"\n")[2]
         torn = tail != b"" and not tail.endswith(b"\n")
         if (visit := _visit(last)) and visit.task and visit.task == line.get("task"):
@@ -90,22 +90,22 @@ def read(state: Path) -> tuple[list[HistoryEntry], int]:
     return visits, len(lines) - len(visits)
 
 
-def counted(seen: Sequence[HistoryEntry]) -> list[HistoryEntry]:
+def confirmed(visits: Sequence[HistoryEntry]) -> list[HistoryEntry]:
     """Return the visits without the scores of models that the federation has not used.
 
     The next visit names the last round that it has used; of the newest visit this is not known yet.
     """
-    kept = []
-    for visit, following in zip_longest(seen, seen[1:]):
+    updated = []
+    for visit, following in zip_longest(visits, visits[1:]):
         used = not visit.trained or following is None or following.settled == visit.round
         scores = [score for score in visit.scores if used or score.when == "received"]
-        kept.append(visit.model_copy(update={"scores": scores}))
-    return kept
+        updated.append(visit.model_copy(update={"scores": scores}))
+    return updated
 
 
-def last_info(seen: Sequence[HistoryEntry]) -> dict[str, list[float]]:
+def last_info(visits: Sequence[HistoryEntry]) -> dict[str, list[float]]:
     """The method's own quantities of the last visit that has some."""
-    info = next((visit.info for visit in reversed(seen) if visit.info), {})
+    info = next((visit.info for visit in reversed(visits) if visit.info), {})
     return {name: value if isinstance(value, list) else [value] for name, value in info.items()}
 
 

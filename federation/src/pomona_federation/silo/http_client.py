@@ -15,7 +15,7 @@ import httpx
 
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
-from pomona_federation.certificates import Shown, client_context, password
+from pomona_federation.certificates import ClientCertificate, client_context, password
 from pomona_federation.silo.settings import SiloFile, proxy_address
 
 
@@ -26,28 +26,28 @@ class ServerRoute:
     Attributes:
         server: its address.
         ca: the certificate of the federation's authority; None without TLS.
-        shown: the silo's own certificate and key; None if the server does not ask for them.
+        certificate: the silo's own certificate and key; None if the server does not ask for them.
         proxy: URL without name and password; "" for none.
         login: name and password for the proxy.
-        up, down: limits in megabits a second; None for no limit.
+        upload, download: limits in megabits a second; None for no limit.
     """
 
     server: Address
     ca: Path | None = None
-    shown: Shown | None = None
+    certificate: ClientCertificate | None = None
     proxy: str = ""
     login: tuple[str, str] | None = field(default=None, repr=False)
-    up: float | None = None
-    down: float | None = None
+    upload: float | None = None
+    download: float | None = None
 
     @classmethod
-    def of(cls, folder: Path, silo: SiloFile, federation: Federation) -> "ServerRoute":
+    def of_kit(cls, folder: Path, silo: SiloFile, federation: Federation) -> "ServerRoute":
         """The route of a silo's kit. Raises ConfigError for an unusable password file."""
-        shown = Shown(folder / "certs" / "silo.crt", folder / "keys" / "silo.key")
+        certificate = ClientCertificate(folder / "certs" / "silo.crt", folder / "keys" / "silo.key")
         return cls(
             Address.parse(federation.server),
             None if federation.insecure else folder / "certs" / "ca.crt",
-            shown if federation.mutual_tls else None,
+            certificate if federation.mutual_tls else None,
             silo.proxy,
             _login(silo),
             silo.max_upload_mbit_s,
@@ -73,7 +73,7 @@ def _login(silo: SiloFile) -> tuple[str, str] | None:
 REFUSES = (
     "the proxy refuses"  # start of the text for a proxy's refusal; Flower's log contains it, too
 )
-AWAY = "5"  # start of a proxy's answer if the server cannot be reached
+UNREACHABLE = "5"  # start of a proxy's answer if the server cannot be reached
 # bytes of an answer: Flower's app has 10 MB at most, and a piece of a message 5 MiB
 LONGEST = 32 * 2**20
 
@@ -102,24 +102,24 @@ class Bandwidth:
     _lock: Lock = field(default_factory=Lock)
 
     @classmethod
-    def of(cls, mbit: float | None) -> "Bandwidth | None":
+    def of_mbit(cls, mbit: float | None) -> "Bandwidth | None":
         """A limit in megabits a second; None for no limit."""
         return None if mbit is None else cls(mbit * MBIT)
 
-    def take(self, size: int) -> None:
+    def acquire(self, size: int) -> None:
         """Wait until ``size`` more bytes have passed."""
         with self._lock:
-            now = self.clock()
-            self._free = max(self._free, now) + size / self.rate
-            seconds = self._free - now
+            current = self.clock()
+            self._free = max(self._free, current) + size / self.rate
+            seconds = self._free - current
         self.sleep(seconds)
 
     def paced(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """The same bytes in paced pieces."""
         for chunk in chunks:
-            for begin in range(0, len(chunk), PIECE):
-                piece = chunk[begin : begin + PIECE]
-                self.take(len(piece))
+            for start in range(0, len(chunk), PIECE):
+                piece = chunk[start : start + PIECE]
+                self.acquire(len(piece))
                 yield piece
 
 
@@ -148,33 +148,37 @@ PLAIN: dict[str, list[Callable[..., None]]] = {"request": [ask_plain], "response
 """Hooks of a client that reads plain bytes."""
 
 
-def client(way: ServerRoute, timeout: float = 30.0) -> httpx.Client:
+def client(route: ServerRoute, timeout: float = 30.0) -> httpx.Client:
     """A client for a silo's route to the server.
 
     Raises ConfigError if a certificate or a key of the silo cannot be used, and StorageError for
     files that cannot be read.
     """
-    proxy = httpx.Proxy(way.proxy, auth=way.login) if way.proxy else None
-    context = client_context(way.ca, way.shown) if way.ca else True
-    line = Line(
+    proxy = httpx.Proxy(route.proxy, auth=route.login) if route.proxy else None
+    context = client_context(route.ca, route.certificate) if route.ca else True
+    transport = LimitedTransport(
         httpx.HTTPTransport(verify=context, proxy=proxy),
-        Bandwidth.of(way.up),
-        Bandwidth.of(way.down),
+        Bandwidth.of_mbit(route.upload),
+        Bandwidth.of_mbit(route.download),
     )
     return httpx.Client(
-        transport=line, timeout=timeout, follow_redirects=False, trust_env=False, event_hooks=PLAIN
+        transport=transport,
+        timeout=timeout,
+        follow_redirects=False,
+        trust_env=False,
+        event_hooks=PLAIN,
     )
 
 
-class Line(httpx.BaseTransport):
+class LimitedTransport(httpx.BaseTransport):
     """A transport with limited speed that distinguishes a proxy's refusals from an unreachable
     server.
     """
 
     def __init__(
-        self, line: httpx.BaseTransport, up: Bandwidth | None, down: Bandwidth | None
+        self, transport: httpx.BaseTransport, upload: Bandwidth | None, download: Bandwidth | None
     ) -> None:
-        self._line, self._up, self._down = line, up, down
+        self._transport, self._upload, self._download = transport, upload, download
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """Send a request; the answer's body is read later, and raises AnswerRefused beyond
@@ -186,29 +190,29 @@ class Line(httpx.BaseTransport):
         timeout, size = request.extensions.get("timeout", {}), request.headers.get("Content-Length")
         if size and timeout.get("read"):
             timeout["read"] += int(size) / SLOWEST
-        if self._up:
+        if self._upload:
             assert isinstance(request.stream, httpx.SyncByteStream), (
                 "Flower's requests have their bytes"
             )
-            request.stream = Paced(request.stream, self._up)
+            request.stream = PacedBody(request.stream, self._upload)
         try:
-            answer = self._line.handle_request(request)
+            answer = self._transport.handle_request(request)
         except httpx.ProxyError as fault:
-            if str(fault).startswith(AWAY):  # as without a proxy: Flower tries again
+            if str(fault).startswith(UNREACHABLE):  # as without a proxy: Flower tries again
                 raise httpx.ConnectError(f"the proxy does not reach the server ({fault})") from None
             raise httpx.ProxyError(f"{REFUSES} ({fault})") from None
         assert isinstance(answer.stream, httpx.SyncByteStream), "of a synchronous transport"
-        answer.stream = Counted(answer.stream)
-        if self._down:
-            answer.stream = Paced(answer.stream, self._down)
+        answer.stream = BoundedBody(answer.stream)
+        if self._download:
+            answer.stream = PacedBody(answer.stream, self._download)
         return answer
 
     def close(self) -> None:
         """Close all connections."""
-        self._line.close()
+        self._transport.close()
 
 
-class Counted(httpx.SyncByteStream):
+class BoundedBody(httpx.SyncByteStream):
     """A body of at most ``LONGEST`` bytes; raises AnswerRefused beyond."""
 
     def __init__(self, body: httpx.SyncByteStream) -> None:
@@ -227,7 +231,7 @@ class Counted(httpx.SyncByteStream):
         self._body.close()
 
 
-class Paced(httpx.SyncByteStream):
+class PacedBody(httpx.SyncByteStream):
     """A body with limited speed."""
 
     def __init__(self, body: httpx.SyncByteStream, bandwidth: Bandwidth) -> None:

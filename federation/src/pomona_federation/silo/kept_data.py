@@ -31,9 +31,9 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.task_settings import TaskSettings
 
 logger = logging.getLogger("pomona")
-WANTED = "wanted.json"  # in the folder state/
+REQUEST_FILE = "wanted.json"  # in the folder state/
 READERS = {"table", "text", "arrays"}
-SUFFIXES = {".npz", *(suffix for suffix, form in formats().items() if form == CSV)}
+SUFFIXES = {".npz", *(suffix for suffix, name in formats().items() if name == CSV)}
 SETTLED = (
     2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
 )
@@ -42,7 +42,7 @@ MEGABYTE = 10**6
 Stamps = tuple[tuple[str, int, int, int, int, int], ...]
 
 
-class WantedData(Settings):
+class DataRequest(Settings):
     """The note of the last message's process: the silo's data, in the agreed form."""
 
     data: Data
@@ -52,12 +52,12 @@ class WantedData(Settings):
     def files(self) -> tuple[Path, ...]:
         """The files that it is read from; empty if anything else may be read, or executed."""
         paths = tuple(expanded(path) for path in files(self.data))
-        own = (
+        supported = (
             bool(paths)
             and self.data.name in READERS
             and all(p.suffix.lower() in SUFFIXES and p.is_file() for p in paths)
         )
-        return paths if own else ()
+        return paths if supported else ()
 
 
 def stamps(paths: tuple[Path, ...]) -> Stamps:
@@ -65,9 +65,9 @@ def stamps(paths: tuple[Path, ...]) -> Stamps:
 
     Raises OSError.
     """
-    found = ((str(path), path.stat()) for path in paths)
+    stats = ((str(path), path.stat()) for path in paths)
     return tuple(
-        (name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in found
+        (name, s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for name, s in stats
     )
 
 
@@ -81,42 +81,46 @@ def size(value: Any) -> int:
 
 
 @dataclass
-class DataKeeper:
+class DataCache:
     """Keeps the data of a silo's kit.
 
     Attributes:
         folder: the kit.
-        kept: the data, and the stamps of the files that it was read from; None if there is nothing
-            to keep.
+        cached: the data, and the stamps of the files that it was read from; None if nothing is
+            kept.
     """
 
     folder: Path
-    kept: tuple[WantedData, Stamps, Dataset] | None = None
-    _told: Stamps = ()  # of the note and silo.toml
-    _wanted: WantedData | None = None
-    _tried: Stamps = ()  # of the files, at the last read
+    cached: tuple[DataRequest, Stamps, Dataset] | None = None
+    _request_stamps: Stamps = ()  # of the note and silo.toml
+    _request: DataRequest | None = None
+    _file_stamps: Stamps = ()  # of the files, at the last read
 
     @property
-    def _note(self) -> Path:
-        return self.folder / "state" / WANTED
+    def _request_path(self) -> Path:
+        return self.folder / "state" / REQUEST_FILE
 
-    def find(self, wanted: WantedData) -> Dataset | None:
+    def find(self, request: DataRequest) -> Dataset | None:
         """The kept data for this note, if still valid."""
         with suppress(OSError):
-            if self.kept and self.kept[0] == wanted and stamps(wanted.files) == self.kept[1]:
-                return self.kept[2]
+            if (
+                self.cached
+                and self.cached[0] == request
+                and stamps(request.files) == self.cached[1]
+            ):
+                return self.cached[2]
         return None
 
-    def want(self, wanted: WantedData) -> None:
+    def post(self, request: DataRequest) -> None:
         """Leave the note for the worker."""
         with suppress(OSError, PomonaError):  # without the note the data is read again next time
-            if wanted.files and wanted != self._noted():
-                write_json(self._note, wanted)
+            if request.files and request != self._read_request():
+                write_json(self._request_path, request)
 
-    def _noted(self) -> WantedData | None:
+    def _read_request(self) -> DataRequest | None:
         """What the note says; None without one, and for one that this release cannot read."""
         with suppress(PomonaError):
-            return read_json(WantedData, self._note)
+            return read_json(DataRequest, self._request_path)
         return None
 
     def refresh(self) -> bool:
@@ -127,40 +131,47 @@ class DataKeeper:
         try:
             return self._refresh()
         except Exception:  # errors are reported by the process of the message that needs the data
-            self.kept = None
+            self.cached = None
             return True
 
     def _refresh(self) -> bool:
-        if not self._note.exists():
+        if not self._request_path.exists():
             return False
         settings = self.folder / "silo.toml"
-        if (told := stamps((settings, self._note))) != self._told:
-            self._told, self._wanted, self._tried = told, self._noted(), ()
-        if not self._wanted:
-            self.kept = None
+        if (request_stamps := stamps((settings, self._request_path))) != self._request_stamps:
+            self._request_stamps, self._request, self._file_stamps = (
+                request_stamps,
+                self._read_request(),
+                (),
+            )
+        if not self._request:
+            self.cached = None
             return False
-        if (now := stamps(self._wanted.files)) == self._tried:
+        if (file_stamps := stamps(self._request.files)) == self._file_stamps:
             return False
-        self.kept = None
-        if not now or max(max(stamp[4:]) for stamp in now) / 1e9 > time.time() - SETTLED:
+        self.cached = None
+        if (
+            not file_stamps
+            or max(max(stamp[4:]) for stamp in file_stamps) / 1e9 > time.time() - SETTLED
+        ):
             return False
-        self._tried = now
-        most = SiloFile.load(settings).keep_data_mb * MEGABYTE
-        if sum(stamp[3] for stamp in now) > most:
+        self._file_stamps = file_stamps
+        limit = SiloFile.load(settings).keep_data_mb * MEGABYTE
+        if sum(stamp[3] for stamp in file_stamps) > limit:
             return False
-        dataset = agreed_data(self._wanted.data, self._wanted.task)
-        if size(dataset) <= most and stamps(self._wanted.files) == now:
-            self.kept = self._wanted, now, dataset
+        dataset = agreed_data(self._request.data, self._request.task)
+        if size(dataset) <= limit and stamps(self._request.files) == file_stamps:
+            self.cached = self._request, file_stamps, dataset
         return True
 
 
-_KEEPER: DataKeeper | None = None
+_CACHE: DataCache | None = None
 
 
-def use(keeper: DataKeeper | None) -> None:
+def use(cache: DataCache | None) -> None:
     """Make this process and its children use a keeper's data; None for no keeper."""
-    global _KEEPER  # noqa: PLW0603 - one a process, which its children have by the fork
-    _KEEPER = keeper
+    global _CACHE  # noqa: PLW0603 - one a process, which its children have by the fork
+    _CACHE = cache
 
 
 def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
@@ -168,42 +179,42 @@ def own_data(settings: DataSettings, task: TaskSettings) -> Dataset:
 
     Raises DataError or ConfigError.
     """
-    if not _KEEPER:
+    if not _CACHE:
         return agreed_data(settings, task)
-    wanted = WantedData(data=settings, task=task)
-    if (kept := _KEEPER.find(wanted)) is not None:
+    request = DataRequest(data=settings, task=task)
+    if (cached := _CACHE.find(request)) is not None:
         logger.info("the worker holds the data")
-        return kept
+        return cached
     dataset = agreed_data(settings, task)
-    _KEEPER.want(wanted)
+    _CACHE.post(request)
     return dataset
 
 
-def conformed(found: Dataset, task: TaskSettings) -> Dataset:
+def conformed(raw: Dataset, task: TaskSettings) -> Dataset:
     """The data with the task's label map, preprocessing and vocabulary.
 
     Raises DataError if it does not fit.
     """
-    dataset = _in_form(found, task)
+    dataset = _with_columns(raw, task)
     if dataset.kind == "text":
-        return _in_agreed_words(dataset, task)
+        return _with_vocabulary(dataset, task)
     return replace(dataset, shift=task.shift, scale=task.scale, raw=None, learn=None)
 
 
-def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
+def _with_columns(raw: Dataset, task: TaskSettings) -> Dataset:
     """The data with the task's columns and type.
 
     Raises DataError for another form than the task's.
     """
-    known = found.target_kind or task.targets
-    if known != task.targets:
+    targets = raw.target_kind or task.targets
+    if targets != task.targets:
         raise DataError(
-            f"the targets are {known}, the agreement says {task.targets}; set data.targets"
+            f"the targets are {targets}, the agreement says {task.targets}; set data.targets"
         )
     table = (
-        tabular.with_agreed_features(found, task.preprocessing)
-        if task.preprocessing and found.kind == "table"
-        else found
+        tabular.with_agreed_features(raw, task.preprocessing)
+        if task.preprocessing and raw.kind == "table"
+        else raw
     )
     dataset = replace(
         table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges
@@ -233,18 +244,18 @@ def _in_form(found: Dataset, task: TaskSettings) -> Dataset:
     return dataset
 
 
-def _in_agreed_words(dataset: Dataset, task: TaskSettings) -> Dataset:
+def _with_vocabulary(dataset: Dataset, task: TaskSettings) -> Dataset:
     """Texts with the task's numbers for words, or its tokenizer's."""
-    own = dataset.tokenizer.sha256 if dataset.tokenizer else None
-    if own != task.tokenizer:
+    tokenizer = dataset.tokenizer.sha256 if dataset.tokenizer else None
+    if tokenizer != task.tokenizer:
         raise DataError(
-            f"the tokenizer is {own or 'none'}, the agreement says {task.tokenizer or 'none'} "
-            "(SHA-256 of a tokenizer.json); set data.tokenizer"
+            f"the tokenizer is {tokenizer or 'none'}, the agreement says "
+            f"{task.tokenizer or 'none'} (SHA-256 of a tokenizer.json); set data.tokenizer"
         )
-    numbers = {word: number for number, word in enumerate(task.words, start=2)}
-    spoken = np.array([0, 1, *(numbers.get(word, 1) for word in dataset.words)], np.int32)
+    numbers = {token: number for number, token in enumerate(task.words, start=2)}
+    lookup = np.array([0, 1, *(numbers.get(token, 1) for token in dataset.words)], np.int32)
     # tokens without words are numbers already
-    x = spoken[dataset.x] if dataset.words else dataset.x
+    x = lookup[dataset.x] if dataset.words else dataset.x
     if x.size and int(x.max()) >= task.vocabulary:
         raise DataError(
             f"the data has token {int(x.max())}, the agreement says {task.vocabulary} tokens; "
@@ -259,13 +270,16 @@ def agreed_data(settings: DataSettings, task: TaskSettings) -> Dataset:
     A label column takes its classes from the agreement if the settings name none: a silo may lack
     some.
     """
-    by = task.preprocessing
-    own = tabular.settings_as_agreed(settings, by) if by else settings
+    preprocessing = task.preprocessing
+    resolved = tabular.settings_as_agreed(settings, preprocessing) if preprocessing else settings
     if (
         task.classes
-        and isinstance(own, ColumnData)
-        and not own.classes
-        and own.label_column is not None
+        and isinstance(resolved, ColumnData)
+        and not resolved.classes
+        and resolved.label_column is not None
     ):
-        own = own.model_copy(update={"classes": task.classes})
-    return conformed(read(own, keep_raw=by is not None and tabular.needs_raw(by)), task)
+        resolved = resolved.model_copy(update={"classes": task.classes})
+    return conformed(
+        read(resolved, keep_raw=preprocessing is not None and tabular.needs_raw(preprocessing)),
+        task,
+    )

@@ -13,7 +13,7 @@ from pomona.core.errors import ConfigError, PomonaError, StorageError, enough, w
 from pomona.core.files import probe
 from pomona_federation import keys
 from pomona_federation.agreement import Federation
-from pomona_federation.certificates import LAST, private, valid, warning
+from pomona_federation.certificates import UNRENEWABLE, private, valid, warning
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import ask_health
 from pomona_federation.silo.settings import SiloFile
@@ -54,9 +54,9 @@ class Checks:
         except (
             Exception
         ) as fault:  # from a driver, custom code or a library: the other checks run all the same
-            known = fault if isinstance(fault, PomonaError) else PomonaError(worded(fault))
-            self._faults.append(known)
-            self.lines.append(CheckLine(name, "failed", str(known), known.code))
+            error = fault if isinstance(fault, PomonaError) else PomonaError(worded(fault))
+            self._faults.append(error)
+            self.lines.append(CheckLine(name, "failed", str(error), error.code))
         else:
             self.lines.append(CheckLine(name, "ok", text))
             return value
@@ -84,49 +84,50 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
     """Check that the private key exists and matches the public key known to the others."""
     path = folder / "keys" / "silo.key"
     private(path)
-    own = keys.line(keys.own(path).public_key())
-    for place in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
-        if keys.public(place) != own:
+    public_key = keys.line(keys.private_key(path).public_key())
+    for public_path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
+        if keys.public(public_path) != public_key:
             raise ConfigError(
-                f"{place} is not the public half of silo.key; the others would refuse this silo: "
-                "fetch it"
+                f"{public_path} is not the public half of silo.key; the others would refuse this "
+                "silo: fetch it"
             )
-    others = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
-    return None, f"belongs to {name}; keys of {others} others"
+    n_peers = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
+    return None, f"belongs to {name}; keys of {n_peers} others"
 
 
 def authority(folder: Path) -> tuple[None, str]:
     """Check that the authority's certificate is valid, and not about to expire."""
-    until = valid(folder / "certs" / "ca.crt")
-    if line := warning(until):
-        raise Remark(f"the authority's certificate {line}; {LAST}")
-    return None, f"the authority's is valid until {until:%Y-%m-%d}"
+    expiry = valid(folder / "certs" / "ca.crt")
+    if line := warning(expiry):
+        raise Remark(f"the authority's certificate {line}; {UNRENEWABLE}")
+    return None, f"the authority's is valid until {expiry:%Y-%m-%d}"
 
 
 def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, str]:
     """Check that the federation's server answers, and that both clocks agree."""
-    answer = ask_health(ServerRoute.of(folder, silo, federation))
-    how = "without TLS" if federation.insecure else "its certificate is the federation's"
-    how += ", it asks for this silo's" if federation.mutual_tls else ""
-    how += f", through {silo.proxy}" if silo.proxy else ""
+    answer = ask_health(ServerRoute.of_kit(folder, silo, federation))
+    details = "without TLS" if federation.insecure else "its certificate is the federation's"
+    details += ", it asks for this silo's" if federation.mutual_tls else ""
+    details += f", through {silo.proxy}" if silo.proxy else ""
     if answer.certificate_until and (line := warning(answer.certificate_until)):
         raise Remark(
             f"{federation.server} answers, but its certificate {line}; ask its administrator to "
             "renew it"
         )
     if answer.clock is None:
-        return None, f"{federation.server} answers, {how}; it does not say its time"
-    off = (datetime.now(UTC) - answer.clock).total_seconds()
-    if abs(off) > CLOCK:
-        ahead = "ahead of" if off > 0 else "behind"
+        return None, f"{federation.server} answers, {details}; it does not say its time"
+    offset = (datetime.now(UTC) - answer.clock).total_seconds()
+    if abs(offset) > CLOCK:
+        ahead = "ahead of" if offset > 0 else "behind"
         raise Remark(
-            f"{federation.server} answers, but this clock is {abs(off):.0f} s {ahead} the "
+            f"{federation.server} answers, but this clock is {abs(offset):.0f} s {ahead} the "
             "server's, which refuses signatures from more than 5 s in its future or 5 minutes in "
             "its past; synchronise it (NTP)"
         )
     return (
         None,
-        f"{federation.server} answers, {how}, clocks agree within {max(1.0, abs(off)):.0f} s",
+        f"{federation.server} answers, {details}, clocks agree within "
+        f"{max(1.0, abs(offset)):.0f} s",
     )
 
 
@@ -141,9 +142,9 @@ def disk(folder: Path, model: int) -> tuple[None, str]:
         raise StorageError(
             f"{state} cannot be written ({fault.strerror}); make it the silo's own"
         ) from None
-    need = SPARE * model
-    if free < need:
+    required = SPARE * model
+    if free < required:
         raise StorageError(
-            f"{state}: {free / 1e6:.0f} MB free, {need / 1e6:.0f} MB advised; make room"
+            f"{state}: {free / 1e6:.0f} MB free, {required / 1e6:.0f} MB advised; make room"
         )
     return None, f"{free / 1e9:.1f} GB free"

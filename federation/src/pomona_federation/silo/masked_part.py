@@ -1,6 +1,6 @@
 """A silo's part in the sum of a round: its clipped and weighted change of the model, masked.
 
-The change and the private key of its masks are kept with the round before its public key is told,
+The change and the private key of its masks are kept with the round before its public key is sent,
 so that after a kill the same request gets the same bytes. A silo takes part in one sum a round.
 """
 
@@ -41,43 +41,43 @@ class MaskedPart:
     """A silo's parts in the sums of a study with secure aggregation."""
 
     silo: Silo
-    terms: SecureAggregation
+    aggregation: SecureAggregation
 
     @classmethod
-    def of(cls, silo: Silo) -> "MaskedPart | None":
+    def for_silo(cls, silo: Silo) -> "MaskedPart | None":
         """The parts of a silo; None in a study without secure aggregation."""
-        terms = silo.agreed.config.secure_aggregation
-        return cls(silo, terms) if terms else None
+        aggregation = silo.terms.config.secure_aggregation
+        return cls(silo, aggregation) if aggregation else None
 
-    def change(self, reply: Reply, task: Task, down: Downlink) -> tuple[Reply, bytes, float]:
+    def change(self, reply: Reply, task: Task, downlink: Downlink) -> tuple[Reply, bytes, float]:
         """A reply to a task as the server gets it, the change to keep for the sum, and its norm
         before clipping.
 
         The server gets no uplink, and a fault in place of one that is not finite, or of numbers too
         coarse for its noise.
         """
-        config, came = self.silo.agreed.config, receiver_tensors(down, 0)
-        rest = replace(reply, uplink={})
+        config, received = self.silo.terms.config, receiver_tensors(downlink, 0)
+        without_uplink = replace(reply, uplink={})
         if reply.fault or not reply.uplink:
-            return rest, b"", 0.0
-        if why := non_finite(reply.uplink):
-            return replace(rest, fault=f"diverged: {why}"), b"", 0.0
+            return without_uplink, b"", 0.0
+        if problem := non_finite(reply.uplink):
+            return replace(without_uplink, fault=f"diverged: {problem}"), b"", 0.0
         roster, lr = roster_of(task, config), round_of(config, task.number).lr
-        if why := coarse(came, roster.sizes[task.place], roster, lr, config):
-            return replace(rest, fault=why), b"", 0.0
-        moved, norm = change(reply.uplink, came, config)
-        if norm > self.terms.max_norm and not noise_adds_up(config):
+        if problem := coarse(received, roster.sizes[task.place], roster, lr, config):
+            return replace(without_uplink, fault=problem), b"", 0.0
+        delta, norm = change(reply.uplink, received, config)
+        if norm > self.aggregation.max_norm and not noise_adds_up(config):
             logger.info("the change has norm %.3g and is clipped", norm)
-        return rest, moved.astype("<f4").tobytes(), norm
+        return without_uplink, delta.astype("<f4").tobytes(), norm
 
-    def size(self, kept: bytes) -> int:
+    def size(self, stored: bytes) -> int:
         """The bytes of the part in a sum that a kept change becomes."""
-        return len(kept) * self.terms.bits // 32
+        return len(stored) * self.aggregation.bits // 32
 
     @staticmethod
     def require_common(task: Task) -> None:
-        """Raise ProtocolError for a starting model that is none of the rows that all silos of a sum
-        have received.
+        """Raise ProtocolError for a starting model that is not among the rows that all silos of a
+        sum have received.
 
         Masks are bound to these alone; with a starting model of its own each silo could be made to
         send a change that the server knows.
@@ -107,32 +107,33 @@ class MaskedPart:
                 taken part in.
         """
         task = request.task
-        kept, secret = rounds.answered(task), rounds.secret(task)
-        if not task.trains or not kept or not secret:
+        previous, secret = rounds.answered(task), rounds.secret(task)
+        if not task.trains or not previous or not secret:
             raise ProtocolError(f"a sum of round {task.number}, in which this silo has not trained")
-        keys = {place: shown.key for place, shown in request.keys.items()}
+        keys = {member: mask_key.key for member, mask_key in request.keys.items()}
         if keys.get(task.place) != public(secret):
             raise ProtocolError("a sum without this silo's key; check the server's version")
-        if len(keys) < self.terms.minimum:
+        if len(keys) < self.aggregation.minimum:
             raise ProtocolError(
-                f"a sum over {len(keys)} silos, secure_aggregation.minimum is {self.terms.minimum}"
+                f"a sum over {len(keys)} silos, secure_aggregation.minimum is "
+                f"{self.aggregation.minimum}"
             )
         provenance.require_mask_keys(task, request.keys)
-        roster = roster_of(task, self.silo.agreed.config)
+        roster = roster_of(task, self.silo.terms.config)
         weight = weighed(roster, tuple(sorted(keys)))[task.place]
-        moved: Numbers = np.frombuffer(kept[1], "<f4")
-        words = masked(
-            encoded(moved, weight, self.terms), secret, task.place, keys, request.context
+        delta: Numbers = np.frombuffer(previous[1], "<f4")
+        masked_change = masked(
+            encoded(delta, weight, self.aggregation), secret, task.place, keys, request.context
         )
         log.one_sum(request)  # only now: a key that is none spoils no sum without it
-        peers = names(self.silo.agreed, task)
+        peers = names(self.silo.terms, task)
         audited(self.silo, "sum", round=task.number, silos=[peers[i] for i in sorted(keys)])
-        uplink = words.tobytes()
-        about = {"agreement": task.agreement, "run": task.run, "number": task.number}
+        uplink = masked_change.tobytes()
+        fields = {"agreement": task.agreement, "run": task.run, "number": task.number}
         return Answer(
-            **about,
+            **fields,
             silo=self.silo.file.name,
             task=request.digest,
-            samples=kept[0].samples,
+            samples=previous[0].samples,
             uplink=sha256(uplink),
         ), uplink

@@ -18,7 +18,7 @@ FILE = Path("state", "member.json")
 
 
 class AdmittedMember(Settings):
-    """The place that the server has named to a silo that is no founder."""
+    """The place that the server has assigned to a silo that is not a founder."""
 
     member: ClientId
 

@@ -3,7 +3,7 @@ pinned app.
 
 It holds the connection to the server's SuperLink as Flower's SuperNode does, with Flower's own
 client, but loads no code that the server sends: the app of every run must have the SHA-256 in the
-silo's kit, and what answers is the installed package, in the worker process beside this one. The
+silo's kit, and what answers is the installed package, in a separate worker process. The
 two share a pair of sockets; nothing listens on a port.
 """
 
@@ -30,13 +30,15 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.worker import Worker
 from pomona_federation.supervision.processes import QUIET, die_with_parent
 
-BEGIN = "the silo's node starts"  # first line of a life in the log
+START_LINE = "the silo's node starts"  # first line of a life in the log
 REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign of life
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
-LAST = Path("state", "node", "number")  # of the node in the previous life
-SHORT = 100  # most bytes of that file
+NUMBER_FILE = Path("state", "node", "number")  # of the node in the previous life
+NUMBER_BYTES = 100  # most bytes of that file
 IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
-HELD = 0.25  # shortest duration in seconds of a request for messages that the gate has held
+SHORTEST_HOLD = (
+    0.25  # shortest duration in seconds of a request for messages that the gate has held
+)
 
 
 def command(folder: Path, app: str) -> list[str]:
@@ -52,23 +54,23 @@ class Node:
         link: the connection to SuperLink.
         worker: the process that answers.
         app: SHA-256 in hex of the pinned app.
-        most: bytes of the longest message that is fetched.
-        say: called with every line for the log.
+        max_bytes: bytes of the longest message that is fetched.
+        log: called with every line for the log.
     """
 
     link: flower_internals.Connection
     worker: Worker
     app: str
-    most: int
-    say: Callable[[str], None]
-    _known: set[int] = field(default_factory=set)  # runs of the pinned app
+    max_bytes: int
+    log: Callable[[str], None]
+    _allowed_runs: set[int] = field(default_factory=set)  # runs of the pinned app
 
     def serve(self) -> None:
         """Answer messages until something raises."""
         while True:
-            asked = time.monotonic()
-            self.worker.keep()
-            if not self.once() and time.monotonic() - asked < HELD:
+            start = time.monotonic()
+            self.worker.ensure_running()
+            if not self.once() and time.monotonic() - start < SHORTEST_HOLD:
                 time.sleep(IDLE)
 
     def once(self) -> bool:
@@ -79,42 +81,42 @@ class Node:
         try:
             self._answer(*got)
         except flower_internals.RunEndedError:
-            self.say("a message of a run that has ended in the meantime")
+            self.log("a message of a run that has ended in the meantime")
         except Exception as fault:  # one message that cannot be fetched or sent ends no node
-            self.say(f"a message is given up: {type(fault).__name__}: {plain(str(fault), 300)}")
+            self.log(f"a message is given up: {type(fault).__name__}: {plain(str(fault), 300)}")
         return True
 
     def _answer(self, message: Any, tree: Any) -> None:
         run = int(message.metadata.run_id)
         try:
             self.require(run)
-            fetched = self.link.pull(message, tree, self.most)
+            fetched = self.link.pull(message, tree, self.max_bytes)
         except ProtocolError as fault:
-            self.say(str(fault))
+            self.log(str(fault))
             self.link.refuse(message, flower_internals.INVALID, str(fault).partition(" (")[0])
             return
-        self.say(f"run {run}: a message of {sum(map(len, fetched))} bytes")
+        self.log(f"run {run}: a message of {sum(map(len, fetched))} bytes")
         began = time.monotonic()
-        reply = self.worker.ask(fetched, self.link.node)
+        reply = self.worker.request(fetched, self.link.node)
         if reply is None:
             self.link.refuse(message, flower_internals.CRASHED, "no process answers for it")
         else:
             self.link.answer(reply, time.monotonic() - began)
-        self.say(
+        self.log(
             f"run {run}: {'no answer' if reply is None else 'answered'} after "
             f"{time.monotonic() - began:.1f} s"
         )
 
     def require(self, run: int) -> None:
         """Raise ProtocolError unless a run is that of a federation, with the pinned app."""
-        if run in self._known:
+        if run in self._allowed_runs:
             return
-        found = self.link.federated(run)
-        if found != self.app:
+        sha256 = self.link.federated(run)
+        if sha256 != self.app:
             raise ProtocolError(
-                f"{REFUSAL} (SHA-256 {plain(found)[:12] or 'none'}, expected {self.app[:12]})"
+                f"{REFUSAL} (SHA-256 {plain(sha256)[:12] or 'none'}, expected {self.app[:12]})"
             )
-        self._known.add(run)
+        self._allowed_runs.add(run)
 
 
 def longest(silo: SiloFile) -> int:
@@ -131,7 +133,7 @@ def longest(silo: SiloFile) -> int:
 def last_node(folder: Path) -> int | None:
     """The number of the node of an earlier life; None if it is not known."""
     try:
-        number = int(content(folder / LAST, SHORT))
+        number = int(content(folder / NUMBER_FILE, NUMBER_BYTES))
     except (OSError, ValueError):
         return None
     return number if 0 < number < 2**64 else None
@@ -140,8 +142,8 @@ def last_node(folder: Path) -> int | None:
 def note_node(folder: Path, number: int) -> None:
     """Keep the number of this life's node; without it, the next one may have to wait a minute."""
     with suppress(OSError):
-        (folder / LAST).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(folder / LAST, [str(number).encode()], ".number")
+        (folder / NUMBER_FILE).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        publish(folder / NUMBER_FILE, [str(number).encode()], ".number")
 
 
 def main() -> None:
@@ -151,24 +153,24 @@ def main() -> None:
     folder, app = Path(sys.argv[1]), sys.argv[2]
     os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SuperLink is told of the end
-    say = partial(print, flush=True)
-    say(BEGIN)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SuperLink hears of the end
+    echo = partial(print, flush=True)
+    echo(START_LINE)
     from pomona_federation.silo.http_client import client
 
     federation = Federation.read(folder / "federation.toml")
     silo = SiloFile.load(folder / "silo.toml")
-    route = ServerRoute.of(folder, silo, federation)
-    worker = Worker.of(folder)
-    worker.keep()
-    key = None if federation.insecure else keys.own(folder / "keys" / "silo.key")
+    route = ServerRoute.of_kit(folder, silo, federation)
+    worker = Worker.for_kit(folder)
+    worker.ensure_running()
+    key = None if federation.insecure else keys.private_key(folder / "keys" / "silo.key")
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:
         with flower_internals.connection(
             federation.server, ca, key, partial(client, route), last_node(folder)
         ) as link:
             note_node(folder, link.node)
-            Node(link, worker, app, longest(silo), say).serve()
+            Node(link, worker, app, longest(silo), echo).serve()
     except KeyboardInterrupt:  # Flower's answer to a refused sign of life
         sys.exit(REFUSED)
     sys.exit("the connection is given up, and the node is started again")

@@ -37,11 +37,13 @@ from pomona_federation.supervision.supervisor import Restart, Supervisor, backof
 HEARTBEAT = 30.0  # seconds between a node's signs of life
 PATIENCE = 5 * HEARTBEAT
 TICK = 1.0
-KEPT = 4.0  # seconds at least that a node keeps a sign of life's connection; Flower waits for 5 s
+HEARTBEAT_CONNECTION = (
+    4.0  # seconds at least that a node keeps a sign of life's connection; Flower waits for 5 s
+)
 PROBE = 30.0  # seconds between requests to the server
 # seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a
 # minute
-FIRST, LONGEST = 5.0, 600.0
+FIRST_DELAY, LONGEST_DELAY = 5.0, 600.0
 STEADY = 300.0  # seconds of connection after which failures are forgotten
 UNFINISHED = (
     ".node"  # name of the status file while it is written; a report is written in its folder, too
@@ -57,7 +59,7 @@ class SiloPolicy:
         state: the silo's folder for what changes.
         online: whether a process is connected.
         reach: raises ProtocolError while the server cannot be reached.
-        say: called with every line for the operator.
+        log: called with every line for the operator.
         membership: this silo's, at the server, asked after a node was refused.
         studies: asks the server about studies, and adds new ones.
     """
@@ -65,7 +67,7 @@ class SiloPolicy:
     state: Path
     online: Callable[[int], bool]
     reach: Callable[[], object]
-    say: Callable[[str], None]
+    log: Callable[[str], None]
     membership: Callable[[], Membership] = lambda: "unsaid"
     studies: Callable[[], None] = lambda: None
     _written: NodeStatus | None = None
@@ -92,44 +94,46 @@ class SiloPolicy:
             return reason
         self._failures, self._restarts = 1 if steady else self._failures + 1, self._restarts + 1
         lived = time.monotonic() - began if steady else 0.0
-        delay = max(0.0, backoff(self._failures, FIRST, LONGEST) - lived)
-        self.say(f"the node ended ({reason}); it starts again in {delay:.0f} s")
-        self._tell("restarting", reason, code)
+        delay = max(0.0, backoff(self._failures, FIRST_DELAY, LONGEST_DELAY) - lived)
+        self.log(f"the node ended ({reason}); it starts again in {delay:.0f} s")
+        self._write_status("restarting", reason, code)
         return Restart(delay)
 
     def stopped(self, _: BaseException | None, /) -> None:
         """Write that the node has been stopped, or has stopped after its revocation."""
-        self._tell("revoked" if self._revoked else "stopped", self._revoked)
+        self._write_status("revoked" if self._revoked else "stopped", self._revoked)
 
     def _life(self, supervisor: Supervisor) -> tuple[str, int | None, bool]:
         """Start the node; return why it ended, its exit code, and whether it had been steadily
         connected.
         """
         process = supervisor.start()
-        self._tell("starting")
-        seen: list[ConnectionState] = []
+        self._write_status("starting")
+        states: list[ConnectionState] = []
         first: float | None = None
         last, probed = 0.0, float("-inf")
         reachable = False
         while supervisor.alive:
-            now = time.monotonic()
-            if now - probed >= PROBE:
+            timestamp = time.monotonic()
+            if timestamp - probed >= PROBE:
                 reachable = self._reachable()
                 if reachable:
                     self.studies()
                 reap({process.pid})
-                probed = now = time.monotonic()  # however long they take, a heartbeat fits between
+                probed = timestamp = (
+                    time.monotonic()
+                )  # however long they take, a heartbeat fits between
             online = self.online(process.pid)
             if online:
-                first, last = first or now, now
-            seen = [
+                first, last = first or timestamp, timestamp
+            states = [
                 s
-                for s in [*seen, ConnectionState(now, online, reachable)]
-                if s.time >= now - 2 * PATIENCE
+                for s in [*states, ConnectionState(timestamp, online, reachable)]
+                if s.time >= timestamp - 2 * PATIENCE
             ]
-            recent = first is not None and now - last < 2 * HEARTBEAT
-            self._tell("connected" if recent else "starting" if reachable else "waiting")
-            if stuck(seen):
+            recent = first is not None and timestamp - last < 2 * HEARTBEAT
+            self._write_status("connected" if recent else "starting" if reachable else "waiting")
+            if stuck(states):
                 return (
                     f"no connection in {PATIENCE:.0f} s although the server can be reached",
                     None,
@@ -146,25 +150,25 @@ class SiloPolicy:
         except ProtocolError:
             return False
         except Exception as fault:  # no answer of a server ends the supervisor
-            if (kind := type(fault).__name__) != self._unforeseen:
-                self._unforeseen = kind
-                self.say(f"whether the server can be reached cannot be found out: a {kind}")
+            if (error_type := type(fault).__name__) != self._unforeseen:
+                self._unforeseen = error_type
+                self.log(f"whether the server can be reached cannot be found out: a {error_type}")
             return False
         return True
 
-    def _tell(self, state: str, reason: str = "", code: int | None = None) -> None:
+    def _write_status(self, state: str, reason: str = "", code: int | None = None) -> None:
         """Write ``node.json`` if something has changed; a full disk does not end the node."""
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        news = NodeStatus(
-            state=state, since=since, restarts=self._restarts, reason=reason, code=code
+        timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+        status = NodeStatus(
+            state=state, since=timestamp, restarts=self._restarts, reason=reason, code=code
         )
-        if self._written and self._written == news.model_copy(
+        if self._written and self._written == status.model_copy(
             update={"since": self._written.since}
         ):
             return
-        self._written = news
+        self._written = status
         with suppress(OSError):
-            publish(self.state / "node" / NODE, [news.model_dump_json().encode()], UNFINISHED)
+            publish(self.state / "node" / NODE, [status.model_dump_json().encode()], UNFINISHED)
 
 
 @dataclass(frozen=True)
@@ -178,7 +182,7 @@ class ConnectionState:
     reachable: bool
 
 
-def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
+def stuck(states: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     """Return whether a running node has given up: no connection in ``patience`` seconds with the
     server in reach.
 
@@ -193,15 +197,19 @@ def stuck(seen: Sequence[ConnectionState], patience: float = PATIENCE) -> bool:
     before the first observation.
 
     Args:
-        seen: states of one process, oldest first, about one a second.
+        states: states of one process, oldest first, about one a second.
         patience: seconds.
     """
-    alone = [s.time for s in takewhile(lambda s: s.reachable and not s.connected, reversed(seen))]
-    if not alone or (waited := alone[0] - alone[-1]) < patience:
+    unconnected = [
+        s.time for s in takewhile(lambda s: s.reachable and not s.connected, reversed(states))
+    ]
+    if not unconnected or (waited := unconnected[0] - unconnected[-1]) < patience:
         return False
-    gaps = [later - earlier for later, earlier in pairwise(alone)]
-    hidden = sum(1 + (gap - KEPT) // HEARTBEAT for gap in gaps if gap > KEPT)
-    return hidden < max(1, (waited - KEPT) // HEARTBEAT)
+    gaps = [later - earlier for later, earlier in pairwise(unconnected)]
+    hidden = sum(
+        1 + (gap - HEARTBEAT_CONNECTION) // HEARTBEAT for gap in gaps if gap > HEARTBEAT_CONNECTION
+    )
+    return hidden < max(1, (waited - HEARTBEAT_CONNECTION) // HEARTBEAT)
 
 
 def connected(pid: int, port: int) -> bool:
@@ -238,14 +246,14 @@ def exit_reason(code: int | None, log: Path) -> str:
     """Return why a node ended, from the end of its log, in a line without paths."""
     with suppress(OSError):
         text = content(log, MAX_LOG_BYTES)[-TAIL:].decode(errors="replace")
-        text = text.rpartition(node.BEGIN)[2]  # of this life, not of the one before
+        text = text.rpartition(node.START_LINE)[2]  # of this life, not of the one before
         for sign, reason in REASONS.items():
             if sign in text:
                 return reason
     return f"exit code {code}; `pomona silo logs` has its last words"
 
 
-def run_node(folder: Path, say: Callable[[str], None]) -> None:
+def run_node(folder: Path, echo: Callable[[str], None]) -> None:
     """Keep a silo kit's node running until a signal.
 
     Raises:
@@ -259,36 +267,38 @@ def run_node(folder: Path, say: Callable[[str], None]) -> None:
     )
     app, key = pinned(folder), folder / "keys" / "silo.key"
     if not federation.insecure:
-        keys.own(key)  # raises here for an unusable one, instead of repeatedly in the node
+        keys.private_key(key)  # raises here for an unusable one, instead of repeatedly in the node
     from pomona_federation.silo.http_client import client
 
     os.umask(0o077)
     state = folder / "state"
-    origin = own_state.begin(folder)
-    holding = list(rules(folder, silo, origin))
+    origin = own_state.ensure_origin(folder)
+    rule_lines = list(rules(folder, silo, origin))
     try:
         with locked(state):
-            home = state / "flwr"
-            home.mkdir(mode=0o700, exist_ok=True)
-            way = ServerRoute.of(folder, silo, federation)
-            client(way).close()  # raises here for unusable files, instead of repeatedly in the node
-            own = LogFile(state / "logs" / SUPERVISOR)
-            tell = own.telling(say)
-            tell(f"{silo.name} attends {federation.name} at {federation.server}")
-            for line in holding:
-                tell(f"warning: {line.text}" if line.foreign else line.text)
+            flower_folder = state / "flwr"
+            flower_folder.mkdir(mode=0o700, exist_ok=True)
+            route = ServerRoute.of_kit(folder, silo, federation)
+            client(
+                route
+            ).close()  # raises here for unusable files, instead of repeatedly in the node
+            supervisor_log = LogFile(state / "logs" / SUPERVISOR)
+            report = supervisor_log.tee(echo)
+            report(f"{silo.name} attends {federation.name} at {federation.server}")
+            for line in rule_lines:
+                report(f"warning: {line.text}" if line.foreign else line.text)
             command, log = node.command(folder, app), state / "logs" / "node.log"
             policy = SiloPolicy(
                 state,
-                lambda pid: connected(pid, way.port),
-                lambda: ask_health(way),
-                tell,
-                lambda: ask_membership(way, key),
-                StudyWatch(folder, tell).look,
+                lambda pid: connected(pid, route.port),
+                lambda: ask_health(route),
+                report,
+                lambda: ask_membership(route, key),
+                StudyWatch(folder, report).poll,
             )
-            why = Supervisor(command, environment(home), log).run(policy)
-            own.write(why, "ERROR")
-            raise ProtocolError(why)
+            reason = Supervisor(command, environment(flower_folder), log).run(policy)
+            supervisor_log.write(reason, "ERROR")
+            raise ProtocolError(reason)
     except OSError as fault:
         raise StorageError(
             f"cannot write {state} ({fault.strerror}); make room, or fix its permissions"

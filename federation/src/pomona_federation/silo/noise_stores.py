@@ -31,48 +31,48 @@ from pomona_federation.messages.message_bodies import Token
 from pomona_federation.silo.own_state import seal, sealed
 
 SEAL = "seal"
-BEGUN, KEY = "noise key begun", "noise key"
+KEY_STARTED, KEY = "noise key begun", "noise key"
 
 
-def open_own(stores: Path, objective: PrivateObjective, place: int) -> None:
+def open_own(stores: Path, objective: PrivateObjective, member: int) -> None:
     """Open a place's key store, or create and seal it.
 
     Raises:
         PrivacyError: its key was not made on this machine; or as ``KeyStore.open``.
         StorageError: the seal cannot be written, or the machine has no id.
     """
-    home = stores / f"client-{place:02d}"
-    if not any((home / name).exists() for name in ("key", "ledger.jsonl")):
+    folder = stores / f"client-{member:02d}"
+    if not any((folder / name).exists() for name in ("key", "ledger.jsonl")):
         # a kill between key and seal leaves one that was started here
-        _write(home, seal(BEGUN, home.name))
-    store = objective.key_store(place)
-    found = text(home / SEAL, 1000).strip() if (home / SEAL).exists() else ""
-    if sealed(found, BEGUN, home.name) and not store.position().entries:
-        _write(home, _seal(home))
-    elif found != _seal(home):
+        _write(folder, seal(KEY_STARTED, folder.name))
+    store = objective.key_store(member)
+    current_seal = text(folder / SEAL, 1000).strip() if (folder / SEAL).exists() else ""
+    if sealed(current_seal, KEY_STARTED, folder.name) and not store.position().entries:
+        _write(folder, _seal(folder))
+    elif current_seal != _seal(folder):
         raise PrivacyError(
-            f"{home / 'key'} was not made on this machine: whoever made it can remove the noise; "
+            f"{folder / 'key'} was not made on this machine: whoever made it can remove the noise; "
             "stop, find out where it comes from, and `pomona silo restore` a backup of before"
         )
 
 
-def reseal_key(home: Path) -> None:
+def reseal_key(folder: Path) -> None:
     """Seal a restored key as this machine's. Raises StorageError."""
-    _write(home, _seal(home))
+    _write(folder, _seal(folder))
 
 
-def _seal(home: Path) -> str:
-    return seal(KEY, f"{home.name} {text(home / 'key', 1000).strip()}")
+def _seal(folder: Path) -> str:
+    return seal(KEY, f"{folder.name} {text(folder / 'key', 1000).strip()}")
 
 
-def _write(home: Path, value: str) -> None:
-    with writing(home):
-        home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        publish(home / SEAL, [value.encode()], f".{SEAL}", 0o600)
+def _write(folder: Path, value: str) -> None:
+    with writing(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        publish(folder / SEAL, [value.encode()], f".{SEAL}", 0o600)
 
 
 class Restored(Settings):
-    """One restore, beside the key stores until its lost rounds are in the ledger.
+    """One restore, kept next to the key stores until its lost rounds are in the ledger.
 
     ``after``: the last round in the backup; ``until``: the last one that may have been trained
     since, None for unknown.
@@ -99,7 +99,7 @@ def charge(
     stores: Path,
     objective: PrivateObjective,
     scenario: Scenario,
-    place: int,
+    member: int,
     reserve: Callable[[str, float], None],
 ) -> None:
     """Enter the possible releases before restores into a silo's ledger; repeated after a kill, they
@@ -109,25 +109,25 @@ def charge(
         stores: the folder of key stores.
         objective: with the silo's key store.
         scenario: of all places, this silo's data among them.
-        place: the silo's.
+        member: the silo's.
         reserve: called with a restore's token and the epsilon of the ledger with all rounds that
             may still come.
     """
     for path in sorted(stores.glob("restored-*.json")):
         if restored := read_json(Restored, path):
-            store, config = objective.key_store(place), scenario.config
+            store, config = objective.key_store(member), scenario.config
             run = PrivateRun(
                 store.settings,
                 config.method.method().card.privacy.gradients,
-                len(scenario.partition.clients[place].train),
+                len(scenario.partition.clients[member].train),
                 config.batch_size,
                 config.passes,
                 config.rounds,
             )
             for entry in run.lost(restored):
                 store.ledger.append(entry)
-            may_come = store.ledger.planned(run.to_come(restored))
-            reserve(restored.token, epsilon(store.settings, may_come))
+            possible = store.ledger.planned(run.remaining(restored))
+            reserve(restored.token, epsilon(store.settings, possible))
         path.unlink()
 
 
@@ -137,7 +137,7 @@ class PrivateRun:
 
     Attributes:
         settings: the run's privacy.
-        asked: the gradients that the method asks for.
+        requested: the gradients that the method asks for.
         n: training samples.
         size: of a batch.
         passes: over the data in a round.
@@ -145,7 +145,7 @@ class PrivateRun:
     """
 
     settings: Privacy
-    asked: Sequence[Gradients]
+    requested: Sequence[Gradients]
     n: int
     size: int
     passes: Passes
@@ -155,27 +155,29 @@ class PrivateRun:
         """The largest possible releases in the rounds lost by a restore.
 
         A server may ask in every round, if it lets them begin at the same state, for what a method
-        asks once in a run; and a round may be evaluated with its training and once more.
+        asks once in a run; and a round may be evaluated with its training and again after it.
         """
-        for number, kind, gradients in self._visits(restored.after, restored.until):
+        for number, index, gradients in self._visits(restored.after, restored.until):
             times = 2 if gradients.evaluates and number <= self.rounds else 1
-            yield from self._releases(f"{restored.token} {kind}", number, gradients, times)
+            yield from self._releases(f"{restored.token} {index}", number, gradients, times)
 
-    def to_come(self, restored: Restored) -> Iterator[LedgerEntry]:
+    def remaining(self, restored: Restored) -> Iterator[LedgerEntry]:
         """Releases that an honest server may still ask for after a restore."""
-        for number, kind, gradients in self._visits(restored.after):
+        for number, index, gradients in self._visits(restored.after):
             if number == restored.after + 1 or not gradients.once:
-                yield from self._releases(f"{restored.token} to come {kind}", number, gradients)
+                yield from self._releases(f"{restored.token} to come {index}", number, gradients)
 
-    def _visits(self, after: int, until: int | None = None) -> Iterator[tuple[int, int, Gradients]]:
+    def _visits(
+        self, previous: int, final: int | None = None
+    ) -> Iterator[tuple[int, int, Gradients]]:
         """The rounds after one, up to another, each with the number and kind of its gradients; the
         last visit is one more round.
         """
-        last = self.rounds + 1 if until is None else min(until, self.rounds + 1)
-        for number in range(after + 1, last + 1) if self.n else ():
-            for kind, gradients in enumerate(self.asked):
+        last = self.rounds + 1 if final is None else min(final, self.rounds + 1)
+        for number in range(previous + 1, last + 1) if self.n else ():
+            for index, gradients in enumerate(self.requested):
                 if number <= self.rounds or gradients.evaluates:
-                    yield number, kind, gradients
+                    yield number, index, gradients
 
     def _releases(
         self, name: str, number: int, gradients: Gradients, times: int = 1

@@ -88,48 +88,50 @@ def scrubbed(fault: BaseException) -> str:
     full disk is reported.
     """
     if any(
-        isinstance(one, OSError) and one.errno in {ENOSPC, EDQUOT}
-        for one in (fault, fault.__cause__)
+        isinstance(error, OSError) and error.errno in {ENOSPC, EDQUOT}
+        for error in (fault, fault.__cause__)
     ):
         return f"{StorageError.label}: its disk is full"
     if not isinstance(fault, PomonaError) or isinstance(fault, QUOTING):
-        what = fault.label if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
-        return f"{what}; the silo's log has the rest"
+        error_kind = fault.label if isinstance(fault, PomonaError) else f"a {type(fault).__name__}"
+        return f"{error_kind}; the silo's log has the rest"
     return f"{fault.label}: {without_paths(str(fault))}"
 
 
-def departing(silo: SiloFile, agreed: StudyAgreement, numbers: int, samples: int) -> dict[str, Any]:
-    """List of everything that will leave a silo; ``numbers``: length of a model, ``samples``: for
-    training.
+def departing(
+    silo: SiloFile, terms: StudyAgreement, n_parameters: int, samples: int
+) -> dict[str, Any]:
+    """List of everything that will leave a silo with a model of ``n_parameters`` and this many
+    training samples.
     """
-    config = agreed.config
+    config = terms.config
     card = config.method.method().card
-    each = numbers * (2 if agreed.run_study.wire == "bf16" else 4)
+    model_bytes = n_parameters * (2 if terms.run_study.wire == "bf16" else 4)
     return {
         "to": (
-            f"the server at {agreed.federation.server}, and what the method passes on of it to "
+            f"the server at {terms.federation.server}, and what the method passes on of it to "
             "the other silos"
         ),
         "every_round": (
-            f"{card.exchange.up} of size {each} bytes each (d = the parameters of a model)"
+            f"{card.exchange.up} of size {model_bytes} bytes each (d = the parameters of a model)"
         ),
-        "bytes_per_model": each,
-        "models_down": _received(card, agreed.federation.places, each),
+        "bytes_per_model": model_bytes,
+        "models_down": _received(card, terms.federation.places, model_bytes),
         "models_up": card.exchange.up,
         "sum": _summed(config),
         "stays": card.exchange.private,
         "tells": "; ".join(card.exchange.reveals.values()) or None,
-        "trials": f"{len(agreed.trials)} settings are tried, each for all rounds"
-        if agreed.trials
+        "trials": f"{len(terms.trials)} settings are tried, each for all rounds"
+        if terms.trials
         else None,
         "loss": None
-        if agreed.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
+        if terms.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
         else f"the mean training loss, {DIGITS} digits, every round",
         "uncovered": _past_noise(config.privacy, card.privacy.releases),
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "samples": f"the number of training samples, {samples}, once",
-        "scores": _scores(agreed),
+        "scores": _scores(terms),
         "most": None
         if silo.max_upload_mb is None
         else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
@@ -145,7 +147,7 @@ def departing_in_survey(
     ``largest_group``: the most training rows of one group.
     """
     noise = survey.noise
-    asked = ", ".join(survey.columns) or (
+    columns = ", ".join(survey.columns) or (
         "those with agreed cells" if noise else "all that every silo has"
     )
     private = (
@@ -155,7 +157,7 @@ def departing_in_survey(
     )
     return {
         "to": f"the server at {federation.server}, whose operator sees each silo's answers",
-        "columns": f"names and kinds of columns; asked about: {asked}",
+        "columns": f"names and kinds of columns; asked about: {columns}",
         "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a column "
         f"at most, and each group's middle value{private}; of texts, words in as many; once, and "
         "the same again in every later survey",
@@ -168,66 +170,67 @@ def departing_in_survey(
     }
 
 
-def _rows_of_groups(survey: SurveySettings, most: int) -> str | None:
-    """How little a survey protects a group of up to ``most`` rows, which it counts singly."""
-    if most == 1:
+def _rows_of_groups(survey: SurveySettings, largest: int) -> str | None:
+    """How little a survey protects a group of up to ``largest`` rows, which it counts singly."""
+    if largest == 1:
         return None
-    noise = f"; its epsilon is {most * survey.noise.epsilon:.3g}" if survey.noise else ""
+    noise = f"; its epsilon is {largest * survey.noise.epsilon:.3g}" if survey.noise else ""
     return (
-        f"one (data.group_column) has up to {most} training rows, which count singly: a cell of "
-        f"{survey.least} may be of {ceil(survey.least / most)} alone{noise}"
+        f"one (data.group_column) has up to {largest} training rows, which count singly: a cell of "
+        f"{survey.least} may be of {ceil(survey.least / largest)} alone{noise}"
     )
 
 
-def _received(card: Card, places: int, each: int) -> str:
+def _received(card: Card, n_places: int, model_bytes: int) -> str:
     """The models that a silo receives per round, with their number and size where these depend on
     the federation.
     """
     if card.exchange.down_models is None:
         return card.exchange.down
-    most = card.exchange.down_models(places)
-    return f"{card.exchange.down}: here at most {most}, {most * each / 1e6:.3g} MB"
+    n_models = card.exchange.down_models(n_places)
+    return f"{card.exchange.down}: here at most {n_models}, {n_models * model_bytes / 1e6:.3g} MB"
 
 
-def _past_noise(settings: Privacy | None, own: Sequence[Release]) -> str | None:
+def _past_noise(settings: Privacy | None, releases: Sequence[Release]) -> str | None:
     """Releases not covered by noise that the study has acknowledged for this silo."""
-    made = acknowledged(settings, own) if settings else ()
-    words = "; ".join(
-        f"{r.name}: {r.content}{', so that epsilon has no bound' if r.exact else ''}" for r in made
+    past_noise = acknowledged(settings, releases) if settings else ()
+    text = "; ".join(
+        f"{r.name}: {r.content}{', so that epsilon has no bound' if r.exact else ''}"
+        for r in past_noise
     )
-    return words or None
+    return text or None
 
 
 def _summed(config: Config) -> str | None:
     """What secure aggregation makes of the models that a silo sends."""
-    terms = config.secure_aggregation
-    if terms is None:
+    aggregation = config.secure_aggregation
+    if aggregation is None:
         return None
-    cut = "" if noise_adds_up(config) else f" clipped to {terms.max_norm:g},"
+    clipping = "" if noise_adds_up(config) else f" clipped to {aggregation.max_norm:g},"
     return (
-        f"the change of the model,{cut} leaves masked, only in a sum with those of "
-        f"{terms.minimum - 1} other silos or more; loss and scores are not summed"
+        f"the change of the model,{clipping} leaves masked, only in a sum with those of "
+        f"{aggregation.minimum - 1} other silos or more; loss and scores are not summed"
     )
 
 
-def _scores(agreed: StudyAgreement) -> str:
+def _scores(terms: StudyAgreement) -> str:
     """The scores that leave the silo."""
-    each = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
-    study = agreed.study
+    content = "accuracy (4 decimals), loss (3 digits) and number of samples of the own"
+    study = terms.study
     if isinstance(study, SearchStudy):
-        return f"{each} validation data, however few, in each trial; none of test data"
+        return f"{content} validation data, however few, in each trial; none of test data"
     if isinstance(study, EvaluationStudy):
         return (
-            f"of each model {each} validation and test data, with an interval; none of fewer "
+            f"of each model {content} validation and test data, with an interval; none of fewer "
             f"than {LEAST_SAMPLES}"
         )
     shared = isinstance(study, TrainingStudy) and study.share_scores
-    return f"{each} validation and test data, however few" if shared else "none"
+    return f"{content} validation and test data, however few" if shared else "none"
 
 
 def texts(leaves: dict[str, Any]) -> Iterator[str]:
     """The lines that describe what would leave."""
-    words = {
+    labels = {
         "to": "to",
         "columns": "of columns",
         "cells": "of their values",
@@ -251,6 +254,6 @@ def texts(leaves: dict[str, Any]) -> Iterator[str]:
         "groups": "of groups",
         "total": "of all on this data",
     }
-    for key, word in words.items():
+    for key, label in labels.items():
         if leaves.get(key) is not None:
-            yield f"{word:<24} {leaves[key]}"
+            yield f"{label:<24} {leaves[key]}"

@@ -1,4 +1,4 @@
-"""A silo's own personal models: the one that an evaluation uses, and the card beside the one of
+"""A silo's own personal models: the one that an evaluation uses, and the card next to the one of
 this study.
 """
 
@@ -20,24 +20,24 @@ from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.json_store import read_json
 from pomona_federation.messages.message_bodies import Task
 from pomona_federation.silo import history
-from pomona_federation.silo.known_studies import KnownStudies
 from pomona_federation.silo.row_provenance import names
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.study import EvaluateTerms
 
 
-def judged_model(
-    kit: Path, agreed: StudyAgreement, own: Scenario, place: int, start: Tensor | None
+def starting_model(
+    kit: Path, terms: StudyAgreement, local: Scenario, member: int, start: Tensor | None
 ) -> Tensor | None:
     """The model (d,) that a silo starts a study with: in an evaluation the evaluated one, if it has
     one.
 
     Args:
         kit: the silo's.
-        agreed: the terms of the evaluation.
-        own: the silo's data under these terms, as a scenario of one client.
-        place: the silo's.
+        terms: the terms of the evaluation.
+        local: the silo's data under these terms, as a scenario of one client.
+        member: the silo's.
         start: the starting model otherwise; None for the run's initial model.
 
     Raises:
@@ -45,69 +45,69 @@ def judged_model(
             since.
         StorageError: its file is damaged.
     """
-    terms, file = agreed.evaluate, SiloFile.load(kit / "silo.toml")
-    if terms is None or file.name not in terms.models:
+    evaluate, file = terms.evaluate, SiloFile.load(kit / "silo.toml")
+    if evaluate is None or file.name not in evaluate.models:
         return start
-    if terms.models[file.name] != place:
+    if evaluate.models[file.name] != member:
         raise ProtocolError(
-            f"the study expects this silo's model at place {terms.models[file.name]}, it has "
-            f"{place}"
+            f"the study expects this silo's model at place {evaluate.models[file.name]}, it has "
+            f"{member}"
         )
-    source, folder = source_of(kit, terms)
+    source, folder = source_of(kit, evaluate)
     path = folder / "models" / "personal.safetensors"
     if not path.exists():
-        raise ProtocolError(f"the study evaluates models of {terms.of}, but there is no {path}")
-    _require_same(source, agreed)
+        raise ProtocolError(f"the study evaluates models of {evaluate.of}, but there is no {path}")
+    _require_same(source, terms)
     pinned = read_json(PinnedAgreement, folder / PINNED)
-    known = pinned.rows if pinned and source.study.view == agreed.study.view else None
-    if known not in {None, own.partition.sha256}:
+    trained_rows = pinned.rows if pinned and source.study.view == terms.study.view else None
+    if trained_rows not in {None, local.partition.sha256}:
         raise ProtocolError(
             "this silo's data, or its division, is not what its model was trained on, which might "
             "be evaluated on samples that it has seen; put the data back, or have the study name a "
             "view of other data"
         )
-    return ParameterSpace(own.module()).row(model_file.tensors(path))
+    return ParameterSpace(local.module()).row(model_file.tensors(path))
 
 
-def source_of(kit: Path, terms: EvaluateTerms) -> tuple[StudyAgreement, Path]:
+def source_of(kit: Path, evaluate: EvaluateTerms) -> tuple[StudyAgreement, Path]:
     """The terms under which evaluated models were trained, and the folder of this silo's files.
 
     Raises ProtocolError for an unknown study, and for one of another name than people were told.
     """
     federation, studies, agreement = (
         Federation.read(kit / "federation.toml"),
-        KnownStudies(kit),
-        terms.agreement or "",
+        StudyDecisions(kit),
+        evaluate.agreement or "",
     )
-    if known := studies.find(agreement):
-        source, folder = studies.agreed(federation, known), studies.home(known)
-    elif federation.own and federation.agreement == agreement:
-        source, folder = federation.own, kit / "state"
+    if decision := studies.find(agreement):
+        source, folder = studies.terms(federation, decision), studies.folder(decision)
+    elif federation.kit_terms and federation.agreement == agreement:
+        source, folder = federation.kit_terms, kit / "state"
     else:
         raise ProtocolError(
             f"this silo knows no study with the hash {agreement[:16]}, whose models are to be "
             "evaluated"
         )
-    if (name := source.study.name) != terms.of:
+    if (name := source.study.name) != evaluate.of:
         raise ProtocolError(
-            f"the study evaluates models of {terms.of}, but the hash {agreement[:16]} is that of "
-            f"{name}; decline it, and ask the server's operator"
+            f"the study evaluates models of {evaluate.of}, but the hash {agreement[:16]} is that "
+            f"of {name}; decline it, and ask the server's operator"
         )
     return source, folder
 
 
-def _require_same(source: StudyAgreement, agreed: StudyAgreement) -> None:
+def _require_same(source: StudyAgreement, terms: StudyAgreement) -> None:
     """Require the same network and preprocessing, without which a model's parameters mean
     nothing.
     """
-    trained, judged = source.config, agreed.config
+    trained, evaluated = source.config, terms.config
     pairs = {
-        "section task": (source.task, agreed.task),
-        "run.model": (trained.model, judged.model),
-        "run.seed": (trained.seed, judged.seed),
+        "section task": (source.task, terms.task),
+        "run.model": (trained.model, evaluated.model),
+        "run.seed": (trained.seed, evaluated.seed),
     }
-    for key, (one, other) in pairs.items():
-        if one != other:
+    for key, (trained_value, evaluated_value) in pairs.items():
+        if trained_value != evaluated_value:
             raise ProtocolError(
                 f"{key} is not that of the study whose models are evaluated; give the same"
             )
@@ -116,46 +116,46 @@ def _require_same(source: StudyAgreement, agreed: StudyAgreement) -> None:
 def write(
     path: Path,
     scenario: Scenario,
-    agreed: StudyAgreement,
+    terms: StudyAgreement,
     task: Task,
     clients: ClientRuntime,
     reply: Reply,
 ) -> None:
-    """Write a card beside the model of a visit; none if a training visit did not evaluate it.
+    """Write a card next to the model of a visit; none if a training visit did not evaluate it.
 
     Intervals take seconds, so they come only with the last round and the closing visit.
 
     Args:
         path: of the model.
         scenario: the silo's own data at its place.
-        agreed: the agreement.
+        terms: the agreement.
         task: of the visit.
         clients: its runtime.
         reply: its outcome; the visit is already in the silo's history.
     """
-    config, place = scenario.config, task.place
-    _, when = config.method.method().card.headline
-    if reply.fault or (task.trains and when not in task.watched):
+    config, member = scenario.config, task.place
+    _, stage = config.method.method().card.headline
+    if reply.fault or (task.trains and stage not in task.watched):
         return
     card = model_card.card_of(
         scenario,
-        place,
+        member,
         path,
         _metrics(scenario, clients, reply, task),
-        _round_of_model(task, when),
+        _round_of_model(task, stage),
         task.number - (not task.trains),
-        _sources(path.parent.parent, scenario, agreed, task),
-        clients.epsilon(place) if config.privacy else None,
-        {"the agreement of the federation": agreed.agreement},
+        _sources(path.parent.parent, scenario, terms, task),
+        clients.epsilon(member) if config.privacy else None,
+        {"the agreement of the federation": terms.agreement},
     )
     model_card.write(card, path)
 
 
-def _round_of_model(task: Task, when: str) -> int:
+def _round_of_model(task: Task, stage: str) -> int:
     """The round after which the headline model of a visit stood; without training, a trained one is
     the last used.
     """
-    if when == "received":
+    if stage == "received":
         return task.number - 1
     return task.number if task.trains else task.settled
 
@@ -166,24 +166,24 @@ def _metrics(
     """The model's scores on the silo's own test samples; with intervals in the last round and after
     it.
     """
-    judged = (*scenario.config.method.method().card.headline, "test")
+    headline = (*scenario.config.method.method().card.headline, "test")
     if task.trains and task.number < scenario.config.rounds:
-        found = next(
-            (s for s in reply.scores if (s.model, s.when, s.split) == judged and s.samples), None
+        score = next(
+            (s for s in reply.scores if (s.model, s.when, s.split) == headline and s.samples), None
         )
         metric = scenario.choice.metric.name
         return (
-            {"loss": found.loss, "accuracy": found.accuracy, metric: found.value} if found else {}
+            {"loss": score.loss, "accuracy": score.accuracy, metric: score.value} if score else {}
         )
-    each = clients.metrics(task.place, judged[:2])
-    return next((found for found in each if found["split"] == "test"), {})
+    splits = clients.metrics(task.place, headline[:2])
+    return next((score for score in splits if score["split"] == "test"), {})
 
 
-def _sources(state: Path, scenario: Scenario, agreed: StudyAgreement, task: Task) -> Sources:
-    seen, _ = history.read(state)
-    shown = scenario.config.method.method().card.presentation
+def _sources(state: Path, scenario: Scenario, terms: StudyAgreement, task: Task) -> Sources:
+    visits, _ = history.read(state)
+    presentation = scenario.config.method.method().card.presentation
     return Sources(
-        received=any(visit.bytes_down for visit in seen),
-        members=[name for _, name in sorted(names(agreed, task).items())],
-        weights=model_card.relationships(history.last_info(seen), scenario.names, shown),
+        received=any(visit.bytes_down for visit in visits),
+        members=[name for _, name in sorted(names(terms, task).items())],
+        weights=model_card.relationships(history.last_info(visits), scenario.names, presentation),
     )

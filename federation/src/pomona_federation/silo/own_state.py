@@ -33,27 +33,27 @@ from pomona_federation.silo.settings import SiloFile
 MACHINE = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
 
 
-def seal(what: str, text: str = "") -> str:
-    """The seal of a text, 64 hex digits; ``what`` is its kind.
+def seal(purpose: str, text: str = "") -> str:
+    """The seal of a text, 64 hex digits; ``purpose`` is its kind.
 
     Raises StorageError without a machine id.
     """
-    return hmac.new(_machine(), f"pomona {what}\n{text}".encode(), hashlib.sha256).hexdigest()
+    return hmac.new(_machine(), f"pomona {purpose}\n{text}".encode(), hashlib.sha256).hexdigest()
 
 
-def sealed(found: object, what: str, text: str = "") -> bool:
+def sealed(value: object, purpose: str, text: str = "") -> bool:
     """Whether a value is the seal of a text. Raises as ``seal``."""
-    return hmac.compare_digest(str(found).encode(), seal(what, text).encode())
+    return hmac.compare_digest(str(value).encode(), seal(purpose, text).encode())
 
 
 def _machine() -> bytes:
     for path in MACHINE:
         try:
-            found = content(path, 100).strip()
+            machine_id = content(path, 100).strip()
         except OSError:
             continue
-        if re.fullmatch(rb"[0-9a-f]{32}", found):
-            return found
+        if re.fullmatch(rb"[0-9a-f]{32}", machine_id):
+            return machine_id
     raise StorageError(
         f"{MACHINE[0]} is missing, by which a silo knows the state that it has made; in a "
         "container mount the machine's, read-only (compose.yaml does)"
@@ -61,8 +61,8 @@ def _machine() -> bytes:
 
 
 FILE, STATE = "origin.json", "silo state"
-SHOWN = 5  # most files named in a refusal
-OWN = (
+MAX_LISTED = 5  # most files named in a refusal
+LIMIT_KEYS = (
     "accept_epsilon",
     "accept_epsilon_total",
     "accept_delta_total",
@@ -84,15 +84,15 @@ class Origin(Settings):
     policy: Sha256 | None = None
 
 
-def begin(kit: Path) -> Origin:
+def ensure_origin(kit: Path) -> Origin:
     """The origin of a kit's state, marked as made here if the state is empty.
 
     Raises:
         ConfigError: the state contains files not made on this machine; the error names them.
         StorageError: it cannot be read or marked.
     """
-    if known := origin(kit):
-        return known
+    if existing := origin(kit):
+        return existing
     state = kit / "state"
     with writing(state):
         state.mkdir(mode=0o700, exist_ok=True)
@@ -100,14 +100,16 @@ def begin(kit: Path) -> Origin:
 
 
 def origin(kit: Path) -> Origin | None:
-    """The origin of a kit's state; None if the state is empty. Raises as ``begin``."""
+    """The origin of a kit's state; None if the state is empty. Raises as ``ensure_origin``."""
     state = kit / "state"
-    known = read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
-    if known and sealed(known.mark, STATE, known.policy or ""):
-        return known
-    if found := list(islice(_strange(state), SHOWN + 1)):
-        names = ", ".join(plain(name, 120) for name in found[:SHOWN]) + (
-            ", ..." if len(found) > SHOWN else ""
+    recorded = (
+        read_json(Origin, state / FILE) if state.is_dir() and not state.is_symlink() else None
+    )
+    if recorded and sealed(recorded.mark, STATE, recorded.policy or ""):
+        return recorded
+    if foreign := list(islice(_strange(state), MAX_LISTED + 1)):
+        names = ", ".join(plain(name, 120) for name in foreign[:MAX_LISTED]) + (
+            ", ..." if len(foreign) > MAX_LISTED else ""
         )
         raise ConfigError(
             f"{state} holds what was not made on this machine ({names}); a kit comes without: "
@@ -119,10 +121,10 @@ def origin(kit: Path) -> Origin | None:
 
 def mark(kit: Path, policy: str | None = None) -> Origin:
     """Mark a kit's state as made here. Raises StorageError."""
-    made = Origin(mark=seal(STATE, policy or ""), policy=policy)
+    origin = Origin(mark=seal(STATE, policy or ""), policy=policy)
     with writing(kit / "state"):
-        write_json(kit / "state" / FILE, made)
-    return made
+        write_json(kit / "state" / FILE, origin)
+    return origin
 
 
 def _strange(state: Path) -> Iterator[str]:
@@ -134,9 +136,9 @@ def _strange(state: Path) -> Iterator[str]:
     elif state.exists():
         closed: list[OSError] = []  # folders that can be entered by name, but not listed
         inside = [
-            Path(place, name)
-            for place, folders, files in os.walk(state, onerror=closed.append)
-            for name in (*files, *(name for name in folders if Path(place, name).is_symlink()))
+            Path(folder, name)
+            for folder, folders, files in os.walk(state, onerror=closed.append)
+            for name in (*files, *(name for name in folders if Path(folder, name).is_symlink()))
         ]
         for path in sorted([*inside, *(Path(fault.filename) for fault in closed)]):
             name = str(path.relative_to(state.parent))
@@ -166,28 +168,28 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
         ConfigError: ``policy.toml`` cannot be read.
         StorageError: likewise.
     """
-    policy = ConsentPolicy.of(kit)
+    policy = ConsentPolicy.load(kit)
     if policy is None:
         yield RuleLine(f"there is no {POLICY}: a person accepts each study")
     else:
-        now = policy_sha256(kit)
-        assert now, "the file is there"
-        whence = (
+        current = policy_sha256(kit)
+        assert current, "the file is there"
+        provenance = (
             (
                 "it came with the kit, unless somebody here wrote it before the silo's first "
                 "start: read it"
             )
-            if origin is None or now == origin.policy
+            if origin is None or current == origin.policy
             else "not that of the silo's first start; unless somebody here wrote it, a kit that "
             "was unpacked over this folder brought it: read it"
         )
-        said = _worded(policy.model_dump(mode="json", exclude_unset=True))
+        text = _worded(policy.model_dump(mode="json", exclude_unset=True))
         yield RuleLine(
-            f"{POLICY} (SHA-256 {now[:16]}; {whence}) accepts studies by itself: {said}",
+            f"{POLICY} (SHA-256 {current[:16]}; {provenance}) accepts studies by itself: {text}",
             foreign=True,
         )
-    settings = silo.model_dump(mode="json", include=set(OWN), exclude_defaults=True)
-    bounds = {key: settings[key] for key in OWN if settings.get(key)}
+    settings = silo.model_dump(mode="json", include=set(LIMIT_KEYS), exclude_defaults=True)
+    bounds = {key: settings[key] for key in LIMIT_KEYS if settings.get(key)}
     yield RuleLine(
         f"silo.toml: {_worded(bounds)}"
         if bounds

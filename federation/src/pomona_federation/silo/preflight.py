@@ -19,7 +19,6 @@ from pomona_federation.silo import kit_checks, member_id, own_state
 from pomona_federation.silo.consent_policy import verdict
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy
 from pomona_federation.silo.kit_checks import CheckLine, Checks, Remark
-from pomona_federation.silo.known_studies import KnownStudy
 from pomona_federation.silo.outgoing_filter import departing, departing_in_survey
 from pomona_federation.silo.own_models import source_of
 from pomona_federation.silo.own_state import RuleLine, rules
@@ -27,11 +26,12 @@ from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import require_device, worst_cost
+from pomona_federation.silo.study_decisions import StudyDecision
 from pomona_federation.silo.study_facts import facts, remarks, summary
 from pomona_federation.silo.study_proposals import compare, over_the_network
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.survey.silo import columns, offered, raw_data
-from pomona_federation.versions import mismatch, own
+from pomona_federation.versions import installed, mismatch
 
 TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
 
@@ -54,7 +54,7 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
         checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
         checks.make("certificate", lambda: kit_checks.authority(folder))
     if silo and federation:
-        checks.make("place", partial(_place, folder, federation, silo.name))
+        checks.make("place", partial(_member_place, folder, federation, silo.name))
     if silo and work and federation:
         checks.make("server", partial(kit_checks.server, folder, silo, federation))
         checks.make("versions", lambda: _versions(folder))
@@ -65,12 +65,12 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
     return checks.lines, leaves, checks.code
 
 
-def require_acceptable(folder: Path, known: KnownStudy) -> None:
+def require_acceptable(folder: Path, decision: StudyDecision) -> None:
     """Raise PomonaError with every check of ``run`` that fails of a study, except those of keys,
     connection and disk, which may be mended after it was accepted.
     """
-    checks, name = Checks(), known.study.name
-    silo, work, federation = _check_files(checks, folder, known.agreement)
+    checks, name = Checks(), decision.study.name
+    silo, work, federation = _check_files(checks, folder, decision.agreement)
     if silo and work and federation:
         _check_data(checks, silo, work, {})
     checks.require(f"study {name} is not accepted, since `pomona silo check --study {name}` fails")
@@ -115,7 +115,7 @@ def _check_data(checks: Checks, silo: SiloFile, work: Silo, leaves: dict[str, An
             **{f"view {n}": d for n, d in silo.views.items()},
         }.items():
             checks.make(name, partial(_readable, work, data))
-    elif work.agreed.survey:
+    elif work.terms.survey:
         checks.make("data", lambda: _surveyed(work, leaves))
     else:
         for remark in checks.make("data", lambda: _data(work, leaves)) or ():
@@ -140,10 +140,10 @@ def _rules(folder: Path, silo: SiloFile) -> tuple[list[RuleLine], str]:
         origin = own_state.origin(folder)
     except PomonaError:  # reported by the check of the state
         origin = None
-    first, *others = rules(folder, silo, origin)
+    first, *remaining = rules(folder, silo, origin)
     if first.foreign:
-        return [first, *others], "which hold here:"
-    return others, first.text
+        return [first, *remaining], "which hold here:"
+    return remaining, first.text
 
 
 def _versions(folder: Path) -> tuple[None, str]:
@@ -152,17 +152,17 @@ def _versions(folder: Path) -> tuple[None, str]:
         theirs = compare(folder, over_the_network(folder))
     except (PomonaError, OSError, ValueError) as fault:
         raise Remark(f"not compared with the server's: {fault}") from None
-    if why := mismatch(theirs, "server"):
-        raise ProtocolError(why)
-    return None, f"{own()}, which works with the server's"
+    if reason := mismatch(theirs, "server"):
+        raise ProtocolError(reason)
+    return None, f"{installed()}, which works with the server's"
 
 
-def _study(folder: Path, which: str, file: SiloFile | None) -> tuple[Silo, str]:
+def _study(folder: Path, query: str, file: SiloFile | None) -> tuple[Silo, str]:
     """The silo in a study, and a summary of that study; ``file``: silo.toml, if it can be read."""
-    silo = Silo.in_study(folder, which)
-    known = silo.study
-    assert known
-    study = known.study
+    silo = Silo.in_study(folder, query)
+    decision = silo.study
+    assert decision
+    study = decision.study
     data = f"view {study.view}" if study.view else "[data]"
     limits = file.limits_of(study.kind, study.view) if file else None
     worded = f"; {limits.worded}" if limits else ""
@@ -170,60 +170,60 @@ def _study(folder: Path, which: str, file: SiloFile | None) -> tuple[Silo, str]:
         silo,
         (
             f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; "
-            f"{known.status}{worded}"
+            f"{decision.status}{worded}"
         ),
     )
 
 
-def _policy(folder: Path, known: KnownStudy) -> tuple[None, str]:
+def _policy(folder: Path, decision: StudyDecision) -> tuple[None, str]:
     """Check a study against the silo's own rules."""
-    policy = ConsentPolicy.of(folder)
+    policy = ConsentPolicy.load(folder)
     if policy is None:
         return None, f"there is no {FILE}: only a person accepts here"
-    said = verdict(policy, folder, known)
-    if not said.accepts:
-        raise Remark(f"{FILE} does not accept it: {said.why}")
-    return None, f"{FILE} accepts it: {said.why}"
+    result = verdict(policy, folder, decision)
+    if not result.accepts:
+        raise Remark(f"{FILE} does not accept it: {result.reason}")
+    return None, f"{FILE} accepts it: {result.reason}"
 
 
 def _agreement(silo: Silo) -> tuple[Federation, str]:
     folder = silo.folder
     federation = silo.federation if silo.study else Federation.load(folder / "federation.toml")
-    now = silo.agreement
-    if silo.study and silo.study.agreement != now:
+    current = silo.agreement
+    if silo.study and silo.study.agreement != current:
         raise ProtocolError(
             f"study {silo.study.study.name} was offered as {silo.study.agreement[:16]} and is "
-            f"{now[:16]} here now; restore federation.toml, and own code that the study names"
+            f"{current[:16]} here now; restore federation.toml, and own code that the study names"
         )
     if not silo.studying:
         return (
             federation,
             f"{federation.name}: without its own study; `pomona silo studies` lists those offered",
         )
-    agreed = silo.agreed
-    if survey := agreed.survey:
+    terms = silo.terms
+    if survey := terms.survey:
         return (
             federation,
             f"{federation.name}: a survey; nothing is reported of fewer than {survey.least} rows",
         )
     pinned = read_json(PinnedAgreement, silo.state / PINNED)
-    if pinned and pinned.agreement != now:
+    if pinned and pinned.agreement != current:
         raise ProtocolError(
-            f"{folder / 'federation.toml'} says {now[:16]}, this silo began with "
+            f"{folder / 'federation.toml'} says {current[:16]}, this silo began with "
             f"{pinned.agreement[:16]}; put the old file back"
         )
-    if evaluate := agreed.evaluate:
+    if evaluate := terms.evaluate:
         count = len(evaluate.models)
         models = f"{count} models of study {evaluate.of}" if count else "given models"
         if silo.file.name in evaluate.models:
             source_of(folder, evaluate)
             models += ", this silo's among them"
         return federation, f"{federation.name}: an evaluation of {models}; nothing is trained"
-    config = agreed.config
+    config = terms.config
     return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
 
 
-def _place(folder: Path, federation: Federation, name: str) -> tuple[None, str]:
+def _member_place(folder: Path, federation: Federation, name: str) -> tuple[None, str]:
     """Where the silo's split comes from."""
     text = member_id.described(folder, federation, name)
     if member_id.known_id(folder, federation, name) is None:
@@ -234,7 +234,7 @@ def _place(folder: Path, federation: Federation, name: str) -> tuple[None, str]:
 def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
     """The digits to compare: of the study asked about, or of the kit."""
     if silo.study:
-        return None, f"{silo.agreed.digits}  {TELEPHONE}"
+        return None, f"{silo.terms.digits}  {TELEPHONE}"
     return None, f"{federation.compared(silo.folder)}  {TELEPHONE}"
 
 
@@ -245,7 +245,7 @@ def _readable(work: Silo, data: DataSettings) -> tuple[None, str]:
 
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
     """Check that raw data can be surveyed; puts what would leave the silo into ``leaves``."""
-    survey = work.agreed.survey
+    survey = work.terms.survey
     assert survey
     raw = raw_data(survey, work.file.data, work.member)
     line = summary(offered(raw.description(), survey))
@@ -261,33 +261,33 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
     """
     from pomona.partition.divergence import label_counts
 
-    silo, agreed, own = work.file, work.agreed, work.own
-    rows, numbers = own.partition.clients[0], len(own.initial())
-    found = facts(work)
-    leaves |= departing(silo, agreed, numbers, len(rows.train))
-    leaves["traffic"] = str(found.traffic)
-    if own.config.privacy:
-        protects = own.config.privacy.protects
-        leaves["epsilon"] = _whole_run(worst_cost(own), protects)
-        if whom := against(own.config):
-            leaves["epsilon"] += f", {whom}"
-            leaves["alone"] = _whole_run(worst_cost(own, alone=True), protects)
-        if own.unprotected_groups and not own.config.void:
-            leaves["groups"] = groups_note(own.largest_groups(), own.epsilons(groups=True))
-        leaves["total"] = str(found.total)
+    silo, terms, local = work.file, work.terms, work.local
+    rows, n_parameters = local.partition.clients[0], len(local.initial())
+    costs = facts(work)
+    leaves |= departing(silo, terms, n_parameters, len(rows.train))
+    leaves["traffic"] = str(costs.traffic)
+    if local.config.privacy:
+        protects = local.config.privacy.protects
+        leaves["epsilon"] = _whole_run(worst_cost(local), protects)
+        if adversary := against(local.config):
+            leaves["epsilon"] += f", {adversary}"
+            leaves["alone"] = _whole_run(worst_cost(local, own_noise_only=True), protects)
+        if local.unprotected_groups and not local.config.void:
+            leaves["groups"] = groups_note(local.largest_groups(), local.epsilons(groups=True))
+        leaves["total"] = str(costs.total)
     work.require_affordable()
     sizes = (
         f"{len(rows.train)} training, {len(rows.validation)} validation, {len(rows.test)} "
         "test samples"
     )
-    if own.targets == "classes":
-        counts = label_counts(own.partition, own.dataset)[0].tolist()
+    if local.targets == "classes":
+        counts = label_counts(local.partition, local.dataset)[0].tolist()
         sizes += "; training: " + ", ".join(
-            f"{n} {c}" for c, n in zip(own.dataset.classes, counts, strict=True)
+            f"{n} {c}" for c, n in zip(local.dataset.classes, counts, strict=True)
         )
     return (
         remarks(work),
-        (f"{sizes}; the model takes it ({numbers} numbers, loss {found.loss:.3g} untrained)"),
+        (f"{sizes}; the model takes it ({n_parameters} numbers, loss {costs.loss:.3g} untrained)"),
     )
 
 

@@ -25,7 +25,7 @@ from pomona.core.settings import LARGEST, Settings
 from pomona.data.settings import DataSettings
 from pomona.privacy.accounting import ROUNDING
 from pomona.storage.lock import waiting_lock
-from pomona_federation.audit_log import whole, write_line
+from pomona_federation.audit_log import complete_lines, write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
 from pomona_federation.silo.data_sources import (
@@ -41,7 +41,7 @@ from pomona_federation.supervision.process_logs import clock
 
 FOLDER, FILE = "private", "budget.json"
 RESERVED = "reserved"  # the event in the silo's audit log
-MOST = 10_000  # most reservations
+MAX_RESERVATIONS = 10_000  # most reservations
 UNKNOWN = "unknown, before a restore"
 
 Loss = Annotated[Finite, Field(ge=0)] | None  # None: unbounded
@@ -66,22 +66,22 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Most:
+class TotalLimit:
     """The largest total cost of all runs on the same data; None for any."""
 
     epsilon: float | None = None
     delta: float | None = None
 
-    def require(self, total: Cost, whose: str) -> None:
-        """Raise PrivacyError for a total above the limit; ``whose``: the study that exceeds it."""
-        for name, cost, most in (
+    def require(self, total: Cost, study: str) -> None:
+        """Raise PrivacyError for a total above the limit; ``study``: the study that exceeds it."""
+        for name, cost, limit in (
             ("epsilon", total.epsilon, self.epsilon),
             ("delta", total.delta, self.delta),
         ):
-            if most is not None and cost > most * (1 + ROUNDING):
+            if limit is not None and cost > limit * (1 + ROUNDING):
                 raise PrivacyError(
-                    f"with study {whose} all on this data may cost {total} together; "
-                    f"accept_{name}_total is {most:g}: do not take part, or raise it"
+                    f"with study {study} all on this data may cost {total} together; "
+                    f"accept_{name}_total is {limit:g}: do not take part, or raise it"
                 )
 
 
@@ -128,31 +128,33 @@ class Reservation(Settings):
         """The reserved cost."""
         return Cost(math.inf if self.epsilon is None else self.epsilon, self.delta)
 
-    def on(self, data: tuple[DataSource, ...]) -> bool:
+    def applies_to(self, data: tuple[DataSource, ...]) -> bool:
         """Whether it counts on some data, empty for any."""
         return not self.data or not data or shared(self.data, data)
 
-    def covers(self, claim: Claim, places: set[str]) -> bool:
+    def covers(self, claim: Claim, locations: set[str]) -> bool:
         """Whether it was made for this run and all of these places; their contents may have changed
         since.
         """
         mine = {source.place for source in self.data}
         return (
-            self.agreement == claim.agreement and claim.run in {None, self.run} and places <= mine
+            self.agreement == claim.agreement
+            and claim.run in {None, self.run}
+            and locations <= mine
         )
 
 
 class BudgetFile(Settings):
     """All reservations, oldest first; ``seal``: this machine's, over all of them."""
 
-    reservations: Annotated[tuple[Reservation, ...], Field(max_length=MOST)] = ()
+    reservations: Annotated[tuple[Reservation, ...], Field(max_length=MAX_RESERVATIONS)] = ()
     seal: Sha256
 
     @classmethod
-    def of(cls, reservations: Iterable[Reservation]) -> "BudgetFile":
+    def sealed(cls, reservations: Iterable[Reservation]) -> "BudgetFile":
         """Sealed reservations. Raises StorageError if the machine has no id."""
-        made = tuple(reservations)
-        return cls(reservations=made, seal=_seal(made))
+        entries = tuple(reservations)
+        return cls(reservations=entries, seal=_seal(entries))
 
 
 @dataclass(frozen=True)
@@ -172,15 +174,15 @@ class PrivacyBudget:
         Raises PrivacyError if the file recorded in the audit log is gone, or was not written on
         this machine.
         """
-        if known := read_json(BudgetFile, self._path):
-            if not self.foreign and known.seal != _seal(known.reservations):
+        if budget := read_json(BudgetFile, self._path):
+            if not self.foreign and budget.seal != _seal(budget.reservations):
                 raise PrivacyError(
                     f"{self._path} was not written on this machine; what was spent is unknown: "
                     "restore it by `pomona silo restore`, with --spent"
                 )
-            return known.reservations
+            return budget.reservations
         log = self.kit / "state" / "audit.jsonl"
-        if log.exists() and any(line.get("event") == RESERVED for line in whole(log)):
+        if log.exists() and any(line.get("event") == RESERVED for line in complete_lines(log)):
             raise PrivacyError(
                 f"{self._path} is missing, but the audit log has reservations; what was spent is "
                 "unknown: restore it"
@@ -189,32 +191,34 @@ class PrivacyBudget:
 
     def total(self, data: DataSettings) -> Cost:
         """Total cost of all runs that share a source with some data."""
-        return _sum(self._on(hashed(sources(data))))
+        return _sum(self._overlapping(hashed(sources(data))))
 
     def total_with(self, claim: Claim, data: DataSettings) -> Cost:
         """The same total with a claim, counted once."""
-        if made := self._made(claim, data):
-            return _sum(self._on(made.data))
+        if reservation := self._reservation(claim, data):
+            return _sum(self._overlapping(reservation.data))
         return self.total(data) + claim.worst()
 
-    def runs(self, agreement: str, but: str | None = None) -> dict[str, float]:
+    def runs(self, agreement: str, excluded: str | None = None) -> dict[str, float]:
         """Reserved epsilon of each run of a study, except one; a run that read several data sets
         counts once.
         """
         runs: dict[str, float] = {}
-        for made in self.reservations:
-            if made.agreement == agreement and made.run != but:
-                runs[made.run] = max(made.cost.epsilon, runs.get(made.run, 0.0))
+        for reservation in self.reservations:
+            if reservation.agreement == agreement and reservation.run != excluded:
+                runs[reservation.run] = max(
+                    reservation.cost.epsilon, runs.get(reservation.run, 0.0)
+                )
         return runs
 
-    def require(self, claim: Claim, data: DataSettings, most: Most) -> None:
+    def require(self, claim: Claim, data: DataSettings, limit: TotalLimit) -> None:
         """Raise PrivacyError if a claim would take the total of its data above the limit; nothing
         is written.
         """
-        if most != Most():
-            most.require(self.total_with(claim, data), claim.study)
+        if limit != TotalLimit():
+            limit.require(self.total_with(claim, data), claim.study)
 
-    def reserve(self, claim: Claim, data: DataSettings, most: Most) -> None:
+    def reserve(self, claim: Claim, data: DataSettings, limit: TotalLimit) -> None:
         """Reserve the worst-case cost of a run, once.
 
         Raises PrivacyError as ``require``, and then reserves nothing.
@@ -222,32 +226,34 @@ class PrivacyBudget:
         Args:
             claim: of the run.
             data: that it reads.
-            most: limit for the total of all runs on this data.
+            limit: limit for the total of all runs on this data.
         """
-        with writing(self._path), self._alone():
-            self.require(claim, data, most)
-            known = self.reservations
-            if self._made(claim, data):
+        with writing(self._path), self._lock():
+            self.require(claim, data, limit)
+            existing = self.reservations
+            if self._reservation(claim, data):
                 return
-            if len(known) == MOST:
+            if len(existing) == MAX_RESERVATIONS:
                 raise PrivacyError(
-                    f"{self._path} has {MOST} reservations, as many as it takes; begin a new "
-                    "federation"
+                    f"{self._path} has {MAX_RESERVATIONS} reservations, as many as it takes; begin "
+                    "a new federation"
                 )
-            own = hashed(sources(data))
-            named = tuple(r.model_copy(update={"data": with_names(r.data, own)}) for r in known)
-            self._enter(named, claim, claim.worst(), own)
+            current = hashed(sources(data))
+            updated = tuple(
+                r.model_copy(update={"data": with_names(r.data, current)}) for r in existing
+            )
+            self._enter(updated, claim, claim.worst(), current)
 
-    def enter_unknown(self, token: str, spent: Cost) -> None:
+    def enter_unknown(self, token: str, cost: Cost) -> None:
         """Enter the cost of unknown runs after a backup, on unknown data, by the restore's token.
 
         It is in no ledger, so it counts as spent for good.
         """
-        if not spent.epsilon and not spent.delta:
+        if not cost.epsilon and not cost.delta:
             return
-        claim = Claim(UNKNOWN, hashlib.sha256(token.encode()).hexdigest(), token, lambda: spent)
-        with writing(self._path), self._alone():
-            self._enter(self.reservations, claim, spent, ())
+        claim = Claim(UNKNOWN, hashlib.sha256(token.encode()).hexdigest(), token, lambda: cost)
+        with writing(self._path), self._lock():
+            self._enter(self.reservations, claim, cost, ())
 
     def reseal(self) -> None:
         """Seal a restored kit's budget as this machine's."""
@@ -260,25 +266,31 @@ class PrivacyBudget:
         return _sum(r for r in self.reservations if not r.data)
 
     def _enter(
-        self, known: tuple[Reservation, ...], claim: Claim, cost: Cost, data: tuple[DataSource, ...]
+        self,
+        existing: tuple[Reservation, ...],
+        claim: Claim,
+        cost: Cost,
+        data: tuple[DataSource, ...],
     ) -> None:
         """Add a reservation, also to the audit log; one for no particular data counts as spent."""
-        if not known:
+        if not existing:
             self._write(())  # even an empty file is written before the audit log mentions it
-        about: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "study": claim.study,
             "agreement": claim.agreement,
             "run": claim.run,
             "against": claim.against,
         }
-        about |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
-        write_line(self.kit / "state", RESERVED, **about)
-        spent = 0.0 if data else about["epsilon"]
-        self._write((*known, Reservation(**about, spent=spent, when=clock(), data=data)))
+        fields |= {"epsilon": _finite(cost.epsilon), "delta": cost.delta}
+        write_line(self.kit / "state", RESERVED, **fields)
+        spent_epsilon = 0.0 if data else fields["epsilon"]
+        self._write(
+            (*existing, Reservation(**fields, spent=spent_epsilon, when=clock(), data=data))
+        )
 
     def note_spent(self, agreement: str, run: str, epsilon: float) -> None:
         """Record the epsilon in the study's ledger after a task of a run."""
-        with writing(self._path), self._alone():
+        with writing(self._path), self._lock():
             self._write(
                 r.model_copy(update={"spent": _finite(epsilon)})
                 if (r.agreement, r.run) == (agreement, run)
@@ -286,24 +298,24 @@ class PrivacyBudget:
                 for r in self.reservations
             )
 
-    def _made(self, claim: Claim, data: DataSettings) -> Reservation | None:
+    def _reservation(self, claim: Claim, data: DataSettings) -> Reservation | None:
         """The reservation made for a claim."""
-        places = {source.place for source in sources(data)}
-        return next((r for r in self.reservations if r.covers(claim, places)), None)
+        locations = {source.place for source in sources(data)}
+        return next((r for r in self.reservations if r.covers(claim, locations)), None)
 
-    def _on(self, data: tuple[DataSource, ...]) -> list[Reservation]:
+    def _overlapping(self, data: tuple[DataSource, ...]) -> list[Reservation]:
         """Reservations whose data overlap with ``data``."""
-        return [r for r in self.reservations if r.on(data)]
+        return [r for r in self.reservations if r.applies_to(data)]
 
     def _write(self, reservations: Iterable[Reservation]) -> None:
-        write_json(self._path, BudgetFile.of(reservations))
+        write_json(self._path, BudgetFile.sealed(reservations))
 
     @property
     def _path(self) -> Path:
         return self.kit / "state" / FOLDER / FILE
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         """Hold the file's lock, as several messages may be answered at a time."""
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with waiting_lock(self._path.with_name(".budget.lock")):
@@ -315,7 +327,7 @@ def overview(kit: Path) -> list[dict[str, Any]]:
 
     Raises as ``PrivacyBudget.reservations``.
     """
-    known = PrivacyBudget(kit).reservations
+    reservations = PrivacyBudget(kit).reservations
     return [
         {
             "study": r.study,
@@ -324,10 +336,12 @@ def overview(kit: Path) -> list[dict[str, Any]]:
             "spent": None if r.epsilon is None else r.spent,
             "delta": r.delta,
             "against": r.against,
-            "all_on_its_data": _finite(_sum(other for other in known if other.on(r.data)).epsilon),
+            "all_on_its_data": _finite(
+                _sum(overlap for overlap in reservations if overlap.applies_to(r.data)).epsilon
+            ),
             "since": r.when,
         }
-        for r in known
+        for r in reservations
     ]
 
 
@@ -336,14 +350,18 @@ def _sum(reservations: Iterable[Reservation]) -> Cost:
     ledger counts.
     """
     studies: dict[str, Cost] = {}
-    spent: dict[str, float] = {}
+    spent_epsilon: dict[str, float] = {}
     for r in reservations:
         studies[r.agreement] = studies.get(r.agreement, Cost()) + r.cost
-        spent[r.agreement] = max(
-            spent.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent
+        spent_epsilon[r.agreement] = max(
+            spent_epsilon.get(r.agreement, 0.0), math.inf if r.spent is None else r.spent
         )
     return sum(
-        (Cost(max(cost.epsilon, spent[name]), cost.delta) for name, cost in studies.items()), Cost()
+        (
+            Cost(max(cost.epsilon, spent_epsilon[name]), cost.delta)
+            for name, cost in studies.items()
+        ),
+        Cost(),
     )
 
 

@@ -26,12 +26,14 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Answer, Task
 from pomona_federation.messages.tensor_bytes import sha256
 
-KEPT = 3  # rounds kept: the one in flight, its predecessor, and one more in case a disk fails
-ANSWER = "answer"  # the uplink's bytes beside the state
+ROUNDS_KEPT = (
+    3  # rounds kept: the one in flight, its predecessor, and one more in case a disk fails
+)
+ANSWER = "answer"  # the uplink's bytes, stored with the state
 EVALUATION = "evaluation.json"
 
 
-class KeptEvaluation(Settings):
+class LastEvaluation(Settings):
     """The last evaluation: its task's question, and the answer."""
 
     question: Sha256
@@ -46,23 +48,23 @@ class RoundStore:
 
     def answered(self, task: Task) -> tuple[Answer, bytes] | None:
         """The answer and the uplink's bytes, if this exact question was answered before."""
-        given = self._trained(task) if task.trains else self._evaluated(task)
-        return (given[0].model_copy(update={"task": task.digest}), given[1]) if given else None
+        stored = self._trained(task) if task.trains else self._evaluated(task)
+        return (stored[0].model_copy(update={"task": task.digest}), stored[1]) if stored else None
 
     def _trained(self, task: Task) -> tuple[Answer, bytes] | None:
         for number, path in committed(self.folder):
             if number == task.number:
-                found = checkpoint.read(path)
-                if found.meta["task"] != task.question:
+                stored = checkpoint.read(path)
+                if stored.meta["task"] != task.question:
                     return None
-                return Answer.model_validate_json(found.meta["answer"]), bytes(
-                    found.tensors[ANSWER].numpy()
+                return Answer.model_validate_json(stored.meta["answer"]), bytes(
+                    stored.tensors[ANSWER].numpy()
                 )
         return None
 
     def _evaluated(self, task: Task) -> tuple[Answer, bytes] | None:
-        known = read_json(KeptEvaluation, self.folder / EVALUATION)
-        return (known.answer, b"") if known and known.question == task.question else None
+        stored = read_json(LastEvaluation, self.folder / EVALUATION)
+        return (stored.answer, b"") if stored and stored.question == task.question else None
 
     def base(self, task: Task, backup: Callable[[], str] = str) -> int:
         """The round of this silo whose state a task continues from; 0 for a new one.
@@ -93,19 +95,19 @@ class RoundStore:
             "copy of it runs, stop this one"
         )
 
-    def restore(self, number: int, clients: ClientRuntime, place: int, roster: Roster) -> None:
+    def restore(self, number: int, clients: ClientRuntime, member: int, roster: Roster) -> None:
         """Restore clients to the silo's state after round ``number``, which is here."""
-        kept = checkpoint.read(dict(committed(self.folder))[number])
-        state: dict[str, Tensor] = {k: t for k, t in kept.tensors.items() if k != ANSWER}
-        clients.restore((place,), state, roster)
+        stored = checkpoint.read(dict(committed(self.folder))[number])
+        state: dict[str, Tensor] = {k: t for k, t in stored.tensors.items() if k != ANSWER}
+        clients.restore((member,), state, roster)
 
-    def agree(self, clients: ClientRuntime, place: int) -> None:
+    def agree(self, clients: ClientRuntime, member: int) -> None:
         """Raise PrivacyError unless the client's ledger continues from the last round here,
         whichever is settled.
         """
-        found, _ = checkpoint.newest(self.folder)
-        if found:
-            clients.agree(place, {place: found.meta["position"]})
+        newest, _ = checkpoint.newest(self.folder)
+        if newest:
+            clients.agree(member, {member: newest.meta["position"]})
 
     def secret(self, task: Task) -> str:
         """The private key for the sum of this exact task's round, in hex; "" if there is none."""
@@ -113,7 +115,7 @@ class RoundStore:
         meta = checkpoint.read(path).meta if path else {}
         return str(meta["secret"]) if meta.get("task") == task.question else ""
 
-    def keep(
+    def save(
         self,
         task: Task,
         base: int,
@@ -137,14 +139,16 @@ class RoundStore:
             "settled": base,
             "secret": secret,
         }
-        spare = {base, self._before(base)}
-        checkpoint.save(self.folder, task.number, stored, meta, keep_rounds=KEPT, spare=spare)
+        spare = {base, self._predecessor(base)}
+        checkpoint.save(
+            self.folder, task.number, stored, meta, keep_rounds=ROUNDS_KEPT, spare=spare
+        )
 
     def keep_evaluation(self, task: Task, answer: Answer) -> None:
         """Keep the answer to an evaluation, replacing the previous one. Raises OSError."""
-        write_json(self.folder / EVALUATION, KeptEvaluation(question=task.question, answer=answer))
+        write_json(self.folder / EVALUATION, LastEvaluation(question=task.question, answer=answer))
 
-    def _before(self, number: int) -> int:
+    def _predecessor(self, number: int) -> int:
         """The round that round ``number`` continued from; 0 for none, or if unknown."""
         path = dict(committed(self.folder)).get(number)
         return int(checkpoint.read(path).meta.get("settled", 0)) if path else 0
@@ -160,7 +164,7 @@ class RowCache:
         self._folder = folder
 
     @property
-    def held(self) -> tuple[str, ...]:
+    def digests(self) -> tuple[str, ...]:
         """Hashes of all cached rows, sorted."""
         if not self._folder.is_dir():
             return ()
@@ -180,19 +184,21 @@ class RowCache:
 
         Raises ProtocolError for bytes that do not match their hash, or that are not needed.
         """
-        wanted = set(needed)
-        if any(digest not in wanted or sha256(data) != digest for digest, data in enclosed.items()):
+        requested = set(needed)
+        if any(
+            digest not in requested or sha256(data) != digest for digest, data in enclosed.items()
+        ):
             raise ProtocolError("a received row does not match its hash; check the connection")
         return {
             digest: enclosed[digest] if digest in enclosed else self._row(digest)
-            for digest in wanted
+            for digest in requested
         }
 
-    def keep(self, rows: Mapping[str, bytes]) -> None:
+    def replace(self, rows: Mapping[str, bytes]) -> None:
         """Keep exactly these rows, by hash."""
-        for digest in set(self.held) - set(rows):
+        for digest in set(self.digests) - set(rows):
             self._path(digest).unlink()
-        for digest in set(rows) - set(self.held):
+        for digest in set(rows) - set(self.digests):
             publish_by_hash(self._folder, [rows[digest]])
 
     def _row(self, digest: str) -> bytes:

@@ -45,12 +45,12 @@ class PeerKeys:
     """
 
     folder: Path
-    agreed: StudyAgreement
+    terms: StudyAgreement
 
     def certified(self, silo: str, key: str, certificate: str) -> bool:
         """Whether a certificate is the authority's for a silo's key."""
         return keys.certified(
-            self._authority, self.agreed.federation.name, silo, key.encode(), certificate.encode()
+            self._authority, self.terms.federation.name, silo, key.encode(), certificate.encode()
         )
 
     def require(self, task: Task) -> None:
@@ -71,7 +71,9 @@ class PeerKeys:
                     "operator"
                 )
 
-    def holding(self, peer: str, task: Task, number: int, shown: Sequence[int]) -> tuple[str, ...]:
+    def signing_keys(
+        self, peer: str, task: Task, number: int, first_rounds: Sequence[int]
+    ) -> tuple[str, ...]:
         """The keys that may have signed a row of a peer's round.
 
         Raises ProtocolError if none is known.
@@ -80,12 +82,12 @@ class PeerKeys:
             peer: the silo.
             task: that includes the row; its renewals have been verified.
             number: claimed round of the row.
-            shown: the rounds in which this silo first saw each key of the peer except its first, in
-                this run.
+            first_rounds: the rounds of this run in which this silo first saw each key of the peer
+                except its first.
         """
         if renewal := next((r for r in task.renewals if r.silo == peer), None):
-            earlier = zip(renewal.keys[:-1], shown, strict=True)
-            return (renewal.keys[-1].key, *(k.key for k, begin in earlier if number < begin))
+            earlier = zip(renewal.keys[:-1], first_rounds, strict=True)
+            return (renewal.keys[-1].key, *(k.key for k, start in earlier if number < start))
         return (self.newest(peer, task),)
 
     def newest(self, peer: str, task: Task) -> str:
@@ -107,10 +109,10 @@ class PeerKeys:
 
     def note(self, renewals: Sequence[Renewal]) -> None:
         """Record the newest keys of an accepted task."""
-        known = dict(self._newest.serials)
-        seen = known | {r.silo: keys.serial(r.keys[-1].certificate.encode()) for r in renewals}
-        if seen != known:
-            write_json(self._path, NewestKeys(serials=seen))
+        serials = dict(self._newest.serials)
+        updated = serials | {r.silo: keys.serial(r.keys[-1].certificate.encode()) for r in renewals}
+        if updated != serials:
+            write_json(self._path, NewestKeys(serials=updated))
 
     @cached_property
     def _newest(self) -> NewestKeys:
@@ -125,23 +127,23 @@ class PeerKeys:
         return self.folder / "state" / "renewed.json"
 
 
-def first_shown(renewal: Renewal, known: Sequence[int], number: int) -> tuple[int, ...]:
+def first_rounds(renewal: Renewal, previous: Sequence[int], number: int) -> tuple[int, ...]:
     """The rounds in which each key except a silo's first was first seen; new ones count from round
     ``number``.
 
     Raises ProtocolError if there are fewer keys than before.
     """
-    new = len(renewal.keys) - 1 - len(known)
-    if new < 0:
+    added = len(renewal.keys) - 1 - len(previous)
+    if added < 0:
         raise ProtocolError(
             f"fewer keys of {renewal.silo} are shown than before; ask the server's operator"
         )
-    return (*known, *[number] * new)
+    return (*previous, *[number] * added)
 
 
-def names(agreed: StudyAgreement, task: Task) -> dict[int, str]:
+def names(terms: StudyAgreement, task: Task) -> dict[int, str]:
     """Silos by place: founders from the agreement, newcomers as the authority certified them."""
-    founders = dict(enumerate(s.name for s in agreed.federation.silo))
+    founders = dict(enumerate(s.name for s in terms.federation.silo))
     return {i.place: i.silo for i in task.newcomers} | founders
 
 
@@ -176,31 +178,31 @@ class Provenance:
 
         The same applies to a newcomer at another silo's place.
         """
-        taken, founders = self._seen(task).places, len(self.silo.agreed.federation.silo)
-        whose = {name: place for place, name in taken.items()}
-        known = {silo.name for silo in self.silo.agreed.federation.silo}
+        occupants, founders = self._history(task).places, len(self.silo.terms.federation.silo)
+        member_ids = {name: member for member, name in occupants.items()}
+        introduced = {silo.name for silo in self.silo.terms.federation.silo}
         for i in task.newcomers:
-            if i.silo in known or not founders <= i.place < self.silo.agreed.federation.places:
+            if i.silo in introduced or not founders <= i.place < self.silo.terms.federation.places:
                 raise ProtocolError(
                     f"{i.silo} is introduced at place {i.place}, which is not free; ask the "
                     "operator"
                 )
             if (
-                taken.setdefault(i.place, i.silo) != i.silo
-                or whose.setdefault(i.silo, i.place) != i.place
+                occupants.setdefault(i.place, i.silo) != i.silo
+                or member_ids.setdefault(i.silo, i.place) != i.place
             ):
                 raise ProtocolError(
                     f"{i.silo} is introduced at place {i.place}, unlike before; ask the operator"
                 )
-            if not self.silo.agreed.federation.insecure and not self._keys.certified(
+            if not self.silo.terms.federation.insecure and not self._keys.certified(
                 i.silo, i.key, i.certificate
             ):
                 raise ProtocolError(
                     f"{i.silo} is introduced without the authority's certificate; ask the "
                     "server's operator"
                 )
-            known.add(i.silo)
-        if not self.silo.agreed.federation.insecure:
+            introduced.add(i.silo)
+        if not self.silo.terms.federation.insecure:
             self._keys.require(task)
 
     def require(
@@ -221,52 +223,57 @@ class Provenance:
             initial: for an entry and a place, the initial row, which every member can compute and
                 none signs.
         """
-        if self.silo.agreed.federation.insecure:
+        if self.silo.terms.federation.insecure:
             return
-        peers, seen = names(self.silo.agreed, task), self._seen(task)
-        self._note_members(task, peers, seen)
+        peers, history = names(self.silo.terms, task), self._history(task)
+        self._note_members(task, peers, history)
         for key, tensor in relays.items():
             for j, digest in task.downlink[key].rows.items():
                 origin, peer = task.downlink[key].origins.get(j), peers[j]
                 if origin is not None:
-                    self._require_signed(task, key, tensor, peer, origin, digest, seen)
-                    seen.rounds[peer] = origin.round
-                elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], seen):
+                    self._require_signed(task, key, tensor, peer, origin, digest, history)
+                    history.rounds[peer] = origin.round
+                elif not _may_be_unsigned(peer, digest, initial(key, j) == rows[digest], history):
                     raise ProtocolError(
                         f"{key}: the row of {peer} is not signed by {peer}; ask the server's "
                         "operator"
                     )
-        write_json(self._path, seen)
+        write_json(self._path, history)
         self._keys.note(task.renewals)
 
-    def require_mask_keys(self, task: Task, shown: Mapping[int, MaskKey]) -> None:
+    def require_mask_keys(self, task: Task, mask_keys: Mapping[int, MaskKey]) -> None:
         """Raise ProtocolError for a key of a sum that its silo has not signed, that cannot be used,
         or that two silos have; by place. The task's newcomers and renewals have been verified.
         """
-        peers = names(self.silo.agreed, task)
-        if strangers := sorted(set(shown) - {i for i in peers if task.sizes[i]}):
+        peers = names(self.silo.terms, task)
+        if strangers := sorted(set(mask_keys) - {i for i in peers if task.sizes[i]}):
             raise ProtocolError(
                 f"a sum with place {strangers[0]}, which has no member; ask the server's operator"
             )
-        require_keys({peers[place]: mask.key for place, mask in shown.items()})
-        for place, mask in () if self.silo.agreed.federation.insecure else shown.items():
-            if place == task.place:  # its own, compared with its private key
+        require_keys({peers[member]: mask.key for member, mask in mask_keys.items()})
+        for member, mask in () if self.silo.terms.federation.insecure else mask_keys.items():
+            if member == task.place:  # its own, compared with its private key
                 continue
-            said = mask_statement(task, peers[place], mask.key)
-            if not signed(self._keys.newest(peers[place], task), "mask", said, mask.signature):
+            statement = mask_statement(task, peers[member], mask.key)
+            if not signed(
+                self._keys.newest(peers[member], task), "mask", statement, mask.signature
+            ):
                 raise ProtocolError(
-                    f"the key of {peers[place]} for the sum is not signed by {peers[place]}; ask "
+                    f"the key of {peers[member]} for the sum is not signed by {peers[member]}; ask "
                     "the server's operator"
                 )
 
-    def _note_members(self, task: Task, peers: Mapping[int, str], seen: PeerHistory) -> None:
+    def _note_members(self, task: Task, peers: Mapping[int, str], history: PeerHistory) -> None:
         """Note who begins with round 1, newcomers' places, and renewed keys."""
         if task.number == 1:
             for member in (peers[i] for i, size in enumerate(task.sizes) if size and i in peers):
-                seen.rounds.setdefault(member, 0)
-        seen.places.update({i.place: i.silo for i in task.newcomers})
-        seen.shown.update(
-            {r.silo: first_shown(r, seen.shown.get(r.silo, ()), task.number) for r in task.renewals}
+                history.rounds.setdefault(member, 0)
+        history.places.update({i.place: i.silo for i in task.newcomers})
+        history.shown.update(
+            {
+                r.silo: first_rounds(r, history.shown.get(r.silo, ()), task.number)
+                for r in task.renewals
+            }
         )
 
     def _require_signed(
@@ -277,29 +284,33 @@ class Provenance:
         peer: str,
         origin: RowOrigin,
         digest: str,
-        seen: PeerHistory,
+        history: PeerHistory,
     ) -> None:
         if origin.silo != peer or origin.tensor != tensor or origin.round > task.number:
             raise ProtocolError(
                 f"{key}: a row for {peer} is labelled as {origin.tensor} of {origin.silo}"
             )
-        if origin.round < seen.rounds.get(peer, 0):
+        if origin.round < history.rounds.get(peer, 0):
             raise ProtocolError(f"{key}: a row of {peer} is older than one that came before")
-        about = row_statement(task.agreement, task.run, origin, digest)
-        holding = self._keys.holding(peer, task, origin.round, seen.shown.get(peer, ()))
-        if not any(signed(one, "row", about, origin.signature) for one in holding):
+        statement = row_statement(task.agreement, task.run, origin, digest)
+        signing_keys = self._keys.signing_keys(
+            peer, task, origin.round, history.shown.get(peer, ())
+        )
+        if not any(
+            signed(public_key, "row", statement, origin.signature) for public_key in signing_keys
+        ):
             raise ProtocolError(f"{key}: the signature on the row of {peer} is not {peer}'s")
 
     @cached_property
     def _keys(self) -> PeerKeys:
-        return PeerKeys(self.silo.folder, self.silo.agreed)
+        return PeerKeys(self.silo.folder, self.silo.terms)
 
-    def _seen(self, task: Task) -> PeerHistory:
+    def _history(self, task: Task) -> PeerHistory:
         """Peers as seen in the task's run so far, for the caller to add to."""
-        known = read_json(PeerHistory, self._path) or PeerHistory()
+        recorded = read_json(PeerHistory, self._path) or PeerHistory()
         return (
-            known.model_copy(update={"run": task.run})
-            if known.run in {None, task.run}
+            recorded.model_copy(update={"run": task.run})
+            if recorded.run in {None, task.run}
             else PeerHistory(run=task.run)
         )
 
@@ -308,10 +319,12 @@ class Provenance:
         return self.silo.state / "seen.json"
 
 
-def _may_be_unsigned(peer: str, digest: str, initial: bool, seen: PeerHistory) -> bool:
+def _may_be_unsigned(peer: str, digest: str, initial: bool, history: PeerHistory) -> bool:
     """Whether a row may be unsigned: the initial row of a silo that never signed, or a newcomer's
     one starting row.
     """
-    if seen.rounds.get(peer, 0) > 0:
+    if history.rounds.get(peer, 0) > 0:
         return False
-    return initial or (peer not in seen.rounds and seen.unsigned.setdefault(peer, digest) == digest)
+    return initial or (
+        peer not in history.rounds and history.unsigned.setdefault(peer, digest) == digest
+    )

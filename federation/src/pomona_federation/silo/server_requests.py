@@ -1,4 +1,4 @@
-"""A silo's requests to its server beside Flower's connection: whether it answers, and whether the
+"""A silo's requests to its server outside Flower's connection: whether it answers, and whether the
 silo is a member.
 
 The request about membership is signed by the silo's key, and the server's certificate authenticates
@@ -23,12 +23,12 @@ from pomona_federation import keys
 from pomona_federation.messages.message_bodies import MEMBERSHIP
 from pomona_federation.silo.http_client import ServerRoute
 
-SHORT = 100  # bytes of an answer that are read
-WHOLE = 60.0  # seconds until an answer must be complete: the supervisor has other duties
+ANSWER_BYTES = 100  # bytes of an answer that are read
+TOTAL_TIMEOUT = 60.0  # seconds until an answer must be complete: the supervisor has other duties
 
 
 # httpcore events; a TLS stream replaces the plain one
-MADE = (
+CONNECTION_EVENTS = (
     "connect_tcp.complete",
     "start_tls.complete",
 )
@@ -36,31 +36,31 @@ MADE = (
 
 @dataclass
 class TimeLimit:
-    """One request's time limit; ``over`` once it was reached.
+    """One request's time limit; ``expired`` once it was reached.
 
     ``extensions`` belong to the request.
     """
 
-    over: bool = False
+    expired: bool = False
     _links: list[socket.socket] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     @property
     def extensions(self) -> dict[str, Any]:
         """Extensions to pass to httpx with the request, so that its connections are known."""
-        return {"trace": self._seen}
+        return {"trace": self._trace}
 
-    def _seen(self, event: str, about: dict[str, Any]) -> None:
-        if event.endswith(MADE):
+    def _trace(self, event: str, info: dict[str, Any]) -> None:
+        if event.endswith(CONNECTION_EVENTS):
             with self._lock:
-                self._links.append(about["return_value"].get_extra_info("socket"))
-            if self.over:
+                self._links.append(info["return_value"].get_extra_info("socket"))
+            if self.expired:
                 self.end()
 
     def end(self) -> None:
         """Shut the connections down; any reader gets the end of the stream."""
         with self._lock:
-            self.over = True
+            self.expired = True
             for link in self._links:
                 with suppress(OSError):  # closed, or in TLS now
                     # an SSLSocket's own would change state that the reader is using
@@ -91,23 +91,23 @@ class HealthAnswer:
 
 
 @dataclass(frozen=True)
-class Answered:
+class Response:
     """An answer with status 200: its first bytes, its date, and the certificate's expiry, with
     TLS.
     """
 
     text: bytes
     date: str | None
-    until: datetime | None
+    expiry: datetime | None
 
 
-def ask_health(way: ServerRoute) -> HealthAnswer:
+def ask_health(route: ServerRoute) -> HealthAnswer:
     """Request the server's ``/health`` over the silo's route.
 
     Raises ProtocolError if it does not answer, or not as the federation's server.
     """
-    found = request(way, "/health", {})
-    return HealthAnswer(clock(found.date or ""), found.until)
+    answer = request(route, "/health", {})
+    return HealthAnswer(clock(answer.date or ""), answer.expiry)
 
 
 def clock(date: str) -> datetime | None:
@@ -126,24 +126,24 @@ def clock(date: str) -> datetime | None:
 
 
 def request(
-    way: ServerRoute,
+    route: ServerRoute,
     path: str,
     headers: Mapping[str, str],
     timeout: float = 10.0,
     body: bytes | None = None,
-    most: int = SHORT,
-    whole: float = WHOLE,
-) -> Answered:
+    max_bytes: int = ANSWER_BYTES,
+    total_timeout: float = TOTAL_TIMEOUT,
+) -> Response:
     """GET a path of the server, or POST a body to it, over the silo's route.
 
     Args:
-        way: route to the server.
+        route: route to the server.
         path: of the request.
         headers: of the request.
         timeout: seconds until the next byte.
         body: to send, if any.
-        most: bytes of the answer that are read.
-        whole: seconds until the answer must be complete.
+        max_bytes: bytes of the answer that are read.
+        total_timeout: seconds until the answer must be complete.
 
     Raises ProtocolError if it does not answer with 200, or not as the federation's server.
     """
@@ -151,66 +151,71 @@ def request(
 
     from pomona_federation.silo.http_client import REFUSES, AnswerRefused, client
 
-    through = f" through {way.proxy}" if way.proxy else ""
+    through = f" through {route.proxy}" if route.proxy else ""
     try:
-        word = "GET" if body is None else "POST"
-        asked: dict[str, Any] = {
-            "method": word,
-            "url": way.url + path,
+        method = "GET" if body is None else "POST"
+        arguments: dict[str, Any] = {
+            "method": method,
+            "url": route.url + path,
             "headers": dict(headers),
             "content": body,
         }
         with (
-            limited(whole) as limit,
-            client(way, timeout) as line,
-            line.stream(**asked, extensions=limit.extensions) as answer,
+            limited(total_timeout) as limit,
+            client(route, timeout) as line,
+            line.stream(**arguments, extensions=limit.extensions) as answer,
         ):
-            until = _until(answer.extensions["network_stream"].get_extra_info("ssl_object"))
-            text = _beginning(answer.iter_raw(2**16), most)
+            expiry = _certificate_expiry(
+                answer.extensions["network_stream"].get_extra_info("ssl_object")
+            )
+            text = _beginning(answer.iter_raw(2**16), max_bytes)
     except httpx.ProxyError as fault:
-        raise ProtocolError(_refused(way, str(fault).removeprefix(REFUSES).strip(" ()"))) from None
+        raise ProtocolError(
+            _refused(route, str(fault).removeprefix(REFUSES).strip(" ()"))
+        ) from None
     except AnswerRefused as fault:
         raise ProtocolError(
-            f"{way.server} is not read: {fault}; look for a proxy that opens TLS, and ask its "
+            f"{route.server} is not read: {fault}; look for a proxy that opens TLS, and ask its "
             "administrator"
         ) from None
     except httpx.HTTPError as fault:
-        if (shown := _certificate_fault(fault)) is not None:
+        if (problem := _certificate_fault(fault)) is not None:
             raise ProtocolError(
-                f"{way.server} shows a certificate that is not the federation's ({shown}); ask for "
-                "the authority's ca.crt, and look for a proxy that opens TLS"
+                f"{route.server} shows a certificate that is not the federation's ({problem}); ask "
+                "for the authority's ca.crt, and look for a proxy that opens TLS"
             ) from None
         raise ProtocolError(
-            f"{way.server} does not answer{through} ({fault}); is the server running, and the "
+            f"{route.server} does not answer{through} ({fault}); is the server running, and the "
             "connection open?"
         ) from None
-    if limit.over:  # without a length, a complete and a cut answer look alike
+    if limit.expired:  # without a length, a complete and a cut answer look alike
         raise ProtocolError(
-            f"{way.server} has not answered within {whole:g} s; is the connection too slow?"
+            f"{route.server} has not answered within {total_timeout:g} s; is the connection too "
+            "slow?"
         )
     if answer.status_code == 401:
         raise ProtocolError(
-            f"{way.server} refuses this silo's key (401): it was revoked or never added, or the "
+            f"{route.server} refuses this silo's key (401): it was revoked or never added, or the "
             "clocks differ; `pomona silo check` compares them"
         )
     if answer.status_code != 200:
-        raise ProtocolError(f"{way.server} answers {answer.status_code}; is it a Pomona server?")
-    return Answered(text, answer.headers.get("Date"), until)
+        raise ProtocolError(f"{route.server} answers {answer.status_code}; is it a Pomona server?")
+    return Response(text, answer.headers.get("Date"), expiry)
 
 
-def _refused(way: ServerRoute, answer: str) -> str:
+def _refused(route: ServerRoute, answer: str) -> str:
     """Advice for a proxy that refuses."""
     if not answer.startswith(("407", "401")):  # the latter is tinyproxy's for a wrong password
         return (
-            f"the proxy {way.proxy} refuses the way to {way.server} ({answer}); have its "
+            f"the proxy {route.proxy} refuses the way to {route.server} ({answer}); have its "
             "administrator open it"
         )
     remedy = (
-        f"it does not take the password of {way.login[0]}; correct proxy_password_file"
-        if way.login
+        f"it does not take the password of {route.login[0]}; correct proxy_password_file"
+        if route.login
         else "it asks for a password: set proxy_user and proxy_password_file in silo.toml"
     )
-    return f"the proxy {way.proxy} refuses this silo ({answer}): {remedy}"
+    return f"the proxy {route.proxy} refuses this silo ({answer}): {remedy}"
 
 
 def _certificate_fault(fault: BaseException | None) -> str | None:
@@ -222,45 +227,45 @@ def _certificate_fault(fault: BaseException | None) -> str | None:
     return None
 
 
-def _beginning(pieces: Iterable[bytes], most: int) -> bytes:
+def _beginning(pieces: Iterable[bytes], max_bytes: int) -> bytes:
     """Return the first bytes of an answer, reading no more than needed."""
     text = bytearray()
     for piece in pieces:
         text += piece
-        if len(text) >= most:
+        if len(text) >= max_bytes:
             break
-    return bytes(text[:most])
+    return bytes(text[:max_bytes])
 
 
-def _until(link: Any) -> datetime | None:
+def _certificate_expiry(link: Any) -> datetime | None:
     """Return the expiry (UTC) of the certificate at the other end of a connection; None without
     TLS.
     """
     if link is None:
         return None
-    shown = link.getpeercert()
-    assert shown, "it was verified"
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(shown["notAfter"])), UTC)
+    certificate = link.getpeercert()
+    assert certificate, "it was verified"
+    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(certificate["notAfter"])), UTC)
 
 
 REFUSALS = 5  # consecutive "revoked" answers, each after a refused connection, until a silo stops
 Membership = Literal["member", "revoked", "unknown", "unsaid"]
 
 
-def ask_membership(way: ServerRoute, key: Path) -> Membership:
+def ask_membership(route: ServerRoute, key: Path) -> Membership:
     """Ask the server; "unsaid" if it does not answer, gives no known answer, or has no keys.
 
     Args:
-        way: route to the server.
+        route: route to the server.
         key: this silo's private key, in OpenSSH's format.
     """
-    if way.ca is None:
+    if route.ca is None:
         return "unsaid"
     try:
-        text = request(way, MEMBERSHIP, signed(key)).text.decode("ascii", "replace").strip()
+        text = request(route, MEMBERSHIP, signed(key)).text.decode("ascii", "replace").strip()
     except (ProtocolError, ConfigError, OSError, ValueError):
         return "unsaid"
-    return next((word for word in get_args(Membership) if word == text), "unsaid")
+    return next((value for value in get_args(Membership) if value == text), "unsaid")
 
 
 def signed(key: Path) -> dict[str, str]:
@@ -273,11 +278,15 @@ def signed(key: Path) -> dict[str, str]:
     from flwr.supercore.date import now
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-    own, when = keys.own(key), now().isoformat()
+    private_key, timestamp = keys.private_key(key), now().isoformat()
     return {
-        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(public_key_to_bytes(own.public_key())).decode(),
-        FLEET_HTTP_SIGNATURE_HEADER: b64encode(sign_message(own, when.encode())).decode(),
-        TIMESTAMP_HEADER: when,
+        FLEET_HTTP_PUBLIC_KEY_HEADER: b64encode(
+            public_key_to_bytes(private_key.public_key())
+        ).decode(),
+        FLEET_HTTP_SIGNATURE_HEADER: b64encode(
+            sign_message(private_key, timestamp.encode())
+        ).decode(),
+        TIMESTAMP_HEADER: timestamp,
     }
 
 

@@ -14,7 +14,7 @@ from pomona.data.section import CHOICES, Data
 from pomona.data.settings import FilesByClient
 from pomona_federation.address import Address
 from pomona_federation.agreement import SiloName
-from pomona_federation.study import Kind, StudyName
+from pomona_federation.study import StudyKind, StudyName
 
 PATHS = ("path", "dir", "train", "validation", "test", "proxy_password_file")
 # megabits a second: eight concurrent pieces of 5 MiB, each within the gate's limit of 300 s
@@ -23,13 +23,15 @@ SLOWEST = 2.0
 
 def proxy_address(url: str) -> Address:
     """The address in a proxy's URL, with its scheme's default port. Raises ValueError."""
-    scheme, mark, rest = url.removesuffix("/").partition("://")
-    usual = {"http": 80, "https": 443}
-    if not mark or scheme not in usual or "@" in rest:
+    scheme, mark, netloc = url.removesuffix("/").partition("://")
+    default_ports = {"http": 80, "https": 443}
+    if not mark or scheme not in default_ports or "@" in netloc:
         raise ValueError(
             "give http://HOST:PORT; name and password go into proxy_user and proxy_password_file"
         )
-    return Address.parse(f"{rest}:{usual[scheme]}" if re.fullmatch(r"[^:]+|\[.*\]", rest) else rest)
+    return Address.parse(
+        f"{netloc}:{default_ports[scheme]}" if re.fullmatch(r"[^:]+|\[.*\]", netloc) else netloc
+    )
 
 
 def _proxy(url: str) -> str:
@@ -44,7 +46,7 @@ ProxyUrl = Annotated[str, AfterValidator(_proxy)]
 class StudyLimits(Settings):
     """Limits of consent for studies of some kinds, on some views, in place of the file's own."""
 
-    kinds: tuple[Kind, ...] = Field(
+    kinds: tuple[StudyKind, ...] = Field(
         (), max_length=20, description="kinds of studies for which it counts; any if empty"
     )
     views: tuple[NameOrNone, ...] = Field(
@@ -62,7 +64,7 @@ class StudyLimits(Settings):
     )
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _require_content(self) -> Self:
         if not (self.kinds or self.views):
             raise ValueError("limits for no kind and no view; name kinds, views or both")
         if not (self.without_noise or self.changed):
@@ -82,9 +84,9 @@ class StudyLimits(Settings):
         allowed = ["without noise too"] if self.without_noise else []
         return f"[[limits]] of silo.toml for it: {', '.join([*limits, *allowed])}"
 
-    def count_for(self, kind: Kind, view: str) -> bool:
+    def count_for(self, study_kind: StudyKind, view: str) -> bool:
         """Whether it counts for a study of this kind on this view, "" for section data."""
-        return kind in (self.kinds or (kind,)) and view in (self.views or (view,))
+        return study_kind in (self.kinds or (study_kind,)) and view in (self.views or (view,))
 
 
 PRIVACY = ("accept_epsilon", "accept_epsilon_total", "accept_delta_total")
@@ -161,7 +163,7 @@ class SiloFile(Settings):
     )
 
     @model_validator(mode="after")
-    def _alone(self) -> Self:
+    def _require_single_client(self) -> Self:
         for name, data in {
             "data": self.data,
             **{f"views.{name}": view for name, view in self.views.items()},
@@ -190,13 +192,13 @@ class SiloFile(Settings):
             )
         return self.model_copy(update={"data": self.views[view]})
 
-    def limits_of(self, kind: Kind, view: str) -> StudyLimits | None:
+    def limits_of(self, study_kind: StudyKind, view: str) -> StudyLimits | None:
         """The limits that count for a study in place of the file's own; None without any."""
-        return next((limits for limits in self.limits if limits.count_for(kind, view)), None)
+        return next((limits for limits in self.limits if limits.count_for(study_kind, view)), None)
 
-    def limited(self, kind: Kind, view: str, noise: bool) -> "SiloFile":
+    def limited(self, study_kind: StudyKind, view: str, noise: bool) -> "SiloFile":
         """The settings with the limits for a study; ``noise``: whether it has any."""
-        if not (limits := self.limits_of(kind, view)):
+        if not (limits := self.limits_of(study_kind, view)):
             return self
         lifted = limits.without_noise and not noise
         return self.model_copy(update=dict.fromkeys(PRIVACY) if lifted else limits.changed)
@@ -215,12 +217,12 @@ class SiloFile(Settings):
 def _anchored(data: Any, folder: Path) -> Any:
     """Settings with absolute paths."""
     if isinstance(data, list):
-        return [_anchored(part, folder) for part in data]
+        return [_anchored(item, folder) for item in data]
     if not isinstance(data, dict):
         return data
-    home = folder.absolute()
+    base = folder.absolute()
     return {
-        key: str(home / value)
+        key: str(base / value)
         if key in PATHS and isinstance(value, str)
         else _anchored(value, folder)
         for key, value in data.items()

@@ -21,11 +21,11 @@ from pomona_federation.audit_log import write_limited
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import EntryForm, Token
 from pomona_federation.silo.consent_rules import ConsentTerms
-from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
 from pomona_federation.silo.member_id import member_id
-from pomona_federation.silo.privacy_budget import Claim, Cost, Most, PrivacyBudget
+from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario, worst_cost
+from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.study import SurveyStudy
 from pomona_federation.versions import Versions
 
@@ -55,7 +55,7 @@ class Silo:
     """
 
     folder: Path
-    study: KnownStudy | None = None
+    study: StudyDecision | None = None
     trial: int | None = None  # number of the trial, in a search
 
     def working_for(self, agreement: str) -> "Silo":
@@ -64,9 +64,9 @@ class Silo:
         Raises ProtocolError for a study that awaits its administrator's decision or was declined,
         and for an unknown one if the kit came without a study.
         """
-        if known := KnownStudies(self.folder).find(agreement):
-            known.require_accepted()
-            return Silo(self.folder, known, known.trial(agreement))
+        if decision := StudyDecisions(self.folder).find(agreement):
+            decision.require_accepted()
+            return Silo(self.folder, decision, decision.trial(agreement))
         if not self.studying:
             raise ProtocolError(
                 f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask"
@@ -74,13 +74,13 @@ class Silo:
         return self
 
     @classmethod
-    def in_study(cls, folder: Path, which: str | None) -> "Silo":
+    def in_study(cls, folder: Path, query: str | None) -> "Silo":
         """A kit's silo in the study with this name or first digits of its hash; None for the kit's
         own.
 
         Raises ConfigError if there is none of that name.
         """
-        return cls(folder, None if which is None else KnownStudies(folder).named(which))
+        return cls(folder, None if query is None else StudyDecisions(folder).lookup(query))
 
     @cached_property
     def federation(self) -> Federation:
@@ -88,16 +88,16 @@ class Silo:
         return Federation.read(self.folder / "federation.toml")
 
     @cached_property
-    def agreed(self) -> StudyAgreement:
+    def terms(self) -> StudyAgreement:
         """The agreement on the study; section run is checked only when needed, so that a refusal
         can be signed.
 
         Raises ConfigError without a study.
         """
         if self.study:
-            return KnownStudies(self.folder).agreed(self.federation, self.study, self.trial)
-        if self.federation.own:
-            return self.federation.own
+            return StudyDecisions(self.folder).terms(self.federation, self.study, self.trial)
+        if self.federation.kit_terms:
+            return self.federation.kit_terms
         raise ConfigError(
             "this kit came without a study; name one of `pomona silo studies` with --study"
         )
@@ -110,7 +110,7 @@ class Silo:
     @property
     def agreement(self) -> str:
         """The agreement's hash: the study's, or the federation's for a kit without one."""
-        return self.agreed.agreement if self.study else self.federation.agreement
+        return self.terms.agreement if self.study else self.federation.agreement
 
     @cached_property
     def file(self) -> SiloFile:
@@ -118,7 +118,7 @@ class Silo:
         file = SiloFile.load(self.folder / "silo.toml")
         if not self.studying:
             return file
-        study = self.agreed.study
+        study = self.terms.study
         noise = study.survey.noise if isinstance(study, SurveyStudy) else study.run.get("privacy")
         return file.limited(study.kind, study.view, bool(noise)).viewed(study.view)
 
@@ -126,7 +126,7 @@ class Silo:
     def state(self) -> Path:
         """The study's folder of data that never leaves the silo."""
         return (
-            KnownStudies(self.folder).home(self.study, self.trial)
+            StudyDecisions(self.folder).folder(self.study, self.trial)
             if self.study
             else self.folder / "state"
         )
@@ -134,31 +134,34 @@ class Silo:
     @cached_property
     def method(self) -> Method:
         """The agreed method."""
-        return self.agreed.config.method.method()
+        return self.terms.config.method.method()
 
     @property
-    def terms(self) -> ConsentTerms:
+    def consent(self) -> ConsentTerms:
         """The terms under which the study was accepted; empty if a person accepted it or started
         the kit.
         """
         return (self.study.terms if self.study else None) or ConsentTerms()
 
     @property
-    def _most(self) -> Most:
+    def _total_limit(self) -> TotalLimit:
         """Limit for the total of all studies on the study's data.
 
         If it bounds epsilon without a delta, delta is limited to 1 / n for n training samples: at a
         delta of 1 / n a study may reveal one record entirely.
         """
-        said = [(of.accept_epsilon_total, of.accept_delta_total) for of in (self.file, self.terms)]
+        limits = [
+            (source.accept_epsilon_total, source.accept_delta_total)
+            for source in (self.file, self.consent)
+        ]
         epsilon, delta = (
-            min((m for m in each if m is not None), default=None)
-            for each in zip(*said, strict=True)
+            min((m for m in values if m is not None), default=None)
+            for values in zip(*limits, strict=True)
         )
         # a survey has no delta
-        if epsilon is not None and delta is None and not self.agreed.survey:
-            delta = 1 / max(1, len(self.own.partition.clients[0].train))
-        return Most(epsilon, delta)
+        if epsilon is not None and delta is None and not self.terms.survey:
+            delta = 1 / max(1, len(self.local.partition.clients[0].train))
+        return TotalLimit(epsilon, delta)
 
     @cached_property
     def signer(self) -> Signer:
@@ -166,9 +169,9 @@ class Silo:
         return Signer(None if self.federation.insecure else self.folder / "keys" / "silo.key")
 
     @cached_property
-    def own(self) -> Scenario:
+    def local(self) -> Scenario:
         """The silo's data, read and checked, as a scenario of one client."""
-        return own_scenario(self.file, self.agreed, self.member)
+        return own_scenario(self.file, self.terms, self.member)
 
     @property
     def member(self) -> int:
@@ -181,45 +184,52 @@ class Silo:
 
         ``run``: its id; None for any, before there is one.
         """
-        most, before = self.file.accept_epsilon, PrivacyBudget(self.folder).unknown.epsilon
-        if most is not None and (worst := self._alone.epsilon) + before > most:
+        limit, unknown_epsilon = (
+            self.file.accept_epsilon,
+            PrivacyBudget(self.folder).unknown.epsilon,
+        )
+        if limit is not None and (worst := self._run_cost.epsilon) + unknown_epsilon > limit:
             cost = (
                 f"epsilon {worst:.4g}"
                 if isfinite(worst)
                 else "privacy without bound, since noise does not cover it"
             )
-            spent = f", after {before:.3g} that a restored backup did not know" if before else ""
+            earlier = (
+                f", after {unknown_epsilon:.3g} that a restored backup did not know"
+                if unknown_epsilon
+                else ""
+            )
             raise PrivacyError(
-                f"the run would cost {cost}{spent}; accept_epsilon in silo.toml is {most:g}: do "
+                f"the run would cost {cost}{earlier}; accept_epsilon in silo.toml is {limit:g}: do "
                 "not take part, raise it, or set [[limits]] for such studies"
             )
-        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._most)
+        PrivacyBudget(self.folder).require(self.claim(run), self.file.data, self._total_limit)
 
     def claim(self, run: str | None = None) -> Claim:
         """The run's claim on this silo's privacy budget; None for any run."""
-        agreement, survey = self.agreement, self.agreed.survey
+        agreement, survey = self.agreement, self.terms.survey
 
         def trained() -> Cost:
             return worst_cost(
-                self.own, PrivacyBudget(self.folder).runs(agreement, but=run).values()
+                self.local, PrivacyBudget(self.folder).runs(agreement, excluded=run).values()
             )
 
-        name = self.agreed.study.name
+        name = self.terms.study.name
         if survey:
-            return Claim(name, agreement, run, lambda: self._alone)
-        return Claim(name, agreement, run, trained, against(self.agreed.config))
+            return Claim(name, agreement, run, lambda: self._run_cost)
+        return Claim(name, agreement, run, trained, against(self.terms.config))
 
     @property
-    def _alone(self) -> Cost:
+    def _run_cost(self) -> Cost:
         """Worst-case cost of one run alone; unbounded without noise."""
-        survey = self.agreed.survey
+        survey = self.terms.survey
         if survey is None:
-            return worst_cost(self.own)
+            return worst_cost(self.local)
         return Cost(survey.noise.epsilon if survey.noise else inf)
 
     def reserve(self, run: str) -> None:
         """Reserve a run's worst-case cost, once. Raises PrivacyError as ``require_affordable``."""
-        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._most)
+        PrivacyBudget(self.folder).reserve(self.claim(run), self.file.data, self._total_limit)
 
     def reserve_in_all(self, token: str, epsilon: float) -> None:
         """Reserve, for a restore, what the study's ledger may hold beyond its runs' reservations,
@@ -227,10 +237,10 @@ class Silo:
 
         Raises PrivacyError as ``require_affordable``.
         """
-        more = Cost(epsilon - self.reserved)
-        if more.epsilon > 0:
-            made = Claim(self.agreed.study.name, self.agreement, token, lambda: more)
-            PrivacyBudget(self.folder).reserve(made, self.file.data, self._most)
+        excess = Cost(epsilon - self.reserved)
+        if excess.epsilon > 0:
+            claim = Claim(self.terms.study.name, self.agreement, token, lambda: excess)
+            PrivacyBudget(self.folder).reserve(claim, self.file.data, self._total_limit)
 
     @property
     def reserved(self) -> float:
@@ -240,5 +250,5 @@ class Silo:
 
 def audited(silo: Silo, event: str, **fields: Any) -> None:
     """Write a line to the silo's own audit log, or count it if there are too many of its kind."""
-    about = {"study": silo.study.study.name} if silo.study else {}
-    write_limited(silo.folder / "state", event, **about, **fields)
+    study = {"study": silo.study.study.name} if silo.study else {}
+    write_limited(silo.folder / "state", event, **study, **fields)

@@ -29,7 +29,7 @@ from pomona_federation.silo.privacy_budget import overview
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 
-ALONE = "alone.json"
+LOCAL_SCORES = "alone.json"
 WITHOUT_NOISE = ", without noise,"
 NO_GAIN = (
     "no gain is stated: the two figures are of one silo's test rows, and the difference has "
@@ -37,7 +37,7 @@ NO_GAIN = (
 )
 
 
-class Judged(Settings):
+class Evaluation(Settings):
     """The last evaluation of a model."""
 
     round: Number
@@ -47,11 +47,11 @@ class Judged(Settings):
     value: Measured | None
 
 
-class Alone(Settings):
+class LocalScores(Settings):
     """Scores of local training; ``key`` names the run, the metric and the rounds."""
 
     key: str
-    alone: Judged
+    alone: Evaluation
 
 
 @dataclass(frozen=True)
@@ -79,27 +79,30 @@ class Report:
     privacy: str = ""
 
     @property
-    def judged(self) -> Metric:
+    def headline_metric(self) -> Metric:
         """The headline metric."""
         return metric_named(self.metric)
 
     def markdown(self) -> str:
         """The report as a page."""
-        own, alone, judged = self.own, self.alone, self.judged
+        headline, local, metric = self.own, self.alone, self.headline_metric
         lines = [
             f"# {self.silo} in federation {self.federation}",
             "",
             "Computed in this silo from its own records. Nothing of it was sent.",
             "",
-            f"- model: {own['model']}, {own['when']}, by {self.method}, round {own['round']}",
-            f"- own test data: {own['samples']} samples",
             (
-                f"- {judged.title} {_said(judged.text, own['value'])}, loss "
-                f"{_said(LOSS.number, own['loss'])}"
+                f"- model: {headline['model']}, {headline['when']}, by {self.method}, round "
+                f"{headline['round']}"
             ),
-            f"- training alone{WITHOUT_NOISE if self.privacy else ','} {alone['round']} rounds: "
-            f"{judged.title} "
-            f"{_said(judged.text, alone['value'])}, loss {_said(LOSS.number, alone['loss'])}",
+            f"- own test data: {headline['samples']} samples",
+            (
+                f"- {metric.title} {_formatted(metric.text, headline['value'])}, loss "
+                f"{_formatted(LOSS.number, headline['loss'])}"
+            ),
+            f"- training alone{WITHOUT_NOISE if self.privacy else ','} {local['round']} rounds: "
+            f"{metric.title} {_formatted(metric.text, local['value'])}, loss "
+            f"{_formatted(LOSS.number, local['loss'])}",
             f"- {NO_GAIN}",
             *([f"- privacy of what was sent: {self.privacy}"] if self.privacy else []),
         ]
@@ -134,106 +137,116 @@ def report(
     """
     importable(folder)
     silo = Silo.in_study(folder, study)
-    agreed, one, state = silo.agreed, silo.file, silo.state
-    seen, _ = history.read(state)
-    method = agreed.config.method.method()
-    own = judged(history.counted(seen), method.card.headline)
+    terms, settings, state = silo.terms, silo.file, silo.state
+    visits, _ = history.read(state)
+    method = terms.config.method.method()
+    headline = last_evaluation(history.confirmed(visits), method.card.headline)
     # the closing visit comes after the last round
-    own["round"] = min(own["round"], agreed.config.rounds)
-    alone = _alone(silo, own["round"], watch)
-    names = peers(agreed, seen[-1].names)
-    tables, numbers = helpers(history.last_info(seen), names, one.name, method.card.presentation)
-    about = (one.name, agreed.federation.name, agreed.config.method.name, str(agreed.config.metric))
-    made = Report(*about, own, alone, tables, numbers, _privacy(silo))
+    headline["round"] = min(headline["round"], terms.config.rounds)
+    local = _local_scores(silo, headline["round"], watch)
+    names = peers(terms, visits[-1].names)
+    tables, numbers = helpers(
+        history.last_info(visits), names, settings.name, method.card.presentation
+    )
+    identity = (
+        settings.name,
+        terms.federation.name,
+        terms.config.method.name,
+        str(terms.config.metric),
+    )
+    result = Report(*identity, headline, local, tables, numbers, _privacy(silo))
     page = state / "report.md"
     with writing(page):
-        publish(page, [made.markdown().encode()], ".report")
-    return made, page
+        publish(page, [result.markdown().encode()], ".report")
+    return result, page
 
 
 def _privacy(silo: Silo) -> str:
     """What the study has spent here, in the words of the model's card."""
-    if not silo.agreed.config.privacy:
+    if not silo.terms.config.privacy:
         return ""
     rows = overview(silo.folder)
-    spent = [row["spent"] for row in rows if silo.agreed.agreement.startswith(row["hash"])]
-    bounded = bool(spent) and None not in spent
-    return privacy_spent(silo.own, 0, max(spent) if bounded else None)
+    epsilons = [row["spent"] for row in rows if silo.terms.agreement.startswith(row["hash"])]
+    bounded = bool(epsilons) and None not in epsilons
+    return privacy_spent(silo.local, 0, max(epsilons) if bounded else None)
 
 
-def judged(seen: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
+def last_evaluation(visits: Sequence[HistoryEntry], headline: tuple[str, str]) -> dict[str, Any]:
     """The last evaluation on the silo's own test data of the method's headline model, else of
     any.
     """
     scores = [
         {"round": visit.round, **asdict(score)}
-        for visit in seen
+        for visit in visits
         for score in visit.scores
         if score.split == "test"
     ]
-    found = [s for s in scores if (s["model"], s["when"]) == headline] or scores
-    found = [s for s in found if s["samples"]]
-    if not found:
+    evaluations = [s for s in scores if (s["model"], s["when"]) == headline] or scores
+    evaluations = [s for s in evaluations if s["samples"]]
+    if not evaluations:
         raise DataError(
             "no model has been evaluated on own test data yet; wait for the first round, and keep "
             "test rows"
         )
-    return found[-1]
+    return evaluations[-1]
 
 
-def peers(agreed: StudyAgreement, told: Mapping[str, str]) -> list[str]:
+def peers(terms: StudyAgreement, newcomers: Mapping[str, str]) -> list[str]:
     """The name of each place: founders from the kit, newcomers from the last task; a free place by
     its number.
     """
-    known = dict(enumerate(silo.name for silo in agreed.federation.silo))
+    founders = dict(enumerate(silo.name for silo in terms.federation.silo))
     return [
-        known.get(k) or told.get(str(k)) or f"place {k}" for k in range(agreed.federation.places)
+        founders.get(k) or newcomers.get(str(k)) or f"place {k}"
+        for k in range(terms.federation.places)
     ]
 
 
 def helpers(
-    info: Mapping[str, list[float]], names: Sequence[str], own: str, shown: Presentation
+    info: Mapping[str, list[float]], names: Sequence[str], silo: str, presentation: Presentation
 ) -> tuple[list[tuple[str, list[dict[str, Any]]]], list[tuple[str, list[float]]]]:
     """The tables and numbers of a visit's info; a value for each place describes the silo there."""
     tables: list[tuple[str, list[dict[str, Any]]]] = []
-    others: list[tuple[str, list[float]]] = []
+    numbers: list[tuple[str, list[float]]] = []
     for name, values in info.items():
-        words = shown.quantity(name, len(values), len(names))
-        if words.kind == "matrix" and len(values) == len(names):
+        quantity = presentation.quantity(name, len(values), len(names))
+        if quantity.kind == "matrix" and len(values) == len(names):
             rows = [
-                {"silo": f"{peer} (this silo)" if peer == own else peer, "value": v}
+                {"silo": f"{peer} (this silo)" if peer == silo else peer, "value": v}
                 for peer, v in zip(names, values, strict=True)
                 if v or not peer.startswith("place ")
             ]
-            tables.append((words.title, sorted(rows, key=lambda row: -row["value"])))
+            tables.append((quantity.title, sorted(rows, key=lambda row: -row["value"])))
         else:
-            others.append((words.title, values))
-    return tables, others
+            numbers.append((quantity.title, values))
+    return tables, numbers
 
 
-def _alone(
+def _local_scores(
     silo: Silo,
     rounds: int,
     watch: Callable[[Config], Callback | None],
 ) -> dict[str, Any]:
     """Scores of local training for as many rounds, computed once."""
-    agreed = silo.agreed
-    key = f"{agreed.agreement}-{agreed.config.metric}-{rounds}"
-    path = silo.state / "node" / ALONE
+    terms = silo.terms
+    key = f"{terms.agreement}-{terms.config.metric}-{rounds}"
+    path = silo.state / "node" / LOCAL_SCORES
     with suppress(StorageError):  # recomputed
-        known = read_json(Alone, path)
-        if known and known.key == key:
-            return known.alone.model_dump()
-    lone = own_scenario(silo.file, agreed, silo.member, Separate())
-    lone = replace(lone, config=lone.config.model_copy(update={"rounds": max(1, rounds)}))
-    result = simulate(lone, None, watch(lone.config))
+        cached = read_json(LocalScores, path)
+        if cached and cached.key == key:
+            return cached.alone.model_dump()
+    scenario = own_scenario(silo.file, terms, silo.member, Separate())
+    scenario = replace(
+        scenario, config=scenario.config.model_copy(update={"rounds": max(1, rounds)})
+    )
+    result = simulate(scenario, None, watch(scenario.config))
     last = result.curve("personal", "trained")[-1]
-    first = (each[0] for each in (last.samples, last.loss, last.accuracy, last.value))
-    alone = Judged(**dict(zip(Judged.model_fields, (last.round, *first), strict=True)))
+    first = (values[0] for values in (last.samples, last.loss, last.accuracy, last.value))
+    local = Evaluation(**dict(zip(Evaluation.model_fields, (last.round, *first), strict=True)))
     with writing(path):
-        write_json(path, Alone(key=key, alone=alone))
-    return alone.model_dump()
+        write_json(path, LocalScores(key=key, alone=local))
+    return local.model_dump()
 
 
-def _said(read: Callable[[float], str], value: float | None) -> str:
-    return "not defined" if value is None else read(value)
+def _formatted(format_: Callable[[float], str], value: float | None) -> str:
+    return "not defined" if value is None else format_(value)

@@ -26,7 +26,7 @@ from pomona.privacy.noise import require_sole
 from pomona.scenario import Scenario
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import EntryForm, Task
-from pomona_federation.messages.tensor_bytes import Encoding, form_of
+from pomona_federation.messages.tensor_bytes import Encoding, entry_form_of
 from pomona_federation.silo.kept_data import own_data
 from pomona_federation.silo.privacy_budget import Cost
 from pomona_federation.silo.settings import SiloFile
@@ -39,8 +39,8 @@ def require_device(name: str) -> str:
     Raises ConfigError if PyTorch cannot use it: no CUDA, no driver, no such GPU, or no free memory
     there.
     """
-    kind = name.partition(":")[0]
-    if kind == "cuda":
+    device_type = name.partition(":")[0]
+    if device_type == "cuda":
         try:
             torch.cuda.set_device(name)
             torch.zeros(1, device=name)
@@ -49,49 +49,49 @@ def require_device(name: str) -> str:
                 f"device = {name!r}, but PyTorch cannot use it ({worded(fault)}); set device = "
                 "'cpu' in silo.toml, or see to the GPU's driver and PyTorch's build"
             ) from fault
-    return kind
+    return device_type
 
 
-def _config(silo: SiloFile, agreed: StudyAgreement, method: MethodSettings | None = None) -> Config:
+def _config(silo: SiloFile, terms: StudyAgreement, method: MethodSettings | None = None) -> Config:
     """The run with this silo as its only client; with another method if one is given."""
-    own = {
+    overrides = {
         "data": silo.data.model_dump(mode="json", exclude_unset=True),
         "clients": 1,
         "workers": 1,
     }
-    own["metric"], own["engine"] = agreed.config.metric, agreed.config.engine
-    own["device"] = require_device(silo.device)
-    resolved = resolve(expand_names(agreed.run_study.run), own)
+    overrides["metric"], overrides["engine"] = terms.config.metric, terms.config.engine
+    overrides["device"] = require_device(silo.device)
+    resolved = resolve(expand_names(terms.run_study.run), overrides)
     return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
 
 
 def own_scenario(
-    silo: SiloFile, agreed: StudyAgreement, member: int, method: MethodSettings | None = None
+    silo: SiloFile, terms: StudyAgreement, member: int, method: MethodSettings | None = None
 ) -> Scenario:
     """Read, check and split the silo's data, with the draws of its place among all members
     (``member_id``), as a simulation of all of them splits it.
 
     Raises DataError or ConfigError before any computation.
     """
-    settings = _config(silo, agreed, method)
-    dataset = own_data(settings.data, agreed.task)
+    settings = _config(silo, terms, method)
+    dataset = own_data(settings.data, terms.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed, member)
-    own = Scenario(settings, noted(dataset, partition), partition)
-    own.check(agreed=True)
-    return own
+    scenario = Scenario(settings, noted(dataset, partition), partition)
+    scenario.check(agreed=True)
+    return scenario
 
 
-def at_place(
-    own: Scenario, agreed: StudyAgreement, place: int, names: Mapping[int, str]
+def at_member(
+    local: Scenario, terms: StudyAgreement, member: int, names: Mapping[int, str]
 ) -> Scenario:
     """A scenario of all places, with the data of this silo only."""
-    nobody = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
-    rows = [nobody] * agreed.federation.places
-    rows[place] = own.partition.clients[0]
-    known = {"data": own.config.data, "device": own.config.device}
-    config: Config = agreed.config.model_copy(update=known)
-    titles = tuple(names.get(i, f"place {i}") for i in range(agreed.federation.places))
-    return Scenario(config, own.dataset, replace(own.partition, clients=tuple(rows)), titles)
+    no_rows = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
+    rows = [no_rows] * terms.federation.places
+    rows[member] = local.partition.clients[0]
+    overrides = {"data": local.config.data, "device": local.config.device}
+    config: Config = terms.config.model_copy(update=overrides)
+    titles = tuple(names.get(i, f"place {i}") for i in range(terms.federation.places))
+    return Scenario(config, local.dataset, replace(local.partition, clients=tuple(rows)), titles)
 
 
 def roster_of(task: Task, config: Config) -> Roster:
@@ -99,29 +99,31 @@ def roster_of(task: Task, config: Config) -> Roster:
     return Roster(task.sizes, config.largest_share)
 
 
-def worst_cost(own: Scenario, before: Collection[float] = (), alone: bool = False) -> Cost:
+def worst_cost(
+    local: Scenario, earlier: Collection[float] = (), own_noise_only: bool = False
+) -> Cost:
     """Worst-case cost of a whole run on the silo's own data; unbounded if anything is released
-    without noise. ``alone``: by the silo's own noise alone, if others' counts.
+    without noise. ``own_noise_only``: by the silo's own noise alone, if others' counts.
 
-    ``before``: epsilons of earlier runs of the same study. A further run draws the same batches
+    ``earlier``: epsilons of earlier runs of the same study. A further run draws the same batches
     again, so its cost is what raises their sum to the epsilon of that many releases in place of
     each.
     """
-    privacy = own.config.privacy
-    if privacy is None or own.config.void:
+    privacy = local.config.privacy
+    if privacy is None or local.config.void:
         return Cost(inf)
-    if not before:
-        return Cost(max(own.epsilons(alone)), privacy.delta)
-    less = privacy.model_copy(
-        update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(before))}
+    if not earlier:
+        return Cost(max(local.epsilons(own_noise_only)), privacy.delta)
+    combined = privacy.model_copy(
+        update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(earlier))}
     )
-    again = replace(own, config=own.config.model_copy(update={"privacy": less}))
+    again = replace(local, config=local.config.model_copy(update={"privacy": combined}))
     # one ledger, at the first run's delta
-    return Cost(max(*own.epsilons(), max(again.epsilons()) - sum(before)))
+    return Cost(max(*local.epsilons(), max(again.epsilons()) - sum(earlier)))
 
 
 def private_objective(
-    scenario: Scenario, folder: Path, place: int, own: SiloFile, run: str
+    scenario: Scenario, folder: Path, member: int, silo: SiloFile, run: str
 ) -> PrivateObjective:
     """The private objective of a run with the key stores in a folder, within the smaller of the
     agreed and the accepted budget.
@@ -131,8 +133,8 @@ def private_objective(
     """
     privacy = scenario.config.privacy
     assert privacy
-    require_sole(folder, place)
-    budgets = [b for b in (privacy.epsilon_budget, own.accept_epsilon) if b is not None]
+    require_sole(folder, member)
+    budgets = [b for b in (privacy.epsilon_budget, silo.accept_epsilon) if b is not None]
     bounded = privacy.model_copy(update={"epsilon_budget": min(budgets, default=None)})
     return replace(
         scenario, config=scenario.config.model_copy(update={"privacy": bounded})
@@ -155,21 +157,21 @@ class InitialDownlink:
     scenario: Callable[[], Scenario]
 
     @cached_property
-    def down(self) -> Downlink:
+    def downlink(self) -> Downlink:
         """The first round's downlink."""
-        known = self.scenario()
+        scenario = self.scenario()
         server, roster = (
-            with_statistics(self.server, known.initial),
-            roster_of(self.task, known.config),
+            with_statistics(self.server, scenario.initial),
+            roster_of(self.task, scenario.config),
         )
-        begun = server.start(known.initial, roster, known.config.seed)
-        return server.downlink(begun, (self.task.place,), roster, round_of(known.config, 1))
+        state = server.start(scenario.initial, roster, scenario.config.seed)
+        return server.downlink(state, (self.task.place,), roster, round_of(scenario.config, 1))
 
     @property
-    def forms(self) -> dict[str, EntryForm]:
+    def entry_forms(self) -> dict[str, EntryForm]:
         """The form of each entry, the same in every round."""
-        return {key: form_of(rows) for key, rows in self.down.items()}
+        return {key: entry_form_of(rows) for key, rows in self.downlink.items()}
 
     def row(self, key: str, j: int, encoding: Encoding) -> bytes:
         """An entry's initial row for a place."""
-        return encoding.pack(self.down[key].bank[j])
+        return encoding.pack(self.downlink[key].bank[j])

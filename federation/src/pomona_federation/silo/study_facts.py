@@ -22,17 +22,19 @@ from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo
-from pomona_federation.silo.silo_scenario import at_place, worst_cost
+from pomona_federation.silo.silo_scenario import at_member, worst_cost
 from pomona_federation.survey.replies import ColumnsReply
 from pomona_federation.survey.silo import columns
 
-NAMED = 12  # most columns named in a line
+MAX_COLUMNS = 12  # most columns named in a line
 
 
 def summary(data: ColumnsReply) -> str:
     """Summary of raw data, as a survey reads them."""
-    names = [form.name for form in data.columns]
-    shape = f", each of shape {data.shape}" if data.shape else f"; columns {listed(names, NAMED)}"
+    names = [column.name for column in data.columns]
+    shape = (
+        f", each of shape {data.shape}" if data.shape else f"; columns {listed(names, MAX_COLUMNS)}"
+    )
     return f"{data.rows} training samples of kind {data.kind}, targets {data.targets}{shape}"
 
 
@@ -40,14 +42,14 @@ def summary(data: ColumnsReply) -> str:
 class Traffic:
     """Bytes of models that a silo receives and sends per round, without headers, and the rounds."""
 
-    down: int
-    up: int
+    downlink: int
+    uplink: int
     rounds: int
 
     @property
     def mb_a_round(self) -> float:
         """Megabytes per round, both ways."""
-        return (self.down + self.up) / 1e6
+        return (self.downlink + self.uplink) / 1e6
 
     @property
     def mb_in_all(self) -> float:
@@ -55,8 +57,8 @@ class Traffic:
         return self.mb_a_round * self.rounds
 
     def __str__(self) -> str:
-        each = f"{self.down / 1e6:.3g} MB down and {self.up / 1e6:.3g} MB up a round"
-        return f"{each}, {self.mb_in_all:.3g} MB in {self.rounds} rounds"
+        per_round = f"{self.downlink / 1e6:.3g} MB down and {self.uplink / 1e6:.3g} MB up a round"
+        return f"{per_round}, {self.mb_in_all:.3g} MB in {self.rounds} rounds"
 
 
 @dataclass(frozen=True)
@@ -84,19 +86,19 @@ class StudyText:
     epochs: int = 0
 
     @classmethod
-    def of(cls, agreed: StudyAgreement) -> "StudyText":
+    def from_terms(cls, terms: StudyAgreement) -> "StudyText":
         """Content of an agreed study. Raises ConfigError for one that cannot be run."""
-        if agreed.survey:
+        if terms.survey:
             return cls()
-        config = agreed.config
-        trials = [one.config for one in agreed.runs]
+        config = terms.config
+        trials = [run.config for run in terms.runs]
         weights = {"first weights": sha256} if (sha256 := config.model.init_sha256) else {}
         return cls(
             config.method.name,
             config.model.name,
-            agreed.evaluate is None,
-            agreed.task.sha256,
-            weights | agreed.own_code,
+            terms.evaluate is None,
+            terms.task.sha256,
+            weights | terms.own_code,
             config.privacy.acknowledge if config.privacy else (),
             sum(trial.rounds for trial in trials),
             sum(map(_epochs, trials)),
@@ -122,24 +124,24 @@ class StudyFacts:
 
 def facts(silo: Silo) -> StudyFacts:
     """Determine the facts. Raises PomonaError if the data or the network do not fit the study."""
-    loss = 0.0 if silo.agreed.survey else _untrained_loss(silo.own)
+    loss = 0.0 if silo.terms.survey else _untrained_loss(silo.local)
     total = PrivacyBudget(silo.folder).total_with(silo.claim(), silo.file.data)
-    if asked := silo.agreed.survey:
-        columns(asked, silo.file.data, silo.member)
+    if survey := silo.terms.survey:
+        columns(survey, silo.file.data, silo.member)
         return StudyFacts(silo.claim().worst(), total, Traffic(0, 0, 0))
-    moved = _in_all([traffic(silo.own, one) for one in silo.agreed.runs])
-    return StudyFacts(worst_cost(silo.own), total, moved, loss)
+    study_traffic = _total([traffic(silo.local, run) for run in silo.terms.runs])
+    return StudyFacts(worst_cost(silo.local), total, study_traffic, loss)
 
 
-def _untrained_loss(own: Scenario) -> float:
+def _untrained_loss(local: Scenario) -> float:
     """Loss of the untrained model on a first batch. Raises DataError without training samples, or
     if it or its gradient is not finite.
     """
-    train, objective = own.partition.clients[0].train, own.objective()
+    train, objective = local.partition.clients[0].train, local.objective()
     if not len(train):
         raise DataError("no training rows; name a file that has some in section data of silo.toml")
-    rows = torch.from_numpy(train[: max(objective.least_batch, own.config.batch_size)])
-    model = own.initial().unsqueeze(0)
+    rows = torch.from_numpy(train[: max(objective.least_batch, local.config.batch_size)])
+    model = local.initial().unsqueeze(0)
     loss, gradient = objective.gradient(model, [rows.to(model.device)])
     if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
         raise DataError(
@@ -155,18 +157,18 @@ def remarks(silo: Silo) -> list[str]:
 
     Raises PomonaError as ``facts``.
     """
-    runs = [one.config for one in silo.agreed.runs]
-    lines = [note.text for note in cautions(silo.own)]
+    runs = [run.config for run in silo.terms.runs]
+    lines = [note.text for note in cautions(silo.local)]
     return list(dict.fromkeys([*lines, *filter(None, map(caution, runs))]))
 
 
-def traffic(own: Scenario, agreed: StudyAgreement) -> Traffic:
+def traffic(local: Scenario, terms: StudyAgreement) -> Traffic:
     """Traffic per round with all places taken, measured on the method itself."""
-    known = at_place(own, agreed, 0, {})
-    return _moved(known.config, agreed, known.initial, len(own.partition.clients[0].train))
+    scenario = at_member(local, terms, 0, {})
+    return _traffic(scenario.config, terms, scenario.initial, len(local.partition.clients[0].train))
 
 
-def outlined(agreed: StudyAgreement) -> Traffic:
+def outlined(terms: StudyAgreement) -> Traffic:
     """Traffic from a study's text alone, by the shapes of its tensors: allocates none of them and
     reads no data.
 
@@ -174,40 +176,42 @@ def outlined(agreed: StudyAgreement) -> Traffic:
     built; for a method whose downlink depends on values, it is the uplink. Raises ConfigError for a
     network that does not fit the task.
     """
-    if agreed.survey:
+    if terms.survey:
         return Traffic(0, 0, 0)
-    return _in_all([_outlined(one) for one in agreed.runs])
+    return _total([_outlined(run) for run in terms.runs])
 
 
-def _outlined(agreed: StudyAgreement) -> Traffic:
-    config, module = agreed.config, network_outline(agreed)
+def _outlined(terms: StudyAgreement) -> Traffic:
+    config, module = terms.config, network_outline(terms)
     if module is None:
         return Traffic(0, 0, config.rounds)
     space = ParameterSpace(module, config.buffers)
     row = torch.empty(space.size, device="meta")
-    start, rest = row[: space.trained], row[space.trained :]
-    return _moved(config, agreed, Initial.from_space(space, lambda _: start, rest), 1)
+    start, buffers = row[: space.trained], row[space.trained :]
+    return _traffic(config, terms, Initial.from_space(space, lambda _: start, buffers), 1)
 
 
-def _moved(config: Config, agreed: StudyAgreement, initial: Initial, samples: int) -> Traffic:
+def _traffic(config: Config, terms: StudyAgreement, initial: Initial, samples: int) -> Traffic:
     server = with_statistics(config.method.method().server, initial)
-    roster = Roster((samples,) * agreed.federation.places, config.largest_share)
-    begun = server.start(initial, roster, config.seed)
-    encoding = Encoding(agreed.run_study.wire, agreed.federation.places)
-    sent = sum(_bytes(tensor, encoding) for tensor in server.uplink_form(begun).values())
-    if terms := config.secure_aggregation:  # masked integers, whatever the wire
-        sent = sum(t.numel() for t in server.uplink_form(begun).values()) * terms.bits // 8
-    if agreed.evaluate:  # models come last, when all have been sent
-        return Traffic(len(agreed.evaluate.models) * sent, sent, config.rounds)
+    roster = Roster((samples,) * terms.federation.places, config.largest_share)
+    state = server.start(initial, roster, config.seed)
+    encoding = Encoding(terms.run_study.wire, terms.federation.places)
+    uplink_bytes = sum(_bytes(tensor, encoding) for tensor in server.uplink_form(state).values())
+    if aggregation := config.secure_aggregation:  # masked integers, whatever the wire
+        uplink_bytes = (
+            sum(t.numel() for t in server.uplink_form(state).values()) * aggregation.bits // 8
+        )
+    if terms.evaluate:  # models come last, when all have been sent
+        return Traffic(len(terms.evaluate.models) * uplink_bytes, uplink_bytes, config.rounds)
     try:
-        down = server.downlink(begun, (0,), roster, round_of(config, 1))
+        downlink = server.downlink(state, (0,), roster, round_of(config, 1))
     except (NotImplementedError, RuntimeError):
         if initial.statistics.device.type != "meta":
             raise
-        return Traffic(0, sent, config.rounds)
+        return Traffic(0, uplink_bytes, config.rounds)
     return Traffic(
-        sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in down.values()),
-        sent,
+        sum(_rows(entry) * _bytes(entry.bank[0], encoding) for entry in downlink.values()),
+        uplink_bytes,
         config.rounds,
     )
 
@@ -216,14 +220,14 @@ def _epochs(config: Config) -> int:
     """The most passes of a silo over its training data in a run: one for each gradient, or step,
     that is taken.
     """
-    asked = config.method.method().card.privacy.gradients
-    return sum(g.per_batch * g.batches_in_all(config.passes, 1, config.rounds) for g in asked)
+    gradients = config.method.method().card.privacy.gradients
+    return sum(g.per_batch * g.batches_in_all(config.passes, 1, config.rounds) for g in gradients)
 
 
-def _in_all(trials: Sequence[Traffic]) -> Traffic:
+def _total(trials: Sequence[Traffic]) -> Traffic:
     """The rounds of all trials, each counted as heavy as the heaviest."""
-    down, up = max(t.down for t in trials), max(t.up for t in trials)
-    return Traffic(down, up, sum(t.rounds for t in trials))
+    downlink, uplink = max(t.downlink for t in trials), max(t.uplink for t in trials)
+    return Traffic(downlink, uplink, sum(t.rounds for t in trials))
 
 
 def _rows(entry: Rows) -> int:

@@ -34,9 +34,9 @@ from pomona_federation.messages.message_bodies import (
 )
 from pomona_federation.silo import own_state
 from pomona_federation.silo.http_client import ServerRoute
-from pomona_federation.silo.known_studies import KnownStudies, KnownStudy
-from pomona_federation.silo.server_requests import WHOLE, request, signed
+from pomona_federation.silo.server_requests import TOTAL_TIMEOUT, request, signed
 from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.study import LONGEST, Study, SurveyStudy, named_code, parse_study
 from pomona_federation.supervision.process_logs import LogFile, OutputLog
 from pomona_federation.supervision.processes import start
@@ -45,36 +45,40 @@ from pomona_federation.versions import mismatch, note
 MARKS, LOCK = "state/taking-in", "state/.taking-in.lock"  # in a kit
 TEXT = 600.0  # seconds until a study's text must be complete; LONGEST bytes take 70 s at 2 Mbit/s
 # a path and what to POST to it, if anything -> the answer
-Ask = Callable[[str, bytes | None], bytes]
+Fetch = Callable[[str, bytes | None], bytes]
 
 
-def over_the_network(kit: Path) -> Ask:
+def over_the_network(kit: Path) -> Fetch:
     """Requests to the server of a kit's federation, signed with its silo's key.
 
     Each raises ProtocolError.
     """
     federation = Federation.read(kit / "federation.toml")
-    way, key = (
-        ServerRoute.of(kit, SiloFile.load(kit / "silo.toml"), federation),
+    route, key = (
+        ServerRoute.of_kit(kit, SiloFile.load(kit / "silo.toml"), federation),
         kit / "keys" / "silo.key",
     )
 
-    def ask(path: str, body: bytes | None) -> bytes:
+    def fetch(path: str, body: bytes | None) -> bytes:
         headers = {} if federation.insecure else signed(key)
         # the supervisor makes visits, a separate process fetches texts
-        whole = WHOLE if body else TEXT
-        return request(way, path, headers, body=body, most=LONGEST, whole=whole).text
+        timeout = TOTAL_TIMEOUT if body else TEXT
+        return request(
+            route, path, headers, body=body, max_bytes=LONGEST, total_timeout=timeout
+        ).text
 
-    return ask
+    return fetch
 
 
-def compare(kit: Path, ask: Ask) -> versions.Versions:
+def compare(kit: Path, fetch: Fetch) -> versions.Versions:
     """Send the installed versions to the server, and return the server's. Writes nothing.
 
     Raises ProtocolError if the server does not answer.
     """
-    said = SiloVersions(silo=SiloFile.load(kit / "silo.toml").name, versions=versions.own())
-    answer = ask(STUDY_VERSIONS, said.model_dump_json().encode())
+    installed = SiloVersions(
+        silo=SiloFile.load(kit / "silo.toml").name, versions=versions.installed()
+    )
+    answer = fetch(STUDY_VERSIONS, installed.model_dump_json().encode())
     try:
         return versions.Versions.model_validate(parse(answer, ProtocolError))
     except ValueError:
@@ -83,61 +87,66 @@ def compare(kit: Path, ask: Ask) -> versions.Versions:
         ) from None
 
 
-def visit(kit: Path, ask: Ask) -> list[str]:
+def visit(kit: Path, fetch: Fetch) -> list[str]:
     """Send this silo's decisions to the server.
 
     Returns the hashes of open studies that are not known here.
 
     Raises ProtocolError if the server does not answer, or with something else.
     """
-    studies, silo = KnownStudies(kit), SiloFile.load(kit / "silo.toml").name
+    studies, silo = StudyDecisions(kit), SiloFile.load(kit / "silo.toml").name
     federation = Federation.read(kit / "federation.toml")
     unsent = studies.unsent()[:MOST_DECISIONS]
     signer = Signer(None if federation.insecure else kit / "keys" / "silo.key") if unsent else None
-    taken = []
-    for known in unsent:
-        said = Decision(silo=silo, study=known.agreement, accepted=known.status == "accepted")
-        taken.append(
+    decisions = []
+    for decision in unsent:
+        message = Decision(
+            silo=silo, study=decision.agreement, accepted=decision.status == "accepted"
+        )
+        decisions.append(
             TakenDecision(
-                decision=said, signature=signer.sign(said.kind, said.statement) if signer else ""
+                decision=message,
+                signature=signer.sign(message.kind, message.statement) if signer else "",
             )
         )
-    answer = ask(STUDIES, StudyVisit(silo=silo, decisions=tuple(taken)).model_dump_json().encode())
+    answer = fetch(
+        STUDIES, StudyVisit(silo=silo, decisions=tuple(decisions)).model_dump_json().encode()
+    )
     try:
-        found = OpenStudies.model_validate(parse(answer, ProtocolError))
+        open_studies = OpenStudies.model_validate(parse(answer, ProtocolError))
     except ValueError:
         raise ProtocolError(
             "the server's list of studies cannot be read; is it of the same version?"
         ) from None
-    for known in unsent:
-        studies.mark_sent(known)
-    here = studies.hashes
-    return [agreement for agreement in found.studies if agreement not in here]
+    for decision in unsent:
+        studies.mark_sent(decision)
+    hashes = studies.hashes
+    return [agreement for agreement in open_studies.studies if agreement not in hashes]
 
 
-def take_in(
-    kit: Path, agreement: str, ask: Ask, say: Callable[[str], None] = lambda _: None
-) -> KnownStudy:
+def add_study(
+    kit: Path, agreement: str, fetch: Fetch, echo: Callable[[str], None] = lambda _: None
+) -> StudyDecision:
     """Fetch a study by its hash, verify it, and keep it for the administrator's decision.
 
     Raises PomonaError if it does not match its hash, or this silo cannot take part in it.
     """
-    text = ask(f"{STUDIES}/{agreement}", None)  # may take minutes: a shutdown leaves no mark
-    with _alone(kit, say), _marked(kit, agreement):
+    text = fetch(f"{STUDIES}/{agreement}", None)  # may take minutes: a shutdown leaves no mark
+    with _exclusive(kit, echo), _marked(kit, agreement):
         study = parse_study(text)
         require_harmless(study, SiloFile.load(kit / "silo.toml"))
-        known = KnownStudy(agreement=agreement, study=study)
-        agreed = KnownStudies(kit).agreed(Federation.read(kit / "federation.toml"), known)
-        if agreed.agreement != agreement:
+        decision = StudyDecision(agreement=agreement, study=study)
+        terms = StudyDecisions(kit).terms(Federation.read(kit / "federation.toml"), decision)
+        if terms.agreement != agreement:
             raise ProtocolError(
                 f"study {study.name} has another hash here than at the server; compare Pomona's "
                 "version, the kit's federation.toml, and own code that the study names"
             )
-        known = known.model_copy(
-            update={"trials": tuple(trial.agreement for trial in agreed.trials)}
+        decision = decision.model_copy(
+            update={"trials": tuple(trial.agreement for trial in terms.trials)}
         )
-        KnownStudies(kit).propose(known)
-    return known
+        StudyDecisions(kit).propose(decision)
+    return decision
 
 
 def require_harmless(study: Study, file: SiloFile) -> None:
@@ -161,37 +170,37 @@ def require_harmless(study: Study, file: SiloFile) -> None:
         )
 
 
-def consider(kit: Path, ask: Ask, say: Callable[[str], None]) -> None:
+def consider(kit: Path, fetch: Fetch, echo: Callable[[str], None]) -> None:
     """Add all new studies, apply the kit's rules to all waiting ones, and report what remains to be
     done.
     """
-    own_state.begin(kit)
+    own_state.ensure_origin(kit)
     importable(kit)
-    offered = visit(kit, ask)
+    offered = visit(kit, fetch)
     for mark in (kit / MARKS).glob("*"):
         if mark.name not in offered:  # a server could offer any number of them
             mark.unlink(missing_ok=True)
     for agreement in offered:
         try:
-            take_in(kit, agreement, ask, say)
+            add_study(kit, agreement, fetch, echo)
         except Exception as fault:  # whatever a study holds, the others are added
-            say(f"study {agreement[:16]} cannot be taken in: {_said(fault)}")
-    studies = KnownStudies(kit)
-    for waiting in [known for known in studies.all if known.status == "pending"]:
-        with _alone(kit, say):
-            known = studies.find(waiting.agreement)  # as another process may have left it
-            if known and known.status == "pending":
-                say(_judged(kit, known))
+            echo(f"study {agreement[:16]} cannot be taken in: {_fault_text(fault)}")
+    studies = StudyDecisions(kit)
+    for waiting in [decision for decision in studies.all if decision.status == "pending"]:
+        with _exclusive(kit, echo):
+            decision = studies.find(waiting.agreement)  # as another process may have left it
+            if decision and decision.status == "pending":
+                echo(_apply_rules(kit, decision))
 
 
 @contextmanager
-def _alone(kit: Path, say: Callable[[str], None]) -> Iterator[None]:
+def _exclusive(kit: Path, echo: Callable[[str], None]) -> Iterator[None]:
     """Let one process at a time work on a study: the mark of another is taken for a killed one's.
 
     The lock file's time is when that began.
     """
     path = kit / LOCK
-    with waiting_lock(path, waits=lambda: say("another process works on a study; this one waits")):
+    with waiting_lock(path, waits=lambda: echo("another process works on a study; this one waits")):
         path.touch()
         yield
 
@@ -216,23 +225,25 @@ def _marked(kit: Path, agreement: str) -> Iterator[None]:
         mark.unlink(missing_ok=True)
 
 
-def _judged(kit: Path, known: KnownStudy) -> str:
+def _apply_rules(kit: Path, decision: StudyDecision) -> str:
     """Apply the kit's consent rules to a waiting study. Returns the outcome in a line."""
-    from pomona_federation.silo.consent_policy import decided
+    from pomona_federation.silo.consent_policy import apply_policy
 
-    about = f"study {known.study.name} ({known.agreement[:16]})"
+    label = f"study {decision.study.name} ({decision.agreement[:16]})"
     try:
-        known = decided(kit, known)
+        decision = apply_policy(kit, decision)
     except Exception as fault:  # whatever a study holds, the others are checked
-        return f"{about} waits for a decision, since the rules cannot be applied: {_said(fault)}"
-    if known.status != "pending":
-        return f"{about} is {known.status} by {known.by}: {known.why}"
-    return f"{about} waits for a decision: pomona silo studies" + (
-        f" ({known.why})" if known.why else ""
+        return (
+            f"{label} waits for a decision, since the rules cannot be applied: {_fault_text(fault)}"
+        )
+    if decision.status != "pending":
+        return f"{label} is {decision.status} by {decision.by}: {decision.why}"
+    return f"{label} waits for a decision: pomona silo studies" + (
+        f" ({decision.why})" if decision.why else ""
     )
 
 
-def _said(fault: Exception) -> str:
+def _fault_text(fault: Exception) -> str:
     return str(fault) if isinstance(fault, PomonaError) else worded(fault)
 
 
@@ -262,67 +273,73 @@ class StudyWatch:
 
     Attributes:
         kit: the silo's.
-        say: called with every line for the operator.
+        log: called with every line for the operator.
     """
 
     kit: Path
-    say: Callable[[str], None]
-    _due: dict[str, float] = field(default_factory=dict)  # time of the next attempt, by study
+    log: Callable[[str], None]
+    _next_attempts: dict[str, float] = field(
+        default_factory=dict
+    )  # time of the next attempt, by study
     _began: float = 0.0  # when the process was started, or was seen to begin the next study
     _lock: int = 0  # time of the lock file then, in ns
     _trouble: str = ""
     _compared: bool = False  # whether the server's versions are known to work with those here
     _process: subprocess.Popen[bytes] | None = None
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Send decisions, and have new studies added."""
         if self._process and self._process.poll() is None:
-            before, self._lock = self._lock, self._locked()
-            if self._lock != before:
+            previous, self._lock = self._lock, self._locked()
+            if self._lock != previous:
                 self._began = time.monotonic()
             elif time.monotonic() - self._began > HANGS:
                 self._began = time.monotonic()
                 os.killpg(self._process.pid, signal.SIGKILL)  # a study in work keeps its mark
-                self.say(f"the process that adds studies took more than {HANGS:g} s; it is killed")
+                self.log(f"the process that adds studies took more than {HANGS:g} s; it is killed")
             return
         try:
-            ask = over_the_network(self.kit)
+            fetch = over_the_network(self.kit)
             if not self._compared:
-                theirs = compare(self.kit, ask)
+                theirs = compare(self.kit, fetch)
                 note(self.kit / "state", "server", theirs)
-                if why := mismatch(theirs, "server"):
-                    raise ProtocolError(why)
-            self._consider(visit(self.kit, ask))
+                if reason := mismatch(theirs, "server"):
+                    raise ProtocolError(reason)
+            self._consider(visit(self.kit, fetch))
             self._trouble, self._compared = "", True
         except Exception as fault:  # no answer of a server ends the supervisor
             self._compared = False  # the server may come back with another release
-            told = (
+            problem = (
                 str(fault)
                 if isinstance(fault, (PomonaError, OSError, ValueError))
                 else type(fault).__name__
             )
-            if told != self._trouble:
-                self._trouble = told
-                self.say(f"the server could not be asked about studies: {told}")
+            if problem != self._trouble:
+                self._trouble = problem
+                self.log(f"the server could not be asked about studies: {problem}")
 
     def _consider(self, offered: Sequence[str]) -> None:
         """Have the studies with these hashes added, each again after a while if it still is not."""
-        now = time.monotonic()
-        if not self._due.keys() >= set(offered):
-            self.say("the server offers a study; `pomona silo studies` lists it in a moment")
-        self._due = {agreement: self._due.get(agreement, now) for agreement in offered}
-        if due := [agreement for agreement, when in self._due.items() if when <= now]:
-            self._due |= dict.fromkeys(due, now + AGAIN)
-            self._take_in()
+        timestamp = time.monotonic()
+        if not self._next_attempts.keys() >= set(offered):
+            self.log("the server offers a study; `pomona silo studies` lists it in a moment")
+        self._next_attempts = {
+            agreement: self._next_attempts.get(agreement, timestamp) for agreement in offered
+        }
+        if ready := [
+            agreement for agreement, attempt in self._next_attempts.items() if attempt <= timestamp
+        ]:
+            self._next_attempts |= dict.fromkeys(ready, timestamp + AGAIN)
+            self._start_process()
 
     def _locked(self) -> int:
         with suppress(OSError):
             return (self.kit / LOCK).stat().st_mtime_ns
         return 0
 
-    def _take_in(self) -> None:
+    def _start_process(self) -> None:
         self._began, self._lock = time.monotonic(), self._locked()
-        words = [sys.executable, "-m", "pomona_federation.silo.study_proposals", str(self.kit)]
-        self._process = start(words, dict(os.environ))
+        command = [sys.executable, "-m", "pomona_federation.silo.study_proposals", str(self.kit)]
+        self._process = start(command, dict(os.environ))
         assert self._process.stdout
         OutputLog(self._process.stdout, LogFile(self.kit / "state" / "logs" / LOG))

@@ -35,9 +35,9 @@ from pomona_federation.silo.data_sources import (
     sources,
     with_names,
 )
-from pomona_federation.silo.known_studies import ANSWERS
 from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo, audited
+from pomona_federation.silo.study_decisions import ANSWERS
 from pomona_federation.silo.task_policy import TaskPolicy
 from pomona_federation.survey import silo as answers
 from pomona_federation.survey.replies import FiguresReply
@@ -76,7 +76,7 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion | SumRequest) -> Bo
             two ways.
         PomonaError: as ``pomona_federation.survey.silo``.
     """
-    survey = silo.agreed.survey
+    survey = silo.terms.survey
     if survey is None or isinstance(body, Task | SumRequest):
         raise ProtocolError(
             "the server's request is not of the kind of study that this silo agreed to"
@@ -95,7 +95,7 @@ def surveyed(silo: Silo, body: Hello | Task | SurveyQuestion | SumRequest) -> Bo
             silo=silo.file.name,
             samples=rows,
         )
-    silo.terms.require_members(body.members)
+    silo.consent.require_members(body.members)
     with locked(silo.folder / "state" / DISCLOSED):
         return _answered(silo, survey, body)
 
@@ -107,70 +107,81 @@ def disclosed_before(silo: Silo) -> tuple[DisclosedData, Path]:
     one, or other labels: disclosed labels have no name, and would be repeated in place of those
     that are asked for now.
     """
-    folder, own = silo.folder / "state" / DISCLOSED, hashed(sources(silo.file.data))
+    folder, current = silo.folder / "state" / DISCLOSED, hashed(sources(silo.file.data))
     files = {path: read_json(DisclosedData, path) for path in sorted(folder.glob("*.json"))}
-    found = [(known, path) for path, known in files.items() if known and shared(known.data, own)]
-    if len(found) > 1:
+    overlapping = [
+        (record, path) for path, record in files.items() if record and shared(record.data, current)
+    ]
+    if len(overlapping) > 1:
         raise ProtocolError(
             "surveys have reported parts of these data by themselves; survey each part by itself"
         )
     labels = _labels(silo.file.data)
-    if any(known.figures and known.labels not in {None, labels} for known, _ in found):
+    if any(record.figures and record.labels not in {None, labels} for record, _ in overlapping):
         raise ProtocolError(
             "a survey has reported these data with other labels, and a silo reports those of one "
             "view"
         )
-    places = "\n".join(source.place for source in own)
-    new = folder / f"{hashlib.sha256(places.encode()).hexdigest()[:16]}.json"
-    before, path = found[0] if found else (DisclosedData(data=own), new)
-    return before.model_copy(update={"labels": labels, "data": with_names(before.data, own)}), path
+    locations = "\n".join(source.place for source in current)
+    new = folder / f"{hashlib.sha256(locations.encode()).hexdigest()[:16]}.json"
+    record, path = overlapping[0] if overlapping else (DisclosedData(data=current), new)
+    return record.model_copy(
+        update={"labels": labels, "data": with_names(record.data, current)}
+    ), path
 
 
 def _labels(data: DataSettings) -> str:
     """Hash of the settings that define labels and texts."""
-    said = data.model_dump_json(
+    settings = data.model_dump_json(
         include={"targets", "label_column", "label_columns", "label_above", "text_columns"}
     )
-    return hashlib.sha256(said.encode()).hexdigest()
+    return hashlib.sha256(settings.encode()).hexdigest()
 
 
-def _answered(silo: Silo, survey: SurveySettings, asked: SurveyQuestion) -> SurveyAnswer:
+def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> SurveyAnswer:
     """Answer a step; raises ProtocolError for a different question than that step's first."""
     path = silo.state / ANSWERS
-    known = read_json(GivenAnswers, path) or GivenAnswers()
-    if again := known.given.get(asked.digest):
+    previous = read_json(GivenAnswers, path) or GivenAnswers()
+    if again := previous.given.get(question.digest):
         return again
     if any(
-        (answer.columns is None) == (asked.figures is not None) for answer in known.given.values()
+        (answer.columns is None) == (question.figures is not None)
+        for answer in previous.given.values()
     ):
         raise ProtocolError(AGAIN)
-    if asked.figures and known.asked not in {None, asked.digest}:
+    if question.figures and previous.asked not in {None, question.digest}:
         raise ProtocolError(AGAIN)
-    about = {
-        "agreement": asked.agreement,
-        "run": asked.run,
+    fields = {
+        "agreement": question.agreement,
+        "run": question.run,
         "silo": silo.file.name,
-        "question": asked.digest,
+        "question": question.digest,
     }
-    if asked.figures is None:
-        answer = SurveyAnswer(**about, columns=answers.columns(survey, silo.file.data, silo.member))
-    else:
-        silo.reserve(asked.run)
-        known = known.model_copy(update={"asked": asked.digest})
-        write_json(path, known)
-        before, disclosed = disclosed_before(silo)
-        reply, every = answers.figures(
-            survey, asked.figures, silo.file.data, silo.member, before.figures
+    if question.figures is None:
+        answer = SurveyAnswer(
+            **fields, columns=answers.columns(survey, silo.file.data, silo.member)
         )
-        write_json(disclosed, before.model_copy(update={"figures": every}))
-        answer = SurveyAnswer(**about, figures=reply)
+    else:
+        silo.reserve(question.run)
+        previous = previous.model_copy(update={"asked": question.digest})
+        write_json(path, previous)
+        record, disclosed = disclosed_before(silo)
+        reply, every = answers.figures(
+            survey, question.figures, silo.file.data, silo.member, record.figures
+        )
+        write_json(disclosed, record.model_copy(update={"figures": every}))
+        answer = SurveyAnswer(**fields, figures=reply)
         if survey.noise:
-            PrivacyBudget(silo.folder).note_spent(asked.agreement, asked.run, survey.noise.epsilon)
-    write_json(path, known.model_copy(update={"given": {**known.given, asked.digest: answer}}))
+            PrivacyBudget(silo.folder).note_spent(
+                question.agreement, question.run, survey.noise.epsilon
+            )
+    write_json(
+        path, previous.model_copy(update={"given": {**previous.given, question.digest: answer}})
+    )
     audited(
         silo,
         "answered",
-        step="columns" if asked.figures is None else "figures",
-        question=asked.digest,
+        step="columns" if question.figures is None else "figures",
+        question=question.digest,
     )
     return answer

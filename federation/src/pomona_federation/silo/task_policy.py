@@ -31,9 +31,9 @@ from pomona_federation.silo.member_id import note_id
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
 from pomona_federation.silo.silo_scenario import InitialDownlink
-from pomona_federation.versions import own, require_begun
+from pomona_federation.versions import installed, require_begun
 
-MOST = 10_000  # most runs of a study
+MAX_RUNS = 10_000  # most runs of a study
 START_OVER = "if that is meant, remove state/agreement.json"
 
 
@@ -47,9 +47,9 @@ class TaskPolicy:
         """Raise ProtocolError unless agreement and run are the agreed ones and the time is within
         the silo's hours.
         """
-        self.silo.terms.require_time(local_now())
+        self.silo.consent.require_time(local_now())
         mine = self._agreement()
-        pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine, begun=own()))
+        pinned = self._pinned() or self._pin(PinnedAgreement(agreement=mine, begun=installed()))
         require_begun(pinned.begun, "this silo's part in the study")
         if mine != pinned.agreement:
             raise ProtocolError(
@@ -69,7 +69,7 @@ class TaskPolicy:
             )
 
     def note_place(self, hello: Hello) -> None:
-        """Keep the place that the server has admitted this silo to, if it is no founder.
+        """Keep the place that the server has admitted this silo to, if it is not a founder.
 
         Raises ProtocolError for another place than before.
         """
@@ -82,7 +82,7 @@ class TaskPolicy:
         Raises ProtocolError if it cannot be computed here because custom code is missing.
         """
         try:
-            return self.silo.agreed.agreement
+            return self.silo.terms.agreement
         except ConfigError as fault:
             raise ProtocolError(str(fault)) from None
 
@@ -98,9 +98,11 @@ class TaskPolicy:
         self.require_agreed(task.agreement, task.run)
         provenance.require_newcomers(task)
         self._require_own(task, samples)
-        agreed = self.silo.agreed
-        self.silo.terms.require_members(sum(task.sizes[place] > 0 for place in names(agreed, task)))
-        last = agreed.config.rounds + (not task.trains)  # the closing visit evaluates
+        terms = self.silo.terms
+        self.silo.consent.require_members(
+            sum(task.sizes[member] > 0 for member in names(terms, task))
+        )
+        last = terms.config.rounds + (not task.trains)  # the closing visit evaluates
         if not task.settled < task.number <= last:
             raise ProtocolError(
                 f"round {task.number} after round {task.settled}, but {last} is the last of the "
@@ -109,66 +111,68 @@ class TaskPolicy:
         for key, entry in task.downlink.items():
             self._require_whole(task, key, entry)
 
-    def forms(self, initial: InitialDownlink) -> dict[str, EntryForm]:
+    def entry_forms(self, initial: InitialDownlink) -> dict[str, EntryForm]:
         """The form of each entry in tasks of this run: as pinned or, before the first task, as a
         run starts.
         """
-        known = self._pinned()
-        return known.forms if known and known.forms is not None else initial.forms
+        pinned = self._pinned()
+        return pinned.forms if pinned and pinned.forms is not None else initial.entry_forms
 
-    def pin(self, task: Task, forms: dict[str, EntryForm], rows: str) -> None:
+    def pin(self, task: Task, entry_forms: dict[str, EntryForm], rows: str) -> None:
         """Pin an agreed task's run, this silo's place, the form of tasks' entries and its data's
         hash, durably.
         """
-        known = self._pinned()
-        if known is None or known.place is None:
-            begun = known.begun if known else own()
-            about = {
+        pinned = self._pinned()
+        if pinned is None or pinned.place is None:
+            versions = pinned.begun if pinned else installed()
+            fields = {
                 "run": task.run,
                 "place": task.place,
-                "forms": forms,
-                "begun": begun,
+                "forms": entry_forms,
+                "begun": versions,
                 "rows": rows,
             }
-            self._pin(PinnedAgreement(agreement=task.agreement, **about))
+            self._pin(PinnedAgreement(agreement=task.agreement, **fields))
 
-    def require_forms(self, task: Task, forms: Mapping[str, EntryForm]) -> None:
+    def require_forms(self, task: Task, entry_forms: Mapping[str, EntryForm]) -> None:
         """Raise ProtocolError unless a task has exactly the method's entries, each in the method's
         form.
         """
-        if missing := sorted(forms.keys() ^ task.downlink.keys()):
+        if missing := sorted(entry_forms.keys() ^ task.downlink.keys()):
             raise ProtocolError(
                 f"{missing[0]}: only one side knows this entry; check that both run the same "
                 "version"
             )
         for key, entry in task.downlink.items():
-            if entry.form != forms[key]:
+            if entry.form != entry_forms[key]:
                 raise ProtocolError(
                     f"{key}: {_worded(entry.form)} came, the model and method agreed on have "
-                    f"{_worded(forms[key])}"
+                    f"{_worded(entry_forms[key])}"
                 )
 
     def _require_own(self, task: Task, samples: Callable[[], int]) -> None:
         """Require that the place is this silo's, with its actual number of samples."""
-        me, who = self.silo.file.name, names(self.silo.agreed, task).get(task.place, "nobody")
-        if who != me:
+        me, owner = self.silo.file.name, names(self.silo.terms, task).get(task.place, "nobody")
+        if owner != me:
             raise ProtocolError(
-                f"a task for place {task.place}, which is {who}'s; this silo is {me}"
+                f"a task for place {task.place}, which is {owner}'s; this silo is {me}"
             )
-        known = self._pinned()
-        if known and known.place not in {None, task.place}:
+        pinned = self._pinned()
+        if pinned and pinned.place not in {None, task.place}:
             raise ProtocolError(
-                f"a task for place {task.place}, but this silo has place {known.place}; "
+                f"a task for place {task.place}, but this silo has place {pinned.place}; "
                 f"{START_OVER}"
             )
         note_id(self.silo.folder, self.silo.federation, me, task.place)
         for sizes in filter(None, (task.sizes, task.joined)):
-            if len(sizes) != (places := self.silo.agreed.federation.places):
-                raise ProtocolError(f"a task with {len(sizes)} places, the agreement says {places}")
-            if sizes[task.place] != (here := samples()):
+            if len(sizes) != (n_places := self.silo.terms.federation.places):
+                raise ProtocolError(
+                    f"a task with {len(sizes)} places, the agreement says {n_places}"
+                )
+            if sizes[task.place] != (n_samples := samples()):
                 raise ProtocolError(
                     f"the server counts {sizes[task.place]} training samples of this silo, which "
-                    f"has {here}; put "
+                    f"has {n_samples}; put "
                     "the data back, or have the silo revoked and added under a new name"
                 )
 
@@ -178,11 +182,11 @@ class TaskPolicy:
             if set(entry.rows) != {0} or entry.index != (0,):
                 raise ProtocolError(f"{key}: one row was expected; check the server's version")
             return
-        others = [j for j in entry.index if j != task.place]
-        if set(others) != set(entry.rows) or len(others) != len(set(others)):
+        peers = [j for j in entry.index if j != task.place]
+        if set(peers) != set(entry.rows) or len(peers) != len(set(peers)):
             raise ProtocolError(f"{key} names rows that do not exist; check the server's version")
-        members = {j for j in names(self.silo.agreed, task) if task.sizes[j]}
-        if strangers := sorted(set(others) - members):
+        members = {j for j in names(self.silo.terms, task) if task.sizes[j]}
+        if strangers := sorted(set(peers) - members):
             raise ProtocolError(
                 f"{key}: a row for place {strangers[0]}, which has no member; ask the server's "
                 "operator"
@@ -191,9 +195,9 @@ class TaskPolicy:
     def _pinned(self) -> PinnedAgreement | None:
         return read_json(PinnedAgreement, self.silo.state / PINNED)
 
-    def _pin(self, said: PinnedAgreement) -> PinnedAgreement:
-        write_json(self.silo.state / PINNED, said)
-        return said
+    def _pin(self, pinned: PinnedAgreement) -> PinnedAgreement:
+        write_json(self.silo.state / PINNED, pinned)
+        return pinned
 
 
 class LastTasks(Settings):
@@ -204,7 +208,7 @@ class LastTasks(Settings):
     """
 
     run: Token
-    left: tuple[Token, ...] = Field((), max_length=MOST)
+    left: tuple[Token, ...] = Field((), max_length=MAX_RUNS)
     settled: Number = 0
     training: tuple[Number, Sha256 | Literal[""]] = (0, "")
     summed: tuple[Number, Sha256 | Literal[""]] = (0, "")
@@ -224,25 +228,25 @@ class TaskLog:
         Also for one that starts anew after this silo's rounds have counted: a method's start may
         ask more of the data than its rounds do.
         """
-        known = self._known(task)
-        if known.settled and not task.settled:
+        tasks = self._last_tasks(task)
+        if tasks.settled and not task.settled:
             raise ProtocolError(
-                f"round {task.number} is to start over, after this silo's round {known.settled} "
+                f"round {task.number} is to start over, after this silo's round {tasks.settled} "
                 "has counted; if the server went back on purpose, remove state/asked.json"
             )
-        number, question = known.training if task.trains else known.evaluation
+        number, question = tasks.training if task.trains else tasks.evaluation
         if task.number < number or (task.number == number and task.question != question):
-            said = "trained with" if task.trains else "evaluated"
+            verb = "trained with" if task.trains else "evaluated"
             raise ProtocolError(
                 f"round {task.number} is asked again with another task, after round {number} was "
-                f"{said} once; if the server went back on purpose, remove state/asked.json"
+                f"{verb} once; if the server went back on purpose, remove state/asked.json"
             )
 
     def note(self, task: Task) -> None:
         """Record an accepted task, durably, before it is done."""
-        known, kind = self._known(task), "training" if task.trains else "evaluation"
-        news = {kind: (task.number, task.question), "settled": max(known.settled, task.settled)}
-        write_json(self.path, known.model_copy(update=news))
+        tasks, key = self._last_tasks(task), "training" if task.trains else "evaluation"
+        news = {key: (task.number, task.question), "settled": max(tasks.settled, task.settled)}
+        write_json(self.path, tasks.model_copy(update=news))
 
     def one_sum(self, request: SumRequest) -> None:
         """Record a sum, durably, before this silo's part in it is made.
@@ -252,9 +256,9 @@ class TaskLog:
         Raises ProtocolError for a second sum of a round: the difference of two sums of the same
         models is the model of the silo that only one of them has.
         """
-        known = self._known(request.task)
-        number = known.summed[0]
-        if (request.number, request.context) == known.summed:
+        tasks = self._last_tasks(request.task)
+        number = tasks.summed[0]
+        if (request.number, request.context) == tasks.summed:
             return  # the same bytes, also after a later round: the server may have gone back
         if request.number <= number:
             raise ProtocolError(
@@ -262,31 +266,31 @@ class TaskLog:
                 f"masked its part in a sum of round {number}; have the silos of that sum started, "
                 "and the server resumed"
             )
-        if request.number < known.training[0]:
+        if request.number < tasks.training[0]:
             raise ProtocolError(
                 f"a sum of round {request.number}, after this silo has trained in round "
-                f"{known.training[0]}; check the server's version"
+                f"{tasks.training[0]}; check the server's version"
             )
         write_json(
-            self.path, known.model_copy(update={"summed": (request.number, request.context)})
+            self.path, tasks.model_copy(update={"summed": (request.number, request.context)})
         )
 
-    def _known(self, task: Task) -> LastTasks:
+    def _last_tasks(self, task: Task) -> LastTasks:
         """The last tasks in the task's run.
 
         Raises ProtocolError for a run that was left for another: its rounds would be asked again.
         """
-        known = read_json(LastTasks, self.path) or LastTasks(run=task.run)
-        if task.run in known.left:
+        tasks = read_json(LastTasks, self.path) or LastTasks(run=task.run)
+        if task.run in tasks.left:
             raise ProtocolError(
                 f"the server goes back to run {task.run}, which this silo has left for run "
-                f"{known.run}; if that is on purpose, remove state/asked.json"
+                f"{tasks.run}; if that is on purpose, remove state/asked.json"
             )
-        if known.run == task.run:
-            return known
-        return LastTasks(run=task.run, left=(*known.left, known.run))
+        if tasks.run == task.run:
+            return tasks
+        return LastTasks(run=task.run, left=(*tasks.left, tasks.run))
 
 
-def _worded(form: EntryForm) -> str:
-    rows = "rows of single silos" if form.many else "one row"
-    return f"{rows} of {form.width} numbers {form.dtype}"
+def _worded(entry_form: EntryForm) -> str:
+    rows = "rows of single silos" if entry_form.many else "one row"
+    return f"{rows} of {entry_form.width} numbers {entry_form.dtype}"

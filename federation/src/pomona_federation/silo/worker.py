@@ -31,7 +31,7 @@ from pomona_federation.supervision.processes import die_with_parent
 from pomona_federation.supervision.supervisor import backoff
 
 FORGETFUL = "--keep-no-data"
-LOOK = 2.0  # seconds between looks at the kept data while no message comes
+POLL = 2.0  # seconds between looks at the kept data while no message comes
 TASKS = Path("/proc/self/task")
 ONE_THREAD = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -44,8 +44,11 @@ MODULES = (
     APP,
     "pomona_federation.silo.client_app",
 )
-ASKED, ANSWERED, ENDED = b"?", b"!", b"x"  # what comes with a file, or instead of one
-FIRST, LONGEST = 0.2, 60.0  # seconds before a restart, doubled by each failure since an answer
+REQUEST, REPLY, FAILURE = b"?", b"!", b"x"  # what comes with a file, or instead of one
+FIRST_DELAY, LONGEST_DELAY = (
+    0.2,
+    60.0,
+)  # seconds before a restart, doubled by each failure since an answer
 
 
 # The node's side.
@@ -68,36 +71,36 @@ class Worker:
     _next: float = 0.0  # when it may be started again
 
     @classmethod
-    def of(cls, kit: Path) -> "Worker":
+    def for_kit(cls, kit: Path) -> "Worker":
         """The worker of a silo's kit."""
         return cls(lambda descriptor: command(descriptor, kit), {**os.environ, **ONE_THREAD})
 
-    def keep(self) -> None:
+    def ensure_running(self) -> None:
         """Start it if it does not run, and if its last failure is long enough ago."""
         if self.process and self.process.poll() is None:
             return
         if self.process:
-            self._ended()
+            self._handle_exit()
         if time.monotonic() >= self._next:
             self._start()
 
-    def ask(self, parts: Sequence[bytes], node: int) -> list[bytes] | None:
+    def request(self, frames: Sequence[bytes], node: int) -> list[bytes] | None:
         """The answer to a message; None if a process has ended without one."""
-        self.keep()
+        self.ensure_running()
         if not self.process:
             time.sleep(max(0.0, self._next - time.monotonic()))
-            self.keep()
+            self.ensure_running()
         assert self.process, "it has been started"
         assert self._link, "with its socket"
         try:
-            send(self._link, ASKED, [*parts, str(node).encode()])
+            send(self._link, REQUEST, [*frames, str(node).encode()])
             answer = receive(self._link)
             if answer is not None:
                 self._failures = 0
             return answer
         except (OSError, EOFError):  # it has ended, or is just about to
             self.process.kill()
-            self._ended()
+            self._handle_exit()
             return None
 
     def _start(self) -> None:
@@ -109,13 +112,13 @@ class Worker:
                 self.command(passed), env=dict(self.env), pass_fds=[passed]
             )
 
-    def _ended(self) -> None:
+    def _handle_exit(self) -> None:
         assert self.process
         code, self.process = self.process.wait(), None
         if self._link:
             self._link.close()
         self._failures += 1
-        delay = backoff(self._failures, FIRST, LONGEST)
+        delay = backoff(self._failures, FIRST_DELAY, LONGEST_DELAY)
         self._next = time.monotonic() + delay
         print(  # noqa: T201 - the process's log
             f"the worker ended ({code}); it starts again in {delay:g} s",
@@ -124,12 +127,12 @@ class Worker:
         )
 
 
-def send(link: socket.socket, kind: bytes, parts: Sequence[bytes]) -> None:
+def send(link: socket.socket, tag: bytes, frames: Sequence[bytes]) -> None:
     """Pass parts on, in a file in memory. Raises OSError if the other side has ended."""
     file = os.memfd_create("message")
     try:
-        write(file, parts)
-        socket.send_fds(link, [kind], [file])
+        write(file, frames)
+        socket.send_fds(link, [tag], [file])
     finally:
         os.close(file)
 
@@ -139,8 +142,8 @@ def receive(link: socket.socket) -> list[bytes] | None:
 
     Raises EOFError if it has ended.
     """
-    kind, files, _, _ = socket.recv_fds(link, 1, 1)
-    if not kind:
+    tag, files, _, _ = socket.recv_fds(link, 1, 1)
+    if not tag:
         raise EOFError
     try:
         return read(files[0]) if files else None
@@ -149,33 +152,33 @@ def receive(link: socket.socket) -> list[bytes] | None:
             os.close(file)
 
 
-def write(file: int, parts: Sequence[bytes]) -> None:
+def write(file: int, frames: Sequence[bytes]) -> None:
     """Write parts into an empty file, each after its length."""
     with os.fdopen(os.dup(file), "wb") as stream:
-        for part in parts:
-            stream.write(len(part).to_bytes(8, "little"))
-            stream.write(part)
+        for frame in frames:
+            stream.write(len(frame).to_bytes(8, "little"))
+            stream.write(frame)
 
 
 def read(file: int) -> list[bytes]:
     """The parts in a file in memory. Raises EOFError if it ends within one."""
-    parts, at = [], 0
-    while size := os.pread(file, 8, at):
+    frames, offset = [], 0
+    while size := os.pread(file, 8, offset):
         length = int.from_bytes(size, "little")
-        part = bytearray()
-        while len(part) < length:
-            if not (more := os.pread(file, length - len(part), at + 8 + len(part))):
+        frame = bytearray()
+        while len(frame) < length:
+            if not (chunk := os.pread(file, length - len(frame), offset + 8 + len(frame))):
                 raise EOFError
-            part += more
-        parts.append(bytes(part))
-        at += 8 + length
-    return parts
+            frame += chunk
+        frames.append(bytes(frame))
+        offset += 8 + length
+    return frames
 
 
 # The worker's side.
 
 
-def command(descriptor: int, kit: Path, *words: str) -> list[str]:
+def command(descriptor: int, kit: Path, *options: str) -> list[str]:
     """The command line of a node's worker; it keeps the kit's data."""
     return [
         sys.executable,
@@ -183,7 +186,7 @@ def command(descriptor: int, kit: Path, *words: str) -> list[str]:
         "pomona_federation.silo.worker",
         str(descriptor),
         str(kit),
-        *words,
+        *options,
     ]
 
 
@@ -203,34 +206,34 @@ class Forker:
     Args:
         link: to the node.
         answer: called in the child with the parts of a message; returns those of the reply.
-        look: called between messages; children inherit what it loads into memory.
+        refresh: called between messages; children inherit what it loads into memory.
     """
 
     link: socket.socket
     answer: Callable[[list[bytes]], list[bytes]]
-    look: Callable[[], None] = lambda: None
+    refresh: Callable[[], None] = lambda: None
     _parent: int = field(default_factory=os.getpid)
 
     def serve(self) -> NoReturn:
         """Answer messages. Raises SystemExit if the node has ended, or if forking is not safe."""
         while True:
-            self.look()
-            if why := obstacle():
-                sys.exit(f"error[PROCESS]: {why}, and is restarted")
-            if select.select([self.link], [], [], LOOK)[0]:
+            self.refresh()
+            if reason := obstacle():
+                sys.exit(f"error[PROCESS]: {reason}, and is restarted")
+            if select.select([self.link], [], [], POLL)[0]:
                 self._serve()
 
     def _serve(self) -> None:
         """Have a child answer a message, and pass its answer on only if it has ended well."""
         try:
-            asked = receive(self.link)
+            message = receive(self.link)
         except (EOFError, ConnectionError):
             sys.exit(0)
-        assert asked, "the node sends messages alone"
+        assert message, "the node sends messages alone"
         reply = os.memfd_create("reply")
         if not (pid := os.fork()):
-            self._child(asked, reply)
-        del asked
+            self._child(message, reply)
+        del message
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status):
             print(  # noqa: T201 - the process's log
@@ -238,12 +241,12 @@ class Forker:
             )
         with suppress(ConnectionError):  # the node has ended: the next look at the link finds it
             if os.waitstatus_to_exitcode(status):
-                socket.send_fds(self.link, [ENDED], [])
+                socket.send_fds(self.link, [FAILURE], [])
             else:
-                socket.send_fds(self.link, [ANSWERED], [reply])
+                socket.send_fds(self.link, [REPLY], [reply])
         os.close(reply)
 
-    def _child(self, asked: list[bytes], reply: int) -> NoReturn:
+    def _child(self, message: list[bytes], reply: int) -> NoReturn:
         code = 1
         try:
             die_with_parent()
@@ -251,7 +254,7 @@ class Forker:
             if os.getppid() != self._parent:
                 os._exit(1)
             self.link.close()
-            write(reply, self.answer(asked))
+            write(reply, self.answer(message))
             code = 0
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else 1
@@ -274,11 +277,11 @@ def preload() -> None:
     torch.set_num_threads(1)
 
 
-def answered(asked: list[bytes]) -> list[bytes]:
+def answered(message: list[bytes]) -> list[bytes]:
     """The installed ClientApp's reply to a message; the last part is the node's id."""
     from pomona_federation.flower_internals import run_client_app
 
-    return run_client_app(sys.modules[APP].client_app, asked[:-1], int(asked[-1]))
+    return run_client_app(sys.modules[APP].client_app, message[:-1], int(message[-1]))
 
 
 def main() -> None:
@@ -291,19 +294,19 @@ def main() -> None:
 
     gc.collect()
     gc.freeze()  # keep memory shared with the children: garbage collection would write into it
-    keeper = None if FORGETFUL in sys.argv[3:] else kept_data.DataKeeper(kit)
-    kept_data.use(keeper)
+    cache = None if FORGETFUL in sys.argv[3:] else kept_data.DataCache(kit)
+    kept_data.use(cache)
     use_kit(kit)
 
-    def look() -> None:
-        if keeper and keeper.refresh():
+    def refresh() -> None:
+        if cache and cache.refresh():
             if obstacle():  # a reader has left a thread: continue without it
                 os.set_inheritable(descriptor, True)
                 os.execv(sys.executable, command(descriptor, kit, FORGETFUL))  # noqa: S606 - this very program
             gc.collect()
             gc.freeze()
 
-    Forker(socket.socket(fileno=descriptor), answered, look).serve()
+    Forker(socket.socket(fileno=descriptor), answered, refresh).serve()
 
 
 if __name__ == "__main__":

@@ -82,11 +82,11 @@ class Followed(Generic[T]):
 
     Args:
         path: of the file.
-        begin: makes the content before the first line.
+        factory: makes the content before the first line.
     """
 
     path: Path
-    begin: Callable[[], T]
+    factory: Callable[[], T]
     _mark: Mark = field(default_factory=Mark)
     _content: T | None = None
 
@@ -96,11 +96,11 @@ class Followed(Generic[T]):
         Raises StorageError.
         """
         if self._content is None:
-            self._content = self.begin()
+            self._content = self.factory()
         try:
             self._read(self._content)
         except RewrittenError:
-            self._content, self._mark = self.begin(), Mark()
+            self._content, self._mark = self.factory(), Mark()
             self._read(self._content)
         return self._content
 

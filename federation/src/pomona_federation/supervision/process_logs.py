@@ -31,11 +31,11 @@ class LogLine:
 
 def parsed(process: str, text: str, time: str = "") -> LogLine:
     """One line of a file; ``time`` is that of the previous line, for lines without one."""
-    found = LINE.fullmatch(text)
-    if not found:
+    match = LINE.fullmatch(text)
+    if not match:
         return LogLine(time, process, "INFO", None, text)
-    when, level, number, rest = found.groups()
-    return LogLine(when, process, level.strip(), int(number) if number else None, rest)
+    timestamp, level, number, message = match.groups()
+    return LogLine(timestamp, process, level.strip(), int(number) if number else None, message)
 
 
 @dataclass
@@ -49,28 +49,30 @@ class LogReader:
         """All complete lines since the last call, by time; lines of one process keep their
         order.
         """
-        lines = [line for path in sorted(self.folder.glob("*.log")) for line in self._since(path)]
+        lines = [line for path in sorted(self.folder.glob("*.log")) for line in self._unread(path)]
         return sorted(lines, key=lambda line: line.time)
 
     def last(self, count: int) -> list[LogLine]:
         """The last lines of the current and rotated logs, by time."""
-        before = [
+        rotated = [
             line
             for path in sorted(self.folder.glob("*.log.1"))
             for line in _lines(path.name.removesuffix(".log.1"), content(path, MAX_LOG_BYTES))
         ]
-        lines = sorted([*before, *self.new()], key=lambda line: line.time)
+        lines = sorted([*rotated, *self.new()], key=lambda line: line.time)
         return lines[max(0, len(lines) - count) :]
 
-    def _since(self, path: Path) -> Iterator[LogLine]:
+    def _unread(self, path: Path) -> Iterator[LogLine]:
         with opened(path) as file:
             inode = os.fstat(file.fileno()).st_ino
-            known, at = self._read.get(path, (inode, 0))
-            file.seek(at if known == inode and at <= os.fstat(file.fileno()).st_size else 0)
-            begun = file.tell()
+            last_inode, offset = self._read.get(path, (inode, 0))
+            file.seek(
+                offset if last_inode == inode and offset <= os.fstat(file.fileno()).st_size else 0
+            )
+            start = file.tell()
             data = file.read()
             data = data[: data.rfind(b"\n") + 1]
-            self._read[path] = inode, begun + len(data)
+            self._read[path] = inode, start + len(data)
         yield from _lines(path.stem, data)
 
 
@@ -109,8 +111,8 @@ class LogFile:
 
     def write(self, text: str, level: str = "INFO", number: int | None = None) -> None:
         """Append text, with the time on each line."""
-        now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3]
-        head = f"{now}Z {level:<8} " + ("" if number is None else f"[round {number}] ")
+        timestamp = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}"[:-3]
+        head = f"{timestamp}Z {level:<8} " + ("" if number is None else f"[round {number}] ")
         lines = [plain_line(line) for line in text.splitlines()]
         data = "".join(f"{head}{line}\n" for line in lines if line.strip()).encode(errors="replace")
         with suppress(OSError):
@@ -125,14 +127,14 @@ class LogFile:
             finally:
                 os.close(handle)
 
-    def telling(self, say: Callable[[str], None]) -> Callable[[str], None]:
+    def tee(self, echo: Callable[[str], None]) -> Callable[[str], None]:
         """A function that writes text here, and says it with the time."""
 
-        def tell(text: str) -> None:
+        def write(text: str) -> None:
             self.write(text)
-            say(f"{clock()} {text}")
+            echo(f"{clock()} {text}")
 
-        return tell
+        return write
 
 
 def clock() -> str:
@@ -166,8 +168,8 @@ def _copy(output: IO[bytes], log: LogFile) -> None:
     with output:
         while line := output.readline(LONGEST):
             text = plain_line(line.decode(errors="replace"))
-            if named := LEVEL.match(text):
-                level, text = named[1], text[named.end() :]
+            if match := LEVEL.match(text):
+                level, text = match[1], text[match.end() :]
             log.write(text, level)
 
 
@@ -193,8 +195,8 @@ def logging_to(path: Path) -> Iterator[None]:
     logger, handler = logging.getLogger("pomona"), LogHandler(LogFile(path))
     level, outer = logger.level, [h for h in logger.handlers if isinstance(h, LogHandler)]
     logger.setLevel(logging.INFO)
-    for one in outer:
-        logger.removeHandler(one)
+    for existing in outer:
+        logger.removeHandler(existing)
     logger.addHandler(handler)
     try:
         yield
@@ -203,8 +205,8 @@ def logging_to(path: Path) -> Iterator[None]:
         raise
     finally:
         logger.removeHandler(handler)
-        for one in outer:
-            logger.addHandler(one)
+        for existing in outer:
+            logger.addHandler(existing)
         logger.setLevel(level)
 
 

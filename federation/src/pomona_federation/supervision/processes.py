@@ -38,21 +38,21 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = (
 )
 
 
-def environment(home: Path) -> dict[str, str]:
+def environment(flower_home: Path) -> dict[str, str]:
     """Return a Flower process's variables: Flower's folder and this installation's commands; no
     proxy.
     """
-    kept = {
+    inherited = {
         k: v
         for k, v in os.environ.items()
         if not k.startswith("FLWR_") and k.lower() not in PROXIES | {"no_proxy"}
     }
     scripts = sysconfig.get_path("scripts")
     ours = {
-        "FLWR_HOME": str(home),
+        "FLWR_HOME": str(flower_home),
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
     }
-    return {**kept, **QUIET, **ours, "NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1"}
+    return {**inherited, **QUIET, **ours, "NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1"}
 
 
 def start(command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -97,13 +97,13 @@ def process_tree(pid: int) -> dict[psutil.Process, str]:
     """Return a process and all its living descendants, each with its command line; zombies are
     excluded.
     """
-    found: dict[psutil.Process, str] = {}
+    processes: dict[psutil.Process, str] = {}
     with suppress(psutil.Error):
         top = psutil.Process(pid)
         for process in (top, *top.children(recursive=True)):
             with suppress(psutil.Error):  # it has just ended, or is a zombie
-                found[process] = " ".join(process.cmdline())
-    return found
+                processes[process] = " ".join(process.cmdline())
+    return processes
 
 
 def end(
@@ -123,13 +123,13 @@ def end(
         patience: seconds.
     """
     began, early = time.monotonic(), set(first)
-    asked: set[psutil.Process] = set()
+    terminated: set[psutil.Process] = set()
     while (left := set(living())) and (waited := time.monotonic() - began) < patience + 1:
-        now = left & early if waited < 1 and left & early else left
-        for process in now if waited > patience else now - asked:
+        targets = left & early if waited < 1 and left & early else left
+        for process in targets if waited > patience else targets - terminated:
             with suppress(psutil.Error):
                 process.kill() if waited > patience else process.terminate()
-        asked |= now
+        terminated |= targets
         time.sleep(0.1)
 
 
@@ -139,20 +139,20 @@ def undisturbed() -> Iterator[None]:
     if current_thread() is not main_thread():
         yield
         return
-    before = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGINT)}
+    previous = {s: signal.signal(s, signal.SIG_IGN) for s in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-def reap(own: Collection[int] = ()) -> None:
-    """Collect the exit status of ended adopted children; those in ``own`` have a Popen that does
-    it.
+def reap(excluded: Collection[int] = ()) -> None:
+    """Collect the exit status of ended adopted children, except those of which a Popen does it
+    (``excluded``).
     """
     for child in psutil.Process().children():
-        if child.pid not in own:
+        if child.pid not in excluded:
             with suppress(ChildProcessError):
                 os.waitpid(child.pid, os.WNOHANG)
 
@@ -163,7 +163,7 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
     Raises StorageError if the lock is held but its file still names no process after ``patience``
     seconds: a process that has just taken the lock is about to write its name.
     """
-    path, until = folder / LOCK, time.monotonic() + patience
+    path, deadline = folder / LOCK, time.monotonic() + patience
     try:
         with opened(path) as file:
             while True:
@@ -174,7 +174,7 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
                         return read_holder(file.fileno())
                 else:
                     return None
-                if time.monotonic() > until:
+                if time.monotonic() > deadline:
                     break
                 time.sleep(0.05)
     except OSError:
@@ -191,23 +191,27 @@ def ask_to_stop(folder: Path, patience: float = 15.0) -> bool:
 
     Raises StorageError if the lock names no process, or the machine's or container's first one.
     """
-    found = holder(folder)
-    if not found or found.host != os.uname().nodename or not _holds(found.pid, folder / LOCK):
+    current = holder(folder)
+    if (
+        not current
+        or current.host != os.uname().nodename
+        or not _has_open(current.pid, folder / LOCK)
+    ):
         return False
-    if found.pid == 1:
+    if current.pid == 1:
         raise StorageError(
             f"{folder / LOCK} names process 1, which is not signalled; stop the machine's service "
             "or container"
         )
     with suppress(ProcessLookupError):
-        os.kill(found.pid, signal.SIGTERM)
-    until = time.monotonic() + patience
-    while (still := holder(folder)) and time.monotonic() < until:
+        os.kill(current.pid, signal.SIGTERM)
+    deadline = time.monotonic() + patience
+    while (still := holder(folder)) and time.monotonic() < deadline:
         time.sleep(0.1)
     return not still
 
 
-def _holds(pid: int, lock: Path) -> bool:
+def _has_open(pid: int, lock: Path) -> bool:
     """Return whether a process has a file open: a container's process id may be another process
     here.
     """

@@ -14,7 +14,7 @@ from pomona_federation.json_store import read_json
 from pomona_federation.unused_uplinks import UnusedUplink
 
 LIVE, WAITING, NODE = "live.json", "waiting.json", "node.json"
-NAMED = 12  # most silos named in one line
+MAX_SILOS = 12  # most silos named in one line
 
 Few = Annotated[tuple[Line, ...], Field(max_length=10**4)]
 
@@ -66,14 +66,14 @@ class WaitingStatus(StatusFile):
     @property
     def line(self) -> str:
         """The whole status in one line, times in UTC."""
-        begun = (
+        progress = (
             f"{self.stage}: {len(self.answered)} of {len(self.asked)} have answered since "
             f"{clock(self.since)}"
         )
         if not self.missing:
-            return begun
-        named = listed([f"{name} ({why})" for name, why in self.missing.items()], NAMED)
-        return f"{begun}; waiting until {clock(self.until)} for {named}"
+            return progress
+        silos = listed([f"{name} ({reason})" for name, reason in self.missing.items()], MAX_SILOS)
+        return f"{progress}; waiting until {clock(self.until)} for {silos}"
 
 
 class NodeStatus(StatusFile):
@@ -93,9 +93,9 @@ class NodeStatus(StatusFile):
 L = TypeVar("L", bound=StatusFile)
 
 
-def read_status_file(kind: type[L], path: Path) -> L:
+def read_status_file(model: type[L], path: Path) -> L:
     """Return a file's record, or defaults if there is no file. Raises StorageError, in one line."""
-    return read_json(kind, path, remedy="remove it, it is written again") or kind()
+    return read_json(model, path, remedy="remove it, it is written again") or model()
 
 
 def clock(seconds: float) -> str:

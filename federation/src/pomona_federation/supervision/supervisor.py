@@ -78,7 +78,7 @@ class Supervisor:
     log: Path
     first: str = ""
     process: subprocess.Popen[bytes] | None = None
-    _before: set[psutil.Process] = field(default_factory=set)
+    _preexisting: set[psutil.Process] = field(default_factory=set)
     _output: OutputLog | None = None
 
     def run(self, policy: Policy[T]) -> T:
@@ -86,7 +86,7 @@ class Supervisor:
         it.
         """
         adopt()
-        self._before = set(process_tree(os.getpid()))
+        self._preexisting = set(process_tree(os.getpid()))
         fault: BaseException | None = None
         try:
             while isinstance(step := policy.watch(self), Restart):
@@ -124,7 +124,9 @@ class Supervisor:
         """Return the living processes started since ``run`` began, with their command lines."""
         reap({self.process.pid} if self.process else ())
         return {
-            p: command for p, command in process_tree(os.getpid()).items() if p not in self._before
+            p: command
+            for p, command in process_tree(os.getpid()).items()
+            if p not in self._preexisting
         }
 
     def stop(self) -> None:
