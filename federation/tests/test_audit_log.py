@@ -267,7 +267,7 @@ def test_the_table_of_events_in_the_documents_is_complete():
     codes = [path.read_text() for path in (root / "federation" / "src").rglob("*.py")]
     for code in codes:
         for event in re.findall(
-            r"(?:audit\.write\(|audited\(|write_line\([^,]+,)\s*(?:silo, )?"
+            r"(?:audit\.write\(|audited\(|self\._audit\(|write_line\([^,]+,)\s*(?:silo, )?"
             r"([\w\" ]+?(?: if [\w.]+ else \"\w+\")?)[,)]",
             code,
         ):
