@@ -215,7 +215,7 @@ def test_files_that_do_not_fit_are_named(kits):
             north.ca,
             ClientCertificate(north.certificate.certificate, kits / "north" / "keys" / "silo.pub"),
         )
-    with pytest.raises(ConfigError, match="holds no certificate"):
+    with pytest.raises(ConfigError, match="is not a certificate"):
         client_context(north.certificate.key, None)
 
 

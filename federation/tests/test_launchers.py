@@ -211,7 +211,7 @@ def test_a_server_starts_only_with_the_app_that_its_kit_pins(kits, tmp_path, mon
     with pytest.raises(ConfigError, match="every silo pin"):
         launcher.serve(kit, print)
     (kit / "app.sha256").write_text("none\n")
-    with pytest.raises(ConfigError, match="holds no SHA-256"):
+    with pytest.raises(ConfigError, match="is not a SHA-256"):
         launcher.require_ready(kit, planned)
     shutil.rmtree(kit / "app")
     with pytest.raises(ConfigError, match="copy it from the kit again"):

@@ -218,7 +218,7 @@ def test_the_server_says_when_its_certificate_ends(tmp_path, capsys):
         assert f"warning: the server's certificate {said}" in out
         assert "`pomona deploy renew`" in out
     (folder / "certs" / "server.crt").write_bytes(b"none")
-    assert "holds no certificate" in status.server(folder)["warning"]
+    assert "is not a certificate" in status.server(folder)["warning"]
 
 
 def test_a_function_in_the_kits_folder_reads_the_data_wherever_the_command_is_called(

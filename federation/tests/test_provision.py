@@ -398,7 +398,7 @@ def test_a_newcomer_is_added_where_the_authority_is(copy, tmp_path):
     shutil.rmtree(copy / "authority")
     with pytest.raises(ConfigError, match=r"authority.*go where"):
         add(copy, "east")
-    with pytest.raises(ConfigError, match="holds no kits"):
+    with pytest.raises(ConfigError, match="has no kits"):
         add(tmp_path / "absent", "east")
     assert not (copy / "east").exists()
 
@@ -456,7 +456,7 @@ def test_what_cannot_be_renewed_is_said(copy, tmp_path, capsys):
     provision(path, tmp_path / "open")
     with pytest.raises(ConfigError, match="no certificate"):
         renew(tmp_path / "open")
-    with pytest.raises(ConfigError, match="holds no kits"):
+    with pytest.raises(ConfigError, match="has no kits"):
         renew(tmp_path / "absent")
 
 

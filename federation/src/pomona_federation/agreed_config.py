@@ -101,7 +101,7 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         (
             privacy and privacy.seed is not None and not insecure,
             "run.privacy.seed: anyone who knows it can remove the noise; leave it out "
-            "(a test has insecure = true beside it)",
+            "(tests set insecure = true with it)",
         ),
         (
             config.keep == "best",

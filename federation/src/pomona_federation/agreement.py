@@ -305,9 +305,7 @@ class StudyAgreement:
     def task(self) -> TaskSettings:
         """The agreed task settings. Raises ConfigError if there are none."""
         if self.run_study.task is None:
-            raise ConfigError(
-                "section task is missing, which says what all silos agree on about their data"
-            )
+            raise ConfigError("section task is missing: what all silos agree on about their data")
         return self.run_study.task
 
     @property

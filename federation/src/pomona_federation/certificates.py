@@ -149,7 +149,7 @@ def content(path: Path) -> bytes:
             f"{path}: cannot be read ({fault.strerror}); copy it from the kit again"
         ) from None
     except ValueError:
-        raise ConfigError(f"{path}: holds no certificate; copy it from the kit again") from None
+        raise ConfigError(f"{path} is not a certificate; copy it from the kit again") from None
 
 
 def fingerprint(path: Path) -> str:
@@ -326,7 +326,7 @@ def client_context(ca: Path, identity: ClientCertificate | None) -> ssl.SSLConte
         context.load_verify_locations(cadata=files.text(ca))
     except (OSError, ssl.SSLError, ValueError) as fault:
         raise ConfigError(
-            f"{ca}: holds no certificate ({fault}); copy it from the kit again"
+            f"{ca} is not a certificate ({fault}); copy it from the kit again"
         ) from None
     if identity:
         _load_identity(context, identity)

@@ -47,7 +47,7 @@ SILO: Commands = {
     "status": ("silo:status", "Show the node's state, the last visit, certificate and disk."),
     "report": (
         "silo:report",
-        "Show what the federation did for this silo: accuracy beside training alone, and who "
+        "Show what the federation did for this silo: accuracy, that of local training, and who "
         "helped.",
     ),
     "export": ("silo:export", "Export this silo's own model for other programs."),

@@ -334,7 +334,7 @@ def pinned(kit: Path) -> str:
     except (OSError, ValueError):
         text = ""
     if len(text) != 64 or set(text) - set("0123456789abcdef"):
-        raise ConfigError(f"{kit / PIN} holds no SHA-256; copy it from the kit again")
+        raise ConfigError(f"{kit / PIN} is not a SHA-256; copy it from the kit again")
     return text
 
 

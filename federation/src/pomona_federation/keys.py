@@ -217,7 +217,7 @@ def load_public(content: bytes) -> EllipticCurvePublicKey:
     try:
         key = load_ssh_public_key(content)
     except UNREADABLE:
-        raise ValueError("holds no public key in OpenSSH's format") from None
+        raise ValueError("is not a public key in OpenSSH's format") from None
     if not (isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)):
         raise ValueError("is not a key on the curve P-384 (ecdsa-sha2-nistp384)")
     return key

@@ -316,9 +316,7 @@ class EvaluationStudy(RunTerms):
     @model_validator(mode="after")
     def _has_task(self) -> Self:
         if self.task is None and self.evaluate.of is None:
-            raise ValueError(
-                "section task is missing, which says what all silos agree on about their data"
-            )
+            raise ValueError("section task is missing: what all silos agree on about their data")
         return self
 
     def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds

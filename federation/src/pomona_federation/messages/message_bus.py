@@ -91,7 +91,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Undelivered:
-    """No answer will come; ``again``: the node is gone, so the message may be sent once more."""
+    """No answer will come; ``again``: the node is gone, so the message may be sent again."""
 
     reason: Reason
     detail: str

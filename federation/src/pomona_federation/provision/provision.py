@@ -214,7 +214,7 @@ def provisioned(kits: Path) -> Federation:
     path = kits / "server" / "federation.toml"
     if not path.is_file():
         raise ConfigError(
-            f"{kits} holds no kits; name the folder that `pomona deploy provision` made"
+            f"{kits} has no kits; name the folder that `pomona deploy provision` made"
         )
     return Federation.load(path)
 

@@ -128,7 +128,7 @@ class LogFile:
                 os.close(handle)
 
     def tee(self, echo: Callable[[str], None]) -> Callable[[str], None]:
-        """A function that writes text here, and says it with the time."""
+        """A function that writes text here, and echoes it with the time."""
 
         def write(text: str) -> None:
             self.write(text)

@@ -180,7 +180,7 @@ def holder(folder: Path, patience: float = 1.0) -> Holder | None:
     except OSError:
         return None
     raise StorageError(
-        f"{path} is locked, but what it holds names no process; find the one that has it open "
+        f"{path} is locked, but its content names no process; find the one that has it open "
         f"(`fuser {path}`) and stop that"
     )
 
