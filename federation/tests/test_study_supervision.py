@@ -101,7 +101,7 @@ def submitted(kit, *names, accepted=True):
         known = StudyQueue(kit).submit(path)
         for silo in ("north", "south") if accepted else ():
             decision = Decision(silo=silo, study=known.agreement, accepted=True)
-            Consents(kit / "run/studies" / name).note(decision, "")
+            Consents(kit / "run/studies" / name).record(decision, "")
 
 
 class Clock:
@@ -216,7 +216,7 @@ def test_a_study_waits_until_the_silos_have_decided(kit):
     def decide():
         for silo in ("north", "south"):
             known = StudyQueue(kit).study("one").submission
-            Consents(kit / "run/studies/one").note(
+            Consents(kit / "run/studies/one").record(
                 Decision(silo=silo, study=known.agreement, accepted=True), ""
             )
 

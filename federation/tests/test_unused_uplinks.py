@@ -175,6 +175,6 @@ def test_a_silo_that_declines_during_a_study_is_said_to_have_declined(world):
     (federation.server / "run").mkdir(exist_ok=True)
     for name in federation.names:
         decision = Decision(silo=name, study="ab" * 32, accepted=name != "silo-1")
-        consents.note(decision, "cd")
+        consents.record(decision, "cd")
     federation.run()
     assert {row["reason"] for row in uplinks(federation.server, "silo-1")["unused"]} == {"declined"}

@@ -177,7 +177,7 @@ def test_a_study_waits_for_those_who_have_accepted_it_and_the_kits_own_for_all(g
     names = [entry.name for entry in members.entries]
     assert consents.awaited(names) == set(names)
     for entry in members.entries[:2]:
-        consents.note(Decision(silo=entry.name, study="ab" * 32, accepted=True), "cd")
+        consents.record(Decision(silo=entry.name, study="ab" * 32, accepted=True), "cd")
     clock.events = {1: lambda: (nodes.met(0), nodes.met(1))}
     transport.exchange.gather(consents.awaited)
     assert clock.now == 1
