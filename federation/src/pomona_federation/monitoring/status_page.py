@@ -66,7 +66,7 @@ class StatusPage:
         return await _reply(send, *await self._current())
 
     def _timely(self, address: str) -> bool:
-        """Whether an address may ask once more now."""
+        """Whether an address may make another request now."""
         moment = self.clock()
         if moment - self._window > WINDOW or len(self._requests) > ADDRESSES:
             self._window, self._requests = moment, Counter()

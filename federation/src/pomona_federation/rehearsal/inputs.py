@@ -202,7 +202,7 @@ def in_order(dataset: Dataset, silos: Sequence[str]) -> Dataset:
     """The data with its clients in the order of the silos' places: a client's split and batches
     are drawn by its number, a silo's by its place.
 
-    Clients that are no silos come last, by name. A note says if silos and clients differ, or are
+    Clients that are not silos come last, by name. A note says if silos and clients differ, or are
     not known.
     """
     owners = dataset.owners

@@ -1,10 +1,10 @@
 """ASGI layer between gate and SuperLink that replaces polling: silos wait for tasks, the server for
 answers.
 
-A silo's request for messages is held while there are none, and answered, still without one, when
-the server has sent
-some: the silo asks again at once. So no message is ever put into an answer that may have lost its
-reader, and a connection that was cut in the meantime loses nothing.
+A silo's request for messages is held while there are none. Once the server has sent some, it is
+answered, still without a message, and the silo asks again at once. So no message is ever put into
+an answer that may have lost its reader, and a connection that was cut in the meantime loses
+nothing.
 
 When the last piece of a silo's answer has arrived, the round loop, another process, gets its ticket
 through a named pipe. Nothing depends on that: without notice, the loop still looks for answers from
@@ -78,7 +78,7 @@ UNKNOWN, LATER = 412, 503  # SuperLink's reply for an unknown key; for Flower's 
 PUSH = "/v1/runtime/push-messages"
 FOLLOWING = {PUSH, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}
 MAX_HOLD = 15.0  # seconds: less than Flower's client waits (30), or any proxy
-MIN_HOLD = 0.3  # seconds that a request was held, from which a silo knows that it was
+MIN_HOLD = 0.3  # seconds that a request is held at least, from which a silo knows that it was held
 SESSIONS = 10_000  # most answers in transit that are remembered
 
 

@@ -1,10 +1,10 @@
 """Secure aggregation at the server: the sum of a round from the silos' masked parts.
 
-Silos train first and tell a key instead of an uplink. Then the server settles once over whom the
-round is summed, those who have trained, and asks them for their masked parts: only all of these
-together say something. A silo that is gone before that is left out at no cost; one that is gone
-after it is waited for, since a second sum without it would reveal its model once its part comes
-late.
+Silos train first and answer with a key instead of an uplink. Then the server settles once over
+which silos the round is summed, those that have trained, and asks them for their masked parts: only
+all of these together reveal anything. A silo that drops out before that is left out at no cost; one
+that drops out after it is waited for, since a second sum without it would reveal its model once its
+part comes late.
 """
 
 from collections.abc import Mapping, Sequence
