@@ -56,14 +56,14 @@ def server(folder: Path, study: str | None = None) -> Row:
     """
     queue = StudyQueue(folder)
     chosen, federation = queue.current if study is None else queue.study(study), queue.federation
-    agreement, state, work = None, folder / "run", folder / "run"
+    terms, state, work = None, folder / "run", folder / "run"
     if chosen:
-        agreement, state, work = chosen.agreement(federation, folder), chosen.folder, chosen.at_work
+        terms, state, work = chosen.terms(federation, folder), chosen.folder, chosen.at_work
     state_in_queue = queue.state(chosen) if chosen and chosen.submission else None
     live, process = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
     members, share = (
         entries(folder, work if chosen and chosen.submission else None),
-        agreement.largest_share if agreement else SHARE,
+        terms.largest_share if terms else SHARE,
     )
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
     return {
@@ -71,13 +71,13 @@ def server(folder: Path, study: str | None = None) -> Row:
         "study": getattr(chosen, "name", None),
         "studies": overview(folder),
         "drain": _drain(folder, queue, process is not None),
-        "method": _method(agreement) if agreement else "",
+        "method": _method(terms) if terms else "",
         "version": str(versions.installed()),
         **_fields(process, "pid", "since"),
         "trial": None if work == state else int(work.name),
         **_run(state, work, process is not None, state_in_queue),
-        "sum": _sum(agreement),
-        "rounds": live.rounds or (agreement.study.rounds if agreement else None),
+        "sum": _sum(terms),
+        "rounds": live.rounds or (terms.study.rounds if terms else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
         **_certificate(
             "certificate", None if federation.insecure else folder / "certs" / "server.crt"
@@ -159,24 +159,24 @@ def _connected(contact: Contact | None) -> Row:
     }
 
 
-def _method(agreement: StudyAgreement) -> str:
+def _method(terms: StudyAgreement) -> str:
     """The method's name, or what is done instead; loads PyTorch only if the file leaves the method
     to the default.
     """
-    study = agreement.study
+    study = terms.study
     if isinstance(study, SurveyStudy | EvaluationStudy):
         return study.kind
     section = study.run.get("method")
     name = section.get("name") if isinstance(section, dict) else section
-    return str(name or agreement.config.method.name)
+    return str(name or terms.config.method.name)
 
 
-def _sum(agreement: StudyAgreement | None) -> str:
+def _sum(terms: StudyAgreement | None) -> str:
     """What secure aggregation, if agreed on, hides from this server."""
-    if agreement is None or agreement.least_in_a_sum is None:
+    if terms is None or terms.least_in_a_sum is None:
         return ""
     return (
-        f"the server sees sums over {agreement.least_in_a_sum} silos or more, no silo's own model: "
+        f"the server sees sums over {terms.least_in_a_sum} silos or more, no silo's own model: "
         "no norm of it is admitted or refused"
     )
 

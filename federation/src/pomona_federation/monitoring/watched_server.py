@@ -149,7 +149,7 @@ class PrivacyAccount:
     Without privacy nothing is loaded.
     """
 
-    agreement: StudyAgreement
+    terms: StudyAgreement
     _cache: dict[tuple[int, int], float | None] = field(default_factory=dict)
 
     def bounds(self, row: Mapping[str, Any]) -> dict[str, float | None]:
@@ -162,7 +162,7 @@ class PrivacyAccount:
         Args:
             row: as returned by ``status.server``.
         """
-        if isinstance(study := self.agreement.study, SurveyStudy) or "privacy" not in study.run:
+        if isinstance(study := self.terms.study, SurveyStudy) or "privacy" not in study.run:
             return {}
         last = row["round"] + (row["state"] == "running")
         members = [s for s in row["silos"] if s["samples"] and s["joined"]]
@@ -182,7 +182,7 @@ class PrivacyAccount:
     def _bound(self, samples: int, rounds: int) -> float:
         from pomona.privacy.accounting import projected_epsilon
 
-        config = self.agreement.config
+        config = self.terms.config
         assert config.privacy
         if config.void:
             return math.inf
@@ -240,7 +240,7 @@ class WatchedServer:
             record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
             row = status.server(self.kit, chosen.name if chosen else None)
             if chosen and name not in self._accounts:
-                self._accounts[name] = PrivacyAccount(chosen.agreement(queue.federation, self.kit))
+                self._accounts[name] = PrivacyAccount(chosen.terms(queue.federation, self.kit))
             epsilons = self._accounts[name].bounds(row) if chosen else {}
             silos = [{**silo, "epsilon": epsilons.get(silo["silo"])} for silo in row["silos"]]
             row = {**row, "silos": silos}

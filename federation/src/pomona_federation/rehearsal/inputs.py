@@ -144,12 +144,12 @@ def scenario(federation: Federation, overrides: Tree) -> Scenario:
         ConfigError: the model, the method or the settings do not fit the task.
         DataError: the given data does not fit it.
     """
-    agreement, silos = federation.kit_terms, [silo.name for silo in federation.silo]
-    if agreement is None:
+    terms, silos = federation.kit_terms, [silo.name for silo in federation.silo]
+    if terms is None:
         raise ConfigError(
             "section task is missing; a rehearsal needs a study: give sections run and task"
         )
-    task = agreement.task
+    task = terms.task
     if task.kind == "text":
         raise ConfigError(
             "[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona "
@@ -161,9 +161,9 @@ def scenario(federation: Federation, overrides: Tree) -> Scenario:
         if names_data
         else {"data": {"name": f"{__name__}:synthetic"}, "partition": {"name": "natural"}}
     )
-    fixed = {"clients": len(silos), "workers": 1, "metric": agreement.config.metric}
-    agreed_settings = {"largest_share": agreement.largest_share, "engine": agreement.config.engine}
-    config = resolve(defaults, agreed_settings, agreement.run_study.run, fixed, overrides)
+    fixed = {"clients": len(silos), "workers": 1, "metric": terms.config.metric}
+    agreed_settings = {"largest_share": terms.largest_share, "engine": terms.config.engine}
+    config = resolve(defaults, agreed_settings, terms.run_study.run, fixed, overrides)
 
     def read(settings: DataSettings) -> Dataset:
         return agreed_data(settings, task) if names_data else synthetic(task, silos, config.seed)

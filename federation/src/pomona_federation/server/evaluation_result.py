@@ -68,14 +68,14 @@ class EvaluationResult(Settings):
 
 
 def collected(
-    result: Result, agreement: StudyAgreement, names: Sequence[str], declined: Sequence[str]
+    result: Result, terms: StudyAgreement, names: Sequence[str], declined: Sequence[str]
 ) -> EvaluationResult:
     """The matrix from a run's record; see ``write``."""
-    terms = agreement.evaluate
-    assert terms
+    evaluation = terms.evaluate
+    assert evaluation
     weights = {cross_evaluation.GIVEN_WEIGHTS: cross_evaluation.GIVEN_WEIGHTS}
     owners = {
-        cross_evaluation.name(client): silo for silo, client in terms.models.items()
+        cross_evaluation.name(client): silo for silo, client in evaluation.models.items()
     } or weights
     cells = [
         cell
@@ -86,8 +86,8 @@ def collected(
     evaluators = [name for name in names if any(c.silo == name for c in cells)]
     return EvaluationResult(
         metric=result.metric.name,
-        of=terms.of,
-        sha256=None if terms.models else agreement.config.model.init_sha256,
+        of=evaluation.of,
+        sha256=None if evaluation.models else terms.config.model.init_sha256,
         models=tuple(owners.values()),
         silos=tuple(evaluators),
         declined=tuple(declined),
@@ -116,7 +116,7 @@ def _cells(e: Evaluation, model: str, result: Result) -> list[ScoreCell]:
 
 
 def write(
-    agreement: StudyAgreement,
+    terms: StudyAgreement,
     result: Result,
     names: Sequence[str],
     declined: Sequence[str],
@@ -125,17 +125,15 @@ def write(
     """Write ``evaluation.json``, ``.csv``, ``.md`` and ``.html``; return the page's path.
 
     Args:
-        agreement: the terms of the evaluation.
+        terms: the terms of the evaluation.
         result: its record.
         names: the members.
         declined: silos that declined.
         folder: its folder. Raises StorageError if it cannot be written.
     """
-    matrix = collected(result, agreement, names, declined)
+    matrix = collected(result, terms, names, declined)
     records = [cell.model_dump(exclude={"interval"}) | _bounds(cell) for cell in matrix.cells]
-    files = ResultFiles(
-        f"Evaluation {agreement.study.name}", _opening(matrix), tables(matrix), records
-    )
+    files = ResultFiles(f"Evaluation {terms.study.name}", _opening(matrix), tables(matrix), records)
     return files.write(folder, RESULTS["evaluate"], matrix)
 
 

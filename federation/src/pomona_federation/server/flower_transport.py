@@ -54,7 +54,7 @@ class FlowerTransport:
         readmitted: a line for each silo that was taken again in the last visit.
     """
 
-    agreement: StudyAgreement
+    terms: StudyAgreement
     kit_run: Path
     run: str
     server: Server
@@ -80,7 +80,7 @@ class FlowerTransport:
 
     def __post_init__(self) -> None:
         self.exchange = MessageExchange(
-            self.agreement,
+            self.terms,
             self.kit_run,
             self.run,
             self.registry,
@@ -89,7 +89,7 @@ class FlowerTransport:
             self.pause,
         )
         self._reader = AnswerReader(self.exchange, tuple(self.server.relays.values()))
-        if terms := self.agreement.config.secure_aggregation:
+        if terms := self.terms.config.secure_aggregation:
             self._sums = MaskedSums(terms, self.exchange, self._reader, self._encoding)
         # left by a server that was killed at the wrong moment
         shutil.rmtree(self.scratch, ignore_errors=True)
@@ -122,7 +122,7 @@ class FlowerTransport:
         self._spool = UplinkSpool.allocate(request, self.scratch)
         packed = PackedRows(down, self._encoding)
         members = self.registry.entries
-        introduced = introductions(members, len(self.agreement.federation.silo))
+        introduced = introductions(members, len(self.terms.federation.silo))
         tasks = {
             client: OutgoingTask(
                 members[client].name,
@@ -233,7 +233,7 @@ class FlowerTransport:
             for key in packed.downlink
         }
         return Task(
-            agreement=self.agreement.agreement,
+            agreement=self.terms.agreement,
             run=self.run,
             number=request.round.number,
             place=client,
@@ -328,4 +328,4 @@ class FlowerTransport:
 
     @property
     def _encoding(self) -> Encoding:
-        return Encoding(self.agreement.run_study.wire, self.agreement.federation.places)
+        return Encoding(self.terms.run_study.wire, self.terms.federation.places)

@@ -67,7 +67,7 @@ class Handshake:
         turned_away: the last refusal of, or by, each silo or node that is not identified.
     """
 
-    agreement: StudyAgreement
+    terms: StudyAgreement
     run: str
     registry: MemberRegistry
     bus: MessageBus
@@ -131,12 +131,10 @@ class Handshake:
                 self.audit.write("present", silo=entry.name, samples=entry.size, node=str(node))
 
     def _hello(self) -> Hello:
-        founders, entries = len(self.agreement.federation.silo), self.registry.entries
+        founders, entries = len(self.terms.federation.silo), self.registry.entries
         newcomers = {entry.name: i for i, entry in enumerate(entries) if i >= founders}
         nonce = secrets.token_hex(16)
-        return Hello(
-            agreement=self.agreement.agreement, run=self.run, nonce=nonce, newcomers=newcomers
-        )
+        return Hello(agreement=self.terms.agreement, run=self.run, nonce=nonce, newcomers=newcomers)
 
     def greet(self) -> None:
         """Ask every unknown node for its identity, and process the replies that have come, without

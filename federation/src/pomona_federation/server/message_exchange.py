@@ -122,7 +122,7 @@ class MessageExchange:
         pause: seconds between looks for answers.
     """
 
-    agreement: StudyAgreement
+    terms: StudyAgreement
     kit_run: Path
     run: str
     registry: MemberRegistry
@@ -133,7 +133,7 @@ class MessageExchange:
     waiting: WaitingFile = field(init=False)
 
     def __post_init__(self) -> None:
-        self.handshake = Handshake(self.agreement, self.run, self.registry, self.bus, self.audit)
+        self.handshake = Handshake(self.terms, self.run, self.registry, self.bus, self.audit)
         self.waiting = WaitingFile(self.registry.path.parent)
 
     @property
@@ -150,7 +150,7 @@ class MessageExchange:
 
         Raises QuorumError, and Paused if the server is drained.
         """
-        wait, quorum = self.agreement.study.wait, self.agreement.quorum
+        wait, quorum = self.terms.study.wait, self.terms.quorum
         limit = monotonic() + wait
         self.waiting.start("gathering silos", wait)
         while True:
@@ -232,7 +232,7 @@ class MessageExchange:
             on_answer: called with a client id and its node's reply. Verifies it, and records the
                 outcome in the message.
         """
-        began, deadline = monotonic(), self.agreement.study.deadline
+        began, deadline = monotonic(), self.terms.study.deadline
         last_online, in_transit = dict.fromkeys(messages, began), dict[str, int]()
         self.waiting.start(stage, deadline)
         while (pending := _open(messages)) and monotonic() < began + deadline:
@@ -321,7 +321,7 @@ class MessageExchange:
             seconds = offline.get(client, 0.0)
             if seconds and (contact := connections.get(messages[client].silo)):
                 seconds = max(seconds, min(elapsed, time() - contact.last_request))
-            if seconds > self.agreement.study.patience:
+            if seconds > self.terms.study.patience:
                 messages[client].fail(Reason.NOT_CONNECTED, f"no sign of life for {seconds:.0f} s")
 
     def _send(self, ready: Mapping[int, OutgoingMessage], seconds: float) -> dict[str, int]:

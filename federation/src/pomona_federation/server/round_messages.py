@@ -201,21 +201,21 @@ class AnswerReader:
         Raises ProtocolError.
         """
         fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
-        agreement = self.exchange.agreement
+        terms = self.exchange.terms
         with untrusted(Reason.SCORES):
-            scores = checked_scores(answer, request.watched, agreement)
+            scores = checked_scores(answer, request.watched, terms)
         reply = Reply(client, loss=answer.loss, scores=scores, seconds=answer.seconds, fault=fault)
         arrival = Arrival(
             reply, answer.run, answer.number, answer.samples, outgoing.bytes_down, outgoing.bytes_up
         )
         if fault or not request.trains:
             return arrival, []
-        if agreement.config.secure_aggregation:
+        if terms.config.secure_aggregation:
             outgoing.mask = self._key(client, outgoing, answer)
             return arrival, []
         if sha256(uplink) != answer.uplink:
             raise UnusableError(Reason.SIGNATURE, "the uplink is not the one that was signed")
-        encoding = Encoding(agreement.run_study.wire, agreement.federation.places)
+        encoding = Encoding(terms.run_study.wire, terms.federation.places)
         tensors = encoding.unpack_uplink(uplink, request.expects)
         origins = [
             self._origin(client, outgoing, answer, name, encoding.pack(tensors[name]))
@@ -265,31 +265,29 @@ class AnswerReader:
         return digest, origin
 
 
-def checked_scores(
-    answer: Answer, watched: Collection[str], agreement: StudyAgreement
-) -> list[Score]:
+def checked_scores(answer: Answer, watched: Collection[str], terms: StudyAgreement) -> list[Score]:
     """The scores of an answer; none if the federation does not share them.
 
     Args:
         answer: as signed by a silo.
         watched: the requested moments.
-        agreement: defines whether scores are shared, how many samples a silo may have, and the
+        terms: defines whether scores are shared, how many samples a silo may have, and the
             method.
 
     Raises:
         ProtocolError: a score that was not requested, is duplicated, is on more samples than a silo
             may have, is outside the metric's range, or contradicts itself.
     """
-    if isinstance(agreement.study, TrainingStudy) and not agreement.study.share_scores:
+    if isinstance(terms.study, TrainingStudy) and not terms.study.share_scores:
         return []
-    card = agreement.config.method.method().card
+    card = terms.config.method.method().card
     models, metric = (
         MODELS | {card.headline[0], *card.models},
-        metric_named(str(agreement.config.metric)),
+        metric_named(str(terms.config.metric)),
     )
     scores: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
-        if not agreement.run_study.shares(score.split, score.samples):
+        if not terms.run_study.shares(score.split, score.samples):
             raise ProtocolError(
                 f"a score on {score.samples} samples of {score.split}, which was not to be shared"
             )
@@ -297,7 +295,7 @@ def checked_scores(
             raise ProtocolError(
                 f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for"
             )
-        _require_consistent(score, agreement.federation.most_samples, metric)
+        _require_consistent(score, terms.federation.most_samples, metric)
         scores[score.key] = score
     return list(scores.values())
 

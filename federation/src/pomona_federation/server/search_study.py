@@ -64,11 +64,11 @@ class SearchResult(Settings):
     notes: tuple[str, ...] = ()
 
 
-def search(agreement: StudyAgreement, name: str, folder: Path, rounds: Rounds) -> SearchResult:
+def search(terms: StudyAgreement, name: str, folder: Path, rounds: Rounds) -> SearchResult:
     """Run all unfinished trials, then select; ``search.json`` and its page are written after each.
 
     Args:
-        agreement: the terms of the search.
+        terms: the terms of the search.
         name: the study's.
         folder: its folder, with ``trials/NUMBER`` for each trial.
         rounds: runs all rounds of one agreement in a folder.
@@ -78,11 +78,9 @@ def search(agreement: StudyAgreement, name: str, folder: Path, rounds: Rounds) -
         StorageError: the folder cannot be written.
     """
     write_status(folder, Status(state="running", round=0))
-    assert isinstance(agreement.study, SearchStudy)
-    trials, finished, metric = agreement.trials, [], str(agreement.config.metric)
-    for number, (trial, point) in enumerate(
-        zip(trials, agreement.study.search.trials, strict=True)
-    ):
+    assert isinstance(terms.study, SearchStudy)
+    trials, finished, metric = terms.trials, [], str(terms.config.metric)
+    for number, (trial, point) in enumerate(zip(trials, terms.study.search.trials, strict=True)):
         finished.append(_run_trial(trial, number, point, folder / TRIALS / f"{number:03d}", rounds))
         winner = choose([t.score for t in finished])
         notes = () if winner is None else tuple(_single_silo_notes(finished, winner))
@@ -102,11 +100,11 @@ def search(agreement: StudyAgreement, name: str, folder: Path, rounds: Rounds) -
 
 
 def _run_trial(
-    agreement: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds
+    terms: StudyAgreement, number: int, point: Mapping[str, Any], folder: Path, rounds: Rounds
 ) -> Trial:
     """Run one trial to its end, unless it has finished; one that diverges has no score."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fields = {"number": number, "agreement": agreement.agreement, "point": dict(point)}
+    fields = {"number": number, "agreement": terms.agreement, "point": dict(point)}
     status = read_status(folder)
     if status and (status.state, status.code) == ("failed", DivergedError.code):
         return Trial(**fields, fault=status.reason)
@@ -115,10 +113,10 @@ def _run_trial(
     else:
         try:
             with status_kept(folder):
-                result = rounds(agreement, folder)
+                result = rounds(terms, folder)
         except DivergedError as fault:
             return Trial(**fields, fault=str(fault))
-    model, moment = agreement.config.method.method().card.headline
+    model, moment = terms.config.method.method().card.headline
     best = best_on_validation(result, model, moment)
     if best is None:
         return Trial(**fields, fault="no silo has a score on validation samples")
@@ -156,16 +154,16 @@ def _single_silo_notes(trials: Sequence[Trial], winner: int) -> Iterator[str]:
         )
 
 
-def winning_study(agreement: StudyAgreement, name: str) -> str:
+def winning_study(terms: StudyAgreement, name: str) -> str:
     """The text of a ``STUDY.toml`` for a final training with these settings and all scores."""
-    search = agreement.run_study
+    search = terms.run_study
     shared = {
         key: getattr(search, key)
         for key in TrainingStudy.model_fields
         if key in type(search).model_fields
     }
     study = TrainingStudy(
-        **{**shared, "kind": "train", "name": f"{name[:35]}-best", "quorum": agreement.quorum}
+        **{**shared, "kind": "train", "name": f"{name[:35]}-best", "quorum": terms.quorum}
     )
     tree = study.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     return tomli_w.dumps(tree)

@@ -74,26 +74,26 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
         writing(folder),
         status_kept(folder),
     ):
-        agreement = queued.agreement(Federation.load(kit / "federation.toml"), kit)
+        terms = queued.terms(Federation.load(kit / "federation.toml"), kit)
 
-        def rounds(terms: StudyAgreement, out: Path) -> Result:
-            return _run_rounds(terms, kit / "run", out, bus, pause, consents)
+        def rounds(run_terms: StudyAgreement, out: Path) -> Result:
+            return _run_rounds(run_terms, kit / "run", out, bus, pause, consents)
 
-        match agreement.study:
+        match terms.study:
             case SurveyStudy():
-                conduct(agreement, kit / "run", folder, bus, pause)
+                conduct(terms, kit / "run", folder, bus, pause)
             case SearchStudy():
-                search(agreement, queued.name, folder, rounds)
+                search(terms, queued.name, folder, rounds)
             case EvaluationStudy():
-                result = rounds(agreement, folder)
+                result = rounds(terms, folder)
                 names = [entry.name for entry in entries(kit) if not entry.revoked]
-                evaluation_result.write(agreement, result, names, sorted(consents.declined), folder)
+                evaluation_result.write(terms, result, names, sorted(consents.declined), folder)
             case TrainingStudy():
-                rounds(agreement, folder)
+                rounds(terms, folder)
 
 
 def _run_rounds(
-    agreement: StudyAgreement,
+    terms: StudyAgreement,
     kit_run: Path,
     folder: Path,
     bus: MessageBus,
@@ -105,8 +105,8 @@ def _run_rounds(
     ``kit_run`` is the server's ``run/``, shared by all studies; silos that have declined are not
     waited for.
     """
-    config, scenario = agreement.config, without_data(agreement)
-    stamp = {"schema": checkpoint.SCHEMA, "agreement": agreement.agreement}
+    config, scenario = terms.config, without_data(terms)
+    stamp = {"schema": checkpoint.SCHEMA, "agreement": terms.agreement}
     point = resume_point(folder, stamp)
     write_status(folder, Status(state="running", round=point.number))
     with (
@@ -114,11 +114,11 @@ def _run_rounds(
         RunRecord(folder, config.tree(), point.valid_to) as record,
     ):
         method = config.method.method()
-        federation, share = agreement.federation, agreement.largest_share
-        members = None if agreement.from_kit else MemberRegistry(kit_run, federation, share=share)
+        federation, share = terms.federation, terms.largest_share
+        members = None if terms.from_kit else MemberRegistry(kit_run, federation, share=share)
         registry = MemberRegistry(folder, federation, members=members, share=share)
         transport = FlowerTransport(
-            agreement,
+            terms,
             kit_run,
             run_id(folder),
             method.server,
@@ -132,16 +132,16 @@ def _run_rounds(
         status = ServerStatusFile(folder, transport, audit, record, consents)
         for note in point.notes:
             status.on_note(note)
-        fields = {} if agreement.from_kit else {"study": agreement.study.name}
-        fields |= {} if agreement.trial is None else {"trial": f"{agreement.trial:03d}"}
+        fields = {} if terms.from_kit else {"study": terms.study.name}
+        fields |= {} if terms.trial is None else {"trial": f"{terms.trial:03d}"}
         audit.write(
-            "start", round=point.number, agreement=agreement.agreement, run=transport.run, **fields
+            "start", round=point.number, agreement=terms.agreement, run=transport.run, **fields
         )
         transport.exchange.gather(consents.awaited)
         # From here on, silos that have arrived are admitted before a round's roster is settled.
         registry = MemberRegistry(folder, federation, transport.greet, members, share)
         if not point.resume_from:
-            _write_start(record, agreement, scenario, registry)
+            _write_start(record, terms, scenario, registry)
         resume_from = point.resume_from and checkpoint.in_files(
             point.resume_from, transport.scratch
         )
@@ -161,7 +161,7 @@ def _run_rounds(
         metric = scenario.choice.metric
         loop = Loop(
             *components,
-            quorum=agreement.quorum,
+            quorum=terms.quorum,
             metric=metric,
             on_admission=status.on_admission,
             client_name=status.client_name,
@@ -285,19 +285,19 @@ class ServerStatusFile(NullCallback):
 
 
 def _write_start(
-    record: RunRecord, agreement: StudyAgreement, scenario: Scenario, registry: MemberRegistry
+    record: RunRecord, terms: StudyAgreement, scenario: Scenario, registry: MemberRegistry
 ) -> None:
     """Write the start event; what a server cannot know is null."""
-    config, description = agreement.config, scenario.about()
+    config, description = terms.config, scenario.about()
     names = [e.name for e in registry.entries]
     description["clients"] = [
         *names,
-        *(f"place {i}" for i in range(len(names), agreement.federation.places)),
+        *(f"place {i}" for i in range(len(names), terms.federation.places)),
     ]
     description["sizes"] = {
         "train": [
             *(e.size or 0 for e in registry.entries),
-            *[0] * (agreement.federation.places - len(names)),
+            *[0] * (terms.federation.places - len(names)),
         ]
     }
     description["label_counts"] = None

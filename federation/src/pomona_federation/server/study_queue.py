@@ -130,7 +130,7 @@ class QueuedStudy:
         """The folder of the current or last rounds: for a search, its newest trial's."""
         return max((self.folder / TRIALS).glob("[0-9][0-9][0-9]"), default=self.folder)
 
-    def agreement(self, federation: Federation, kit: Path) -> StudyAgreement:
+    def terms(self, federation: Federation, kit: Path) -> StudyAgreement:
         """The agreement on this study; first weights come from the kit's folder ``weights``."""
         study = self.submission.study.placed(kit) if self.submission else federation.study
         assert study, "only a kit's own study has no file"
@@ -239,12 +239,12 @@ class StudyQueue:
                     f"there is a study {study.name!r} already; give this one another name"
                 )
         number = 1 + max((s.submission.number for s in studies if s.submission), default=0)
-        agreement = federation.terms_of(study)
+        terms = federation.terms_of(study)
         with named_file(path):
-            require_possible(agreement)
-            if agreement.quorum > (count := len(self.members)):
+            require_possible(terms)
+            if terms.quorum > (count := len(self.members)):
                 raise ConfigError(
-                    f"a round needs {agreement.quorum} silos, and there are {count} members: add "
+                    f"a round needs {terms.quorum} silos, and there are {count} members: add "
                     "silos first, or lower quorum or secure_aggregation.minimum"
                 )
             if len(study.text.encode()) > LONGEST:
@@ -252,11 +252,9 @@ class StudyQueue:
                     f"more than {LONGEST} bytes, which no silo reads; shorten classes or words"
                 )
         if study.weights and not isinstance(study, SurveyStudy):
-            study = self._keep_weights(
-                study, study.weights, str(agreement.config.model.init_sha256)
-            )
+            study = self._keep_weights(study, study.weights, str(terms.config.model.init_sha256))
         submission = SubmittedStudy(
-            number=number, submitted=time.time(), agreement=agreement.agreement, study=study
+            number=number, submitted=time.time(), agreement=terms.agreement, study=study
         )
         self._audit("proposed", submission.study.name)
         self._write(submission)
@@ -268,7 +266,7 @@ class StudyQueue:
             return study
         evaluated = self.study(study.evaluate.of)
         return completed(
-            study, evaluated.agreement(self.federation, self.kit), self.kit, evaluated.folder
+            study, evaluated.terms(self.federation, self.kit), self.kit, evaluated.folder
         )
 
     def _keep_weights(self, study: RunStudy, source: Path, sha256: str) -> RunStudy:
@@ -324,7 +322,7 @@ class StudyQueue:
                 "decisions can be begun"
             )
         accepted, declined = self._decisions(study)
-        if len(accepted) < (quorum := study.agreement(self.federation, self.kit).quorum):
+        if len(accepted) < (quorum := study.terms(self.federation, self.kit).quorum):
             raise ConfigError(
                 f"study {name!r} has {len(accepted)} of the {quorum} acceptances that it needs; "
                 "wait for more silos"
@@ -364,13 +362,13 @@ class StudyQueue:
         study = self.study(name) if name else self.current
         if study is None or not (study.at_work / ROSTER).exists():
             raise ConfigError("no such study has begun; a silo joins a new one by itself")
-        agreement = study.agreement(self.federation, self.kit)
-        if not agreement.survey and (sums := agreement.config.method.method().server.mirrors):
+        terms = study.terms(self.federation, self.kit)
+        if not terms.survey and (sums := terms.config.method.method().server.mirrors):
             raise ConfigError(
                 f"study {study.name}: the server's {sums} count rounds that {silo} has lost and "
                 "would count them twice; it sits the study out, and takes part in the next"
             )
-        members = None if agreement.from_kit else MemberRegistry(self.kit / "run", self.federation)
+        members = None if terms.from_kit else MemberRegistry(self.kit / "run", self.federation)
         registry = MemberRegistry(study.at_work, self.federation, members=members)
         first_round = registry.readmit(
             silo, lambda number: self._audit("readmitted", study.name, silo=silo, round=number)
@@ -380,7 +378,7 @@ class StudyQueue:
     def _decided(self, study: QueuedStudy, submission: SubmittedStudy) -> State:
         """Whether all members have accepted, or enough of them by the deadline."""
         accepted, declined = self._decisions(study)
-        quorum = study.agreement(self.federation, self.kit).quorum
+        quorum = study.terms(self.federation, self.kit).quorum
         if len(self.members - declined) < quorum:
             return "declined"
         return (
@@ -395,7 +393,7 @@ class StudyQueue:
         if not study.submission or not _is_due(study.submission) or self.state(study) != "proposed":
             return ""
         accepted, _ = self._decisions(study)
-        quorum = study.agreement(self.federation, self.kit).quorum
+        quorum = study.terms(self.federation, self.kit).quorum
         return f"time to decide is over, and {len(accepted)} of {quorum} needed have accepted"
 
     def _decisions(self, study: QueuedStudy) -> tuple[frozenset[str], frozenset[str]]:

@@ -119,7 +119,7 @@ class FirstStep(Settings):
 
 
 def conduct(
-    agreement: StudyAgreement, kit_run: Path, folder: Path, bus: MessageBus, pause: float
+    terms: StudyAgreement, kit_run: Path, folder: Path, bus: MessageBus, pause: float
 ) -> None:
     """Run a survey in its folder ``folder``; ``kit_run`` is the server's ``run/``, shared by all
     studies.
@@ -129,35 +129,35 @@ def conduct(
         DataError: their data do not fit together.
         StorageError: a folder cannot be written.
     """
-    assert agreement.survey
+    assert terms.survey
     write_status(folder, Status(state="running", round=0))
     with Audit(kit_run / "audit.jsonl") as audit:
         registry = MemberRegistry(
-            folder, agreement.federation, members=MemberRegistry(kit_run, agreement.federation)
+            folder, terms.federation, members=MemberRegistry(kit_run, terms.federation)
         )
-        exchange = MessageExchange(agreement, kit_run, run_id(folder), registry, bus, audit, pause)
+        exchange = MessageExchange(terms, kit_run, run_id(folder), registry, bus, audit, pause)
         inquiry = Inquiry(exchange)
         fields = {
-            "agreement": agreement.agreement,
+            "agreement": terms.agreement,
             "run": exchange.run,
-            "study": agreement.study.name,
+            "study": terms.study.name,
         }
         audit.write("start", round=0, **fields)
         consents = Consents(folder)
         exchange.gather(consents.awaited)
         first = read_json(FirstStep, folder / COLUMNS_FILE) or _ask_columns(
-            agreement, inquiry, consents.declined
+            terms, inquiry, consents.declined
         )
         write_json(folder / COLUMNS_FILE, first)
         write_status(folder, Status(state="running", round=1))
-        replies = _ask_figures(agreement, inquiry, first)
+        replies = _ask_figures(terms, inquiry, first)
         unused = {**first.absent, **inquiry.absent}
         silos = {
             name: SiloDisclosure(columns=first.silos[name], figures=reply)
             for name, reply in replies.items()
         }
         result = SurveyResult(
-            survey=agreement.survey,
+            survey=terms.survey,
             question=first.question,
             silos=silos,
             absent={name: record.sentence for name, record in unused.items()},
@@ -175,18 +175,16 @@ def conduct(
         logger.info("the survey is in %s", path)
 
 
-def _ask_columns(
-    agreement: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]
-) -> FirstStep:
+def _ask_columns(terms: StudyAgreement, inquiry: Inquiry, declined: frozenset[str]) -> FirstStep:
     """Ask all connected silos that have not declined for their columns."""
-    assert agreement.survey
+    assert terms.survey
     entries = inquiry.exchange.registry.entries
     silos = {
         e.name: client
         for client, e in enumerate(entries)
         if client in inquiry.exchange.identified and not e.revoked and e.name not in declined
     }
-    fields = {"agreement": agreement.agreement, "run": inquiry.exchange.run}
+    fields = {"agreement": terms.agreement, "run": inquiry.exchange.run}
     question = SurveyQuestion(
         **fields, members=sum(bool(entries[client].size) for client in silos.values()) or 1
     )
@@ -196,19 +194,17 @@ def _ask_columns(
         if not answer.columns or answer.figures or answer.columns.rows != size:
             raise ProtocolError(f"an answer to another step, or of other than its {size} rows")
 
-    answers = _require_quorum(
-        agreement, inquiry, inquiry.collect("columns", question, silos, check)
-    )
+    answers = _require_quorum(terms, inquiry, inquiry.collect("columns", question, silos, check))
     columns = {name: answer.columns for name, answer in answers.items() if answer.columns}
-    common, notes = agreeing.common_question(agreement.survey, columns)
+    common, notes = agreeing.common_question(terms.survey, columns)
     return FirstStep(silos=columns, question=common, notes=notes, absent=inquiry.absent)
 
 
 def _ask_figures(
-    agreement: StudyAgreement, inquiry: Inquiry, first: FirstStep
+    terms: StudyAgreement, inquiry: Inquiry, first: FirstStep
 ) -> dict[str, FiguresReply]:
     """Ask the silos of the first step for their statistics."""
-    survey, max_samples = agreement.survey, agreement.federation.most_samples
+    survey, max_samples = terms.survey, terms.federation.most_samples
     assert survey
     clients = {
         entry.name: client
@@ -217,7 +213,7 @@ def _ask_figures(
     }
     silos = {name: clients[name] for name in first.silos if name in clients}
     fields = {
-        "agreement": agreement.agreement,
+        "agreement": terms.agreement,
         "run": inquiry.exchange.run,
         "figures": first.question,
     }
@@ -232,19 +228,17 @@ def _ask_figures(
             survey, first.question, first.silos[answer.silo], answer.figures, max_samples
         )
 
-    answers = _require_quorum(
-        agreement, inquiry, inquiry.collect("figures", question, silos, check)
-    )
+    answers = _require_quorum(terms, inquiry, inquiry.collect("figures", question, silos, check))
     return {name: answer.figures for name, answer in answers.items() if answer.figures}
 
 
 def _require_quorum(
-    agreement: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]
+    terms: StudyAgreement, inquiry: Inquiry, answers: dict[str, SurveyAnswer]
 ) -> dict[str, SurveyAnswer]:
-    if len(answers) < agreement.quorum:
+    if len(answers) < terms.quorum:
         reasons = "; ".join(f"{name}: {record.sentence}" for name, record in inquiry.absent.items())
         raise QuorumError(
-            f"{len(answers)} silos answered, {agreement.quorum} are needed ({reasons}); see to "
+            f"{len(answers)} silos answered, {terms.quorum} are needed ({reasons}); see to "
             "them, then resume"
         )
     return answers
