@@ -168,7 +168,7 @@ def test_an_expiry_is_read_from_the_file(tmp_path):
     path.write_bytes(certificates.server(AUTHORITY, ["localhost"], NOW).public)
     assert certificates.expires(path) == NOW + timedelta(days=825)
     path.write_bytes(b"nothing")
-    with pytest.raises(ConfigError, match=r"server\.crt.*no certificate"):
+    with pytest.raises(ConfigError, match=r"server\.crt is not a certificate"):
         certificates.expires(path)
     with pytest.raises(ConfigError, match=r"absent\.crt.*cannot be read"):
         certificates.expires(tmp_path / "absent.crt")
@@ -341,7 +341,7 @@ def test_it_holds_for_that_key_federation_and_authority_alone():
     assert not holds(shown, public=b"no key")
     assert not holds(shown, federation="clinics")
     assert not holds(shown, authority=OTHER)
-    assert not holds(SILO.public), "a key is no certificate"
+    assert not holds(SILO.public), "a key is not a certificate"
 
 
 def test_it_holds_as_long_as_the_authority():
