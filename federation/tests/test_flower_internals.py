@@ -41,6 +41,7 @@ def test_flower_has_what_is_imported(file, module, name):
 REPLACED = [
     ("flwr.supernode.fleet_http_connection", "FleetHttpClient"),
     ("flwr.superlink.extensions", "get_middleware"),
+    ("flwr.supercore.state.alembic.utils", "_migration_bind"),
     ("uvicorn", "run"),
 ]
 
@@ -153,3 +154,28 @@ def test_an_app_has_ten_minutes_to_start_and_one_to_show_that_it_lives(monkeypat
     for seconds, count in ((50, 1), (20, 0)):
         clock += timedelta(seconds=seconds)
         assert bool(state.get_tasks(statuses=["running"])) == bool(count)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:No path_separator:DeprecationWarning")  # Flower's configuration
+def test_superlink_killed_while_it_makes_its_tables_starts_again(tmp_path, monkeypatch):
+    """It had begun with the tables that it had, and could never start again."""
+    from flwr.supercore.state.alembic import utils
+    from sqlalchemy import Engine, create_engine, event, inspect
+
+    monkeypatch.setattr(utils, "_migration_bind", flower_internals.one_transaction)
+    database, seen = create_engine(f"sqlite:///{tmp_path / 'link.db'}"), []
+
+    def kill(_connection, _cursor, statement, *_):
+        seen.append(statement)
+        if sum("CREATE TABLE" in s for s in seen) == 5:
+            raise KeyboardInterrupt
+
+    event.listen(Engine, "before_cursor_execute", kill)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            utils.run_migrations(database)
+    finally:
+        event.remove(Engine, "before_cursor_execute", kill)
+    utils.run_migrations(database)
+    assert {"node", "run", "alembic_version"} < set(inspect(database).get_table_names())

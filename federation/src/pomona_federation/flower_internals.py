@@ -2,7 +2,8 @@
 may change it.
 
 Replaced are the HTTP client of a silo's connection (``connection``), SuperLink's list of
-middleware, the server that runs it, and how long it waits for an app's start (``run_superlink``).
+middleware, the server that runs it, how long it waits for an app's start, and how it makes its
+tables (``run_superlink``).
 Tested with Flower 1.42; ``federation/tests/test_flower_internals.py`` fails with the name of
 whatever is gone or has changed.
 """
@@ -245,6 +246,23 @@ def patient_starts() -> None:
     vars(sql_corestate).update(HEARTBEAT_DEFAULT_INTERVAL=START, HEARTBEAT_PATIENCE=ALIVE / START)
 
 
+@contextmanager
+def one_transaction(engine: Any) -> Iterator[Any]:
+    """A connection on which Flower makes or changes all tables of its database, or none.
+
+    SQLite would keep each table at once: after a kill between two of them, no later start is
+    possible, because the first table is already there.
+    """
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
+
+    with create_engine(engine.url, poolclass=NullPool).connect() as connection:
+        connection.connection.dbapi_connection.isolation_level = None  # else Python commits
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        yield connection
+        connection.commit()
+
+
 def run_superlink(
     middleware: Sequence[Any], server: Mapping[str, Any], database: int, quiet: Sequence[str]
 ) -> None:
@@ -259,6 +277,7 @@ def run_superlink(
             its own.
     """
     import uvicorn
+    from flwr.supercore.state.alembic import utils
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from sqlalchemy import event
@@ -273,6 +292,7 @@ def run_superlink(
     extensions.get_middleware = lambda: (*middleware, *flower_middleware())
     uvicorn.run = partial(uvicorn.run, **server)
     patient_starts()
+    vars(utils)["_migration_bind"] = one_transaction
     flower_superlink()
 
 
