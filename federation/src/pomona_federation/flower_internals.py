@@ -257,7 +257,8 @@ def one_transaction(engine: Any) -> Iterator[Any]:
     from sqlalchemy.pool import NullPool
 
     with create_engine(engine.url, poolclass=NullPool).connect() as connection:
-        connection.connection.dbapi_connection.isolation_level = None  # else Python commits
+        sqlite: Any = connection.connection.dbapi_connection
+        sqlite.isolation_level = None  # else Python commits
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         yield connection
         connection.commit()
