@@ -187,7 +187,7 @@ class Runner:
                 if mutant.line in lines and (not chosen or seconds + spent <= MOST):
                     seconds += spent
                     chosen.append(item)
-            killer = forked(partial(run, functions, mutant, chosen), 10 * seconds + 30)
+            killer = forked(partial(run, functions, mutant, chosen), 3 * seconds + 5)
             if killer:
                 killed += 1
                 tests.sort(key=lambda test: test[0].nodeid != killer)

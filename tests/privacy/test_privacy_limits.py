@@ -23,6 +23,7 @@ from pomona.privacy.accounting import (
     epsilon,
     of_groups,
     projected,
+    rate,
     with_room,
 )
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
@@ -66,6 +67,10 @@ def test_noise_of_others_and_rows_of_a_group_change_an_event():
     assert effective(2.0, 0.5, 1) == 2.0
     assert effective(2.0, 0.5, 3) == pytest.approx(2.0 * math.sqrt(1.5))
     assert of_groups({Event(2.0, 0.25): 3}, 2) == {Event(1.0, 0.4375): 3}
+
+
+def test_a_sample_is_in_a_batch_with_a_probability():
+    assert [rate(n, 4) for n in (3, 4, 16)] == [1.0, 1.0, 0.25]
 
 
 def test_a_limit_leaves_room_for_rounding_and_the_grid():
