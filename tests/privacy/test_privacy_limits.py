@@ -11,7 +11,7 @@ import pytest
 import torch
 from private_problem import privacy
 
-from pomona.core.errors import BudgetError, ConfigError, PrivacyError, StorageError
+from pomona.core.errors import BudgetError, ConfigError, LockedError, PrivacyError, StorageError
 from pomona.core.rng import stream
 from pomona.core.training_settings import Passes
 from pomona.privacy import accounting
@@ -213,16 +213,29 @@ def test_planned_releases_add_to_their_batches_and_others_noise_is_no_own(tmp_pa
     assert opened.units() == {"row"}
 
 
-def test_half_a_line_on_a_full_disk_is_taken_back(tmp_path, monkeypatch):
+def test_a_further_release_takes_its_batch_from_those_of_equal_noise(tmp_path):
+    opened = ledger(tmp_path, entry("a"), entry("b", draw=Draw(1, "training", 1, 20, 5)))
+    assert same(opened.history(), (1.0, 0.25, 2))
+    assert same(opened.history(entry("c")), (1.0, 0.25, 1), (math.sqrt(0.5), 0.25, 1))
+
+
+def test_a_line_that_is_not_durable_is_taken_back(tmp_path, monkeypatch):
     opened, file, write = ledger(tmp_path, entry("a")), tmp_path / "ledger.jsonl", os.write
     before = file.read_bytes()
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", lambda handle, line: write(handle, line[:9]))
-        with pytest.raises(StorageError, match="was not made"):
-            opened.append(entry("b"))
-    assert file.read_bytes() == before
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    for name, fault in (("write", lambda handle, line: write(handle, line[:9])), ("fsync", full)):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, fault)
+            with pytest.raises(StorageError, match="was not made"):
+                opened.append(entry("b"))
+        assert file.read_bytes() == before
     opened.append(entry("b"))
     assert opened.position().entries == 2
+    with pytest.raises(LockedError):
+        Ledger.open(file)
 
 
 # The key store.
