@@ -238,6 +238,19 @@ def test_a_line_that_is_not_durable_is_taken_back(tmp_path, monkeypatch):
         Ledger.open(file)
 
 
+def test_a_torn_line_is_dropped_and_a_changed_one_or_none_refused(tmp_path):
+    file = tmp_path / "ledger.jsonl"
+    ledger(tmp_path, entry("a"))
+    sound = file.read_bytes()
+    file.write_bytes(sound + b'{"chain": "0')
+    Ledger.open(file)
+    assert file.read_bytes() == sound
+    for content, words in ((sound.replace(b"1.0", b"9.0"), "line 2.*checksum"), (b"", "empty")):
+        file.write_bytes(content)
+        with pytest.raises(PrivacyError, match=words):
+            Ledger.open(file)
+
+
 # The key store.
 
 QUESTION, TOTAL = torch.tensor([0.5, -1.0]), torch.tensor([0.25, 0.5, 2.0]).double()
