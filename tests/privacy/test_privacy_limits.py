@@ -50,7 +50,7 @@ def same(history, *expected):
 
 
 def test_the_numerical_accountant_is_asked_up_to_where_its_grid_fits(monkeypatch):
-    history = {Event(1.0, 0.25): 20}
+    history = {Event(1.0, 1.0): 20}  # in closed form
     renyi, terms = epsilon(privacy(), history), privacy(accountant="prv")
     monkeypatch.setattr(accounting, "_numerical_epsilon", lambda *_: renyi / 2)
     monkeypatch.setattr(accounting, "CONFIDENT", renyi)
@@ -59,7 +59,7 @@ def test_the_numerical_accountant_is_asked_up_to_where_its_grid_fits(monkeypatch
     assert epsilon(terms, history) == renyi
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        epsilon(privacy(), {Event(50.0, 1e-3): 1})  # the best order is the largest
+        epsilon(privacy(), {Event(50.0, 1.0): 1})  # the best order is the largest
     assert seen == []
 
 
@@ -135,8 +135,8 @@ def test_the_projection_of_two_rounds(asked, history):
 
 def test_the_projected_epsilon_is_that_of_the_projection():
     asked = [Gradients()]
-    expected = epsilon(privacy(), {Event(1.0, Q): 12})
-    assert projected_epsilon(privacy(), asked, 12, 4, PASSES, 2) == expected
+    expected = epsilon(privacy(), {Event(1.0, 1.0): 4})
+    assert projected_epsilon(privacy(), asked, 12, 12, PASSES, 2) == expected
 
 
 def test_the_noise_of_others_counts_in_the_training_step_alone():
@@ -322,22 +322,36 @@ def test_a_key_store_is_private_and_continues_from_a_checkpoint(tmp_path):
     assert [*home.iterdir()] == []
 
 
+def test_a_key_its_ledger_its_client_and_its_origin_belong_together(tmp_path):
+    KeyStore.open(tmp_path, 0, privacy()).release(Draw(1, "training", 0, 10, 10), QUESTION, TOTAL)
+    with pytest.raises(ConfigError, match="give a new folder"):
+        KeyStore.open(tmp_path, 0, privacy(seed=6))
+    home = tmp_path / "client-00"
+    home.rename(tmp_path / "client-01")
+    with pytest.raises(PrivacyError, match="another client or key"):
+        KeyStore.open(tmp_path, 1, privacy())
+    (tmp_path / "client-01").rename(home)
+    (home / "key").unlink()
+    with pytest.raises(PrivacyError, match="the key of a privacy ledger is missing"):
+        KeyStore.open(tmp_path, 0, privacy())
+
+
 def test_a_release_beyond_the_projected_cost_or_the_budget_is_not_made(tmp_path):
-    one = epsilon(privacy(), {Event(1.0, 0.5): 1})
+    one = epsilon(privacy(), {Event(1.0, 1.0): 1})
     for name, terms, most, words in (
         ("whole", privacy(), one, "projected highest cost"),
         ("budget", privacy(epsilon_budget=one), math.inf, "privacy.epsilon_budget"),
     ):
         store = KeyStore.open(tmp_path / name, 0, terms)
         store.within(most)
-        store.release(Draw(1, "training", 0, 10, 5), QUESTION, TOTAL)
+        store.release(Draw(1, "training", 0, 10, 10), QUESTION, TOTAL)
         with pytest.raises(BudgetError, match=words):
-            store.release(Draw(1, "training", 1, 10, 5), QUESTION, TOTAL)
+            store.release(Draw(1, "training", 1, 10, 10), QUESTION, TOTAL)
         assert store.position().entries == 1
         assert store.epsilon() == store.epsilon_alone() == pytest.approx(one)
         assert store.epsilon(2) > store.epsilon()
     store = KeyStore.open(tmp_path / "exact", 0, privacy())
-    store.unprotected(Draw(1, "training", 0, 10, 5), QUESTION)
+    store.unprotected(Draw(1, "training", 0, 10, 10), QUESTION)
     assert store.epsilon() == math.inf
 
 
