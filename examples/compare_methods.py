@@ -46,11 +46,11 @@ def told(gain: pomona.Gain | None) -> str:
     if gain is None:
         return "undefined"
     names = (
-        f", without clients {', '.join(str(one.client) for one in gain.left_out)}"
-        if gain.left_out
+        f", without clients {', '.join(str(one.client) for one in gain.excluded)}"
+        if gain.excluded
         else ""
     )
-    ends = f"{gain.low:+.3f} to {gain.high:+.3f}" if gain.ends else "too few to judge"
+    ends = f"{gain.low:+.3f} to {gain.high:+.3f}" if gain.interval else "too few to judge"
     return f"{gain.value:+.3f} ({ends}{names})"
 
 

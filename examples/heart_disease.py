@@ -50,7 +50,7 @@ def told(gains: Sequence[pomona.Gain | None]) -> str:
     if first:
         own = (
             f"{first.value:+.3f} [{first.low:+.3f}, {first.high:+.3f}]"
-            if first.ends
+            if first.interval
             else f"{first.value:+.3f} [-]"
         )
     return f"{own}; {mean:+.3f}, {more} above, {less} below"

@@ -162,7 +162,7 @@ def test_scalars_are_named_by_the_metric():
         (
             ((0.5, 0.5), (None, None)),
             (0.5, 0.4),
-            "the test loss of all clients ended at no finite number",
+            "the last test loss of no client is finite",
         ),
         (((0.5, 0.5), (None, 0.5)), (0.5, 0.4), ""),
     ],

@@ -123,9 +123,9 @@ def test_gains_over_training_alone_are_those_of_the_areas(pair):
     for i in (0, 1, 3, 4):
         assert each[i].value == pytest.approx(ends[0][i] - ends[1][i])
         assert each[i].events < 6
-        assert each[i].ends is None
+        assert each[i].interval is None
     assert mean.value == pytest.approx(np.mean([g.value for g in each if g]))
-    assert (mean.clients, [one.client for one in mean.left_out], mean.ends) == (4, [2], None)
+    assert (mean.clients, [one.client for one in mean.excluded], mean.interval) == (4, [2], None)
     assert gains(fedavg, separate) == (each, mean)
 
 

@@ -83,7 +83,7 @@ def test_gains_over_training_alone_are_paired(masks):
     ]
     clients, mean = gains(*runs)
     assert [mean.clients, mean.rows] == [len(clients), sum(gain.rows for gain in clients)]
-    assert mean.ends is None  # of so few masks
+    assert mean.interval is None  # of so few masks
     expected = [a - b for a, b in zip(*(curve(r)[-1].value for r in runs), strict=True)]
     assert [gain.value for gain in clients] == pytest.approx(expected)
 

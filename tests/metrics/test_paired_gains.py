@@ -16,7 +16,7 @@ from pomona.core.rng import stream
 from pomona.metrics.influence import FEW, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.intervals import mean_difference
 from pomona.metrics.metric import METRICS
-from pomona.record.paired_gain import Gain, LeftOut, evidence, gains, jointly
+from pomona.record.paired_gain import ExcludedClient, Gain, evidence, gains, jointly
 from pomona.record.result import Result
 from pomona.tasks import TASKS, task_of
 from pomona.tasks.scores import compute
@@ -95,7 +95,7 @@ def test_of_one_client_a_mean_is_judged_by_students_paired_t(metric):
     assert gain.p == pytest.approx(known.pvalue, rel=1e-6)
     assert (gain.client, mean.client) == ("site 0", "")
     assert replace(gain, client="") == mean
-    assert (gain.pairs, gain.rows, gain.left_out) == (200, 200, ())
+    assert (gain.pairs, gain.rows, gain.excluded) == (200, 200, ())
 
 
 def test_an_area_is_judged_by_delongs_variance_with_degrees_of_freedom():
@@ -150,7 +150,7 @@ def test_five_pairs_that_agree_decide_nothing(agree):
     assert (gain.p <= 0.05) == (agree >= 6)
     (alone,), _ = gains_of("accuracy", "classes", [answered([1] * agree, [0] * agree)])
     assert (alone.verdict == "better") == (agree >= 6)
-    assert (alone.ends is None) == (agree < 6)
+    assert (alone.interval is None) == (agree < 6)
 
 
 @pytest.mark.parametrize("differ", [4, 5, 6, 7, 8])
@@ -171,8 +171,8 @@ def test_of_30_pairs_students_t_is_right_from_six_that_differ_on(differ):
 def test_a_site_of_one_sample_is_no_certainty():
     """20 sites of one row, of which 5 are better and none is worse: no claim; of 9 there is one."""
     each, mean = gains_of("accuracy", "classes", [answered([1], [int(i >= 5)]) for i in range(20)])
-    assert {gain.ends for gain in each} == {None}
-    assert (mean.value, mean.verdict, mean.left_out) == (0.25, LEVEL, ())
+    assert {gain.interval for gain in each} == {None}
+    assert (mean.value, mean.verdict, mean.excluded) == (0.25, LEVEL, ())
     assert mean.low <= 0 < mean.high
     _, sure = gains_of("accuracy", "classes", [answered([1], [int(i >= 9)]) for i in range(20)])
     assert sure.verdict == "better"
@@ -184,11 +184,11 @@ def test_a_few_small_sites_are_left_out_by_name():
     large = [answered(draw.random(60) < 0.9, draw.random(60) < 0.6) for _ in range(2)]
     each, mean = gains_of("accuracy", "classes", [large[0], answered([1, 1], [0, 0]), large[1]])
     _, without = gains_of("accuracy", "classes", large)
-    assert mean.left_out == (LeftOut(1, 2, 0),)
-    assert (mean.value, mean.ends, mean.clients) == (without.value, without.ends, 2)
-    assert (each[1].value, each[1].ends, each[1].verdict) == (1, None, LEVEL)
+    assert mean.excluded == (ExcludedClient(1, 2, 0),)
+    assert (mean.value, mean.interval, mean.clients) == (without.value, without.interval, 2)
+    assert (each[1].value, each[1].interval, each[1].verdict) == (1, None, LEVEL)
     _, lone = gains_of("accuracy", "classes", [answered([1, 1], [0, 0])] * 3)
-    assert (lone.value, lone.ends, lone.left_out, lone.verdict) == (1, None, (), LEVEL)
+    assert (lone.value, lone.interval, lone.excluded, lone.verdict) == (1, None, (), LEVEL)
 
 
 def test_an_r2_of_a_few_rows_is_left_out_at_any_number_of_sites():
@@ -204,11 +204,11 @@ def test_an_r2_of_a_few_rows_is_left_out_at_any_number_of_sites():
     _, mean = gains_of("r2", "regression", clients)
     each = [r2(a, y) - r2(b, y) for a, b, y in clients[7:]]
     assert mean.clients == 2
-    assert {one.client for one in mean.left_out} == set(range(7))
+    assert {one.client for one in mean.excluded} == set(range(7))
     assert mean.value == pytest.approx(np.mean(each), rel=1e-6)
     _, error = gains_of("mae", "regression", clients)
     assert error.clients == 9
-    assert error.left_out == ()
+    assert error.excluded == ()
 
 
 def test_one_event_at_a_site_is_no_certainty():
@@ -224,14 +224,14 @@ def test_one_event_at_a_site_is_no_certainty():
             s[:, 0] = 9, -9
         clients.append((*(np.stack([-x, x], 1) for x in s), y))
     each, mean = gains_of("auroc", "classes", clients)
-    assert (each[5].value, each[5].ends, each[5].events) == (1, None, 1)
-    assert (mean.verdict, mean.left_out) == (LEVEL, ())
+    assert (each[5].value, each[5].interval, each[5].events) == (1, None, 1)
+    assert (mean.verdict, mean.excluded) == (LEVEL, ())
     # The six are units of one stratum: the t interval of their gains.
     gained = [gain.value for gain in each]
     half = stats.t.ppf(0.975, 5) * stats.sem(gained)
-    assert mean.ends == pytest.approx((mean.value - half, mean.value + half))
+    assert mean.interval == pytest.approx((mean.value - half, mean.value + half))
     _, five = gains_of("auroc", "classes", clients[1:])
-    assert five.left_out == (LeftOut(4, 60, 1),)
+    assert five.excluded == (ExcludedClient(4, 60, 1),)
 
 
 @pytest.mark.parametrize("metric", ["c_index", "r2"])
@@ -245,15 +245,15 @@ def test_a_site_that_defines_little_does_not_void_the_others(metric):
     if kind == "survival":
         two[2][:] = [[1.0, 1.0], [2.0, 0.0]]
     each, mean = gains_of(metric, kind, [*clients, two], **edges)
-    assert each[5].ends is None
+    assert each[5].interval is None
     kept = each if METRICS[metric].low > -math.inf else each[:5]
     assert mean.value == pytest.approx(np.mean([gain.value for gain in kept]))
     assert mean.high - mean.low > 0.1
     assert mean.verdict == LEVEL
     _, five = gains_of(metric, kind, [*clients[1:], two], **edges)
-    assert [one.client for one in five.left_out] == [4]
+    assert [one.client for one in five.excluded] == [4]
     _, less = gains_of(metric, kind, [*clients, tuple(part[:0] for part in two)], **edges)
-    assert (less.clients, less.left_out) == (5, (LeftOut(5, 0, None),))
+    assert (less.clients, less.excluded) == (5, (ExcludedClient(5, 0, None),))
 
 
 def test_rounding_decides_nothing():
@@ -261,7 +261,7 @@ def test_rounding_decides_nothing():
     assert of_mean(np.array([0.1 + 0.2] * 40), np.array([0.3] * 40)).value == 0
     truth = np.zeros((40, 1), np.float32)
     (gain,), _ = gains_of("mae", "regression", [(truth + 0.3, truth + 0.3, truth)])
-    assert (gain.value, gain.ends, gain.verdict) == (0, None, LEVEL)
+    assert (gain.value, gain.interval, gain.verdict) == (0, None, LEVEL)
     d = np.repeat([0.0, 1.0], 20)
     half = stats.t.ppf(0.975, 39) * stats.sem(d)
     for sign in (1, -1):
@@ -306,7 +306,7 @@ def test_a_record_says_which_rows_are_of_one_patient():
     (gain,), _ = gains(
         *(replace(run, test_groups={0: np.repeat(np.arange(4), 10)}) for run in runs)
     )
-    assert (gain.ends, gain.pairs, gain.rows) == (None, 4, 40)
+    assert (gain.interval, gain.pairs, gain.rows) == (None, 4, 40)
     with pytest.raises(DataError, match="groups of client site 0"):
         gains(*(replace(run, test_groups={0: np.arange(4)}) for run in runs))
 
@@ -453,13 +453,13 @@ def test_gains_of_few_samples_stay_possible(case, n, sites, seed):
             assert gain.value == pytest.approx(
                 metric.goodness(one) - metric.goodness(other), abs=1e-9
             )
-            assert gain.ends is None or gain.pairs >= FEW
+            assert gain.interval is None or gain.pairs >= FEW
     for gain in filter(None, [*each, mean]):
-        if gain.ends:
+        if gain.interval:
             assert gain.low <= gain.value <= gain.high
             assert (gain.verdict == LEVEL) == (gain.p > 0.05)
     if mean:
-        left = {one.client for one in mean.left_out}
+        left = {one.client for one in mean.excluded}
         assert mean.clients + len(left) == sites
         assert mean.value == pytest.approx(
             np.mean([g.value for i, g in enumerate(each) if i not in left])

@@ -52,17 +52,17 @@ def test_an_evaluation_is_a_table_of_scores_and_is_read_back_from_its_event():
         4: Score(**GOOD, value=0.25, interval=(0.125, 0.5)),
         7: Score("personal", "trained", "test", 0),
     }
-    made = Evaluation.of(2, scores, metric_named("auroc"))
+    made = Evaluation.from_scores(2, scores, metric_named("auroc"))
     assert (made.round, made.key, made.clients) == (2, scores[4].key, (4, 7))
     assert (made.samples, made.loss, made.value) == ((3, 0), (0.5, None), (0.25, None))
     assert made.interval == ((0.125, 0.5), None)
     assert read(json.dumps({"event": "evaluation", **vars(made)})) == ("evaluation", made)
-    assert Evaluation.of(2, {7: scores[7]}, metric_named("auroc")).interval == ()
+    assert Evaluation.from_scores(2, {7: scores[7]}, metric_named("auroc")).interval == ()
 
 
 @pytest.mark.parametrize("column", ["samples", "loss", "accuracy", "value", "interval"])
 def test_every_column_has_a_value_for_each_client(column):
-    made = Evaluation.of(
+    made = Evaluation.from_scores(
         2, {4: Score(**GOOD, value=0.25, interval=(0.125, 0.5))}, metric_named("auroc")
     )
     event = {"event": "evaluation", **vars(made), column: [*getattr(made, column)] * 2}

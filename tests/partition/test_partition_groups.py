@@ -155,11 +155,11 @@ def test_a_coin_toss_by_patient_cannot_be_told_of_new_patients(tmp_path):
 def test_groups_are_kept_with_predictions(tmp_path):
     answers = {0: (np.zeros((3, 2), np.float32), np.array([0, 1, 1]))}
     predictions.save(tmp_path, answers, {0: np.array([0, 0, 1])})
-    assert predictions.Kept(tmp_path).groups(0).tolist() == [0, 0, 1]
-    assert predictions.Kept(tmp_path).groups(1) is None
+    assert predictions.StoredPredictions(tmp_path).groups(0).tolist() == [0, 0, 1]
+    assert predictions.StoredPredictions(tmp_path).groups(1) is None
     predictions.save(tmp_path, answers, {0: np.array([0.5, 0, 1])})
     with pytest.raises(DataError, match="no groups of client 0 that are numbers"):
-        predictions.Kept(tmp_path).groups(0)
+        predictions.StoredPredictions(tmp_path).groups(0)
 
 
 def test_a_table_split_by_date(tmp_path):

@@ -234,10 +234,10 @@ LIES = {
     "labels of classes": ({"labels": ["a", "b"]}, "labels are not the outputs"),
     "a column short": ({"columns": ["age"]}, "columns are not those of a sample"),
     "a column twice": ({"columns": ["age", "age"]}, "two columns have one name"),
-    "a vocabulary of a table": ({"vocabulary": 7}, "a vocabulary is what texts have"),
+    "a vocabulary of a table": ({"vocabulary": 7}, "only texts, have a vocabulary"),
     "a text without a vocabulary": (
         {"kind": "text", "columns": []},
-        "a vocabulary is what texts have",
+        "only texts, have a vocabulary",
     ),
     "words of a table": ({"words": ["a"]}, "words are not those"),
     "a vocabulary of 2^40": ({"kind": "text", "vocabulary": 2**40}, "vocabulary"),

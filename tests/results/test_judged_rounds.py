@@ -94,7 +94,7 @@ def test_gains_name_both_sides_and_runs_of_other_clients_have_none(folders):
     run, base = (pomona.load(folders / name) for name in ("fedavg-ft-best", "separate-last"))
     clients, mean = pomona.gains(run, base)
     for gain in (*clients, mean):
-        assert "best on validation" in gain.judged
+        assert "best on validation" in gain.model
         assert "round 9, the last" in gain.base
     other = pomona.run(method="separate", data="digits", clients=3, rounds=1, lr=0.1, workers=1)
     with pytest.raises(ConfigError, match=r"other clients, s0.* \(4\) and client 0.* \(3\)"):

@@ -11,7 +11,7 @@ from sklearn.datasets import load_diabetes
 
 import pomona
 from pomona.metrics.metric import METRICS
-from pomona.record.paired_gain import Gain, LeftOut
+from pomona.record.paired_gain import ExcludedClient, Gain
 from pomona.record.rows import Evaluation
 from pomona.results.gain_presentation import EXCLUSION, Gains, evidence, fewer_clients
 from pomona.results.run_numbers import runs
@@ -144,7 +144,7 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
         8,
         0.05,
         clients=2,
-        left_out=(LeftOut(1, 2, 1), LeftOut(3, 0, None)),
+        excluded=(ExcludedClient(1, 2, 1), ExcludedClient(3, 0, None)),
     )
     assert evidence(run, mean) == (
         "This rests on 1200 test rows, 8 of them events or answers other than the most frequent, of "
@@ -156,13 +156,13 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
 
 def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(compared):
     run, base = compared["last"]
-    mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, left_out=(LeftOut(1, 2, 1),))
+    mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, excluded=(ExcludedClient(1, 2, 1),))
     assert fewer_clients(Gains(run, base, [], mean)) == (
         f"Means over clients are over all 4; statements on {run.label}'s gain leave out "
         f"{run.client(1)}, {EXCLUSION}."
     )
     assert (
-        fewer_clients(Gains(run, base, [], replace(mean, left_out=())))
+        fewer_clients(Gains(run, base, [], replace(mean, excluded=())))
         == fewer_clients(Gains(run, base, [], None))
         == ""
     )

@@ -153,6 +153,6 @@ def test_answers_to_other_targets_than_classes_are_no_answers(targets, tmp_path)
     """Class 10^9 took 8 GB, to be counted; the others were tracebacks."""
     predictions.save(tmp_path, {0: (np.zeros((2, 3), np.float32), np.array(targets))})
     with pytest.raises(DataError, match="no answers of client 0 that fit their targets"):
-        predictions.Kept(tmp_path).answers(0)
+        predictions.StoredPredictions(tmp_path).answers(0)
     predictions.save(tmp_path, {0: (np.zeros((2, 3), np.float32), np.array([0, 2]))})
-    assert predictions.Kept(tmp_path).answers(0)[1].tolist() == [0, 2]
+    assert predictions.StoredPredictions(tmp_path).answers(0)[1].tolist() == [0, 2]

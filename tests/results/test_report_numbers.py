@@ -11,7 +11,7 @@ from report_results import comparison, degenerate, halved, presented, regression
 
 from pomona.core.rng import stream
 from pomona.metrics.outvoted import FEWEST
-from pomona.record.judged import views
+from pomona.record.headline import views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results import headline, table

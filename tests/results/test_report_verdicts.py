@@ -316,11 +316,12 @@ def test_the_tables_of_gains_are_those_of_the_intervals() -> None:
         assert row[2] == f"{100 * over.low:+.2f} to {100 * over.high:+.2f}".replace(
             "-", "\N{MINUS SIGN}"
         )
-        signs = [(g.low > 0) - (g.high < 0) if g.ends else 0 for g in clients]
+        signs = [(g.low > 0) - (g.high < 0) if g.interval else 0 for g in clients]
         kinds = [{1: "better", -1: "worse", 0: LEVEL}[sign] for sign in signs]
         assert row[4:] == [str(kinds.count(kind)) for kind in ("better", "worse", LEVEL)]
         told = [
-            kind if g.ends else "too few samples" for kind, g in zip(kinds, clients, strict=True)
+            kind if g.interval else "too few samples"
+            for kind, g in zip(kinds, clients, strict=True)
         ]
         assert [line[-1] for line in table.rows] == told
 

@@ -62,8 +62,8 @@ def rows(results: Results, gains: Sequence[GainsOrReason]) -> list[dict[str, Any
             **{key: row[key] for key in VALUES},
             "gain": mean and mean.value,
             **{key: mean and getattr(mean, key) for key in ("low", "high", "p")},
-            "judged": mean.judged if mean else "",
-            "base": mean.base if mean else "",
+            "judged": mean.model if mean else "",
+            "base": mean.base_model if mean else "",
             "verdict": verdicts[i],
             "reason": gain if isinstance(gain, str) else "",
         }

@@ -282,7 +282,9 @@ def _moment(evaluation: Evaluation, n: int, among: Sequence[int]) -> dict[str, A
     }
     samples = [s or 0 for s in evaluation.by_client(evaluation.samples, range(n))]
     selected = {key: [values[i] for i in among] for key, values in columns.items()}
-    spread = summarize(selected["value"], [samples[i] for i in among], metric=evaluation.judged)
+    spread = summarize(
+        selected["value"], [samples[i] for i in among], metric=evaluation.value_metric
+    )
     means = {key: mean_of_known(selected[key]) for key in ("loss", "accuracy")}
     return {
         "round": evaluation.round,

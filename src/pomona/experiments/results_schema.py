@@ -13,9 +13,9 @@ from pomona.experiments.job import State
 from pomona.experiments.reference import Reference
 from pomona.experiments.suite import Name
 from pomona.metrics.metric import METRICS, is_own
-from pomona.record.events import MOST, Figure, Kind
+from pomona.record.events import MAX_NAMES, Facts, Figure
 
-Values = Annotated[list[Figure], Field(max_length=MOST)]
+Values = Annotated[list[Figure], Field(max_length=MAX_NAMES)]
 Texts = dict[Line, Line]
 Tree = dict[Line, Any]
 
@@ -29,7 +29,7 @@ def _metric(name: str) -> str:
 MetricName = Annotated[Line, AfterValidator(_metric)]
 
 
-class _Summary(Kind):
+class _Summary(Facts):
     mean: Figure
     accuracy: Figure
     std: Figure
@@ -38,7 +38,7 @@ class _Summary(Kind):
     loss: Figure
 
 
-class _Moment(Kind):
+class _Moment(Facts):
     round: Number
     value: Values
     accuracy: Values
@@ -53,12 +53,12 @@ class _Moment(Kind):
         return self
 
 
-class _Moments(Kind):
+class _Moments(Facts):
     last: _Moment
     best_validation: _Moment | None
 
 
-class _Curve(Kind):
+class _Curve(Facts):
     round: list[Number]
     test_accuracy: Values
     test_value: Values
@@ -79,25 +79,25 @@ class _Curve(Kind):
         return self
 
 
-class _Chosen(Kind):
+class _Chosen(Facts):
     round: Number
 
 
-class _Epsilon(Kind):
+class _Epsilon(Facts):
     epsilon: Figure
     void: Line | None = None
 
 
-class _Note(Kind):
+class _Note(Facts):
     text: Annotated[str, Field(max_length=LONGEST)]
     topic: Topic
 
 
-class _Figures(Kind):
+class _Figures(Facts):
     headline: Line
     metric: MetricName
     parameters: Count
-    clients: Annotated[list[Line], Field(max_length=MOST)]
+    clients: Annotated[list[Line], Field(max_length=MAX_NAMES)]
     rounds: Number
     bytes_down: Count
     bytes_up: Count
@@ -117,7 +117,7 @@ class _Figures(Kind):
         return self
 
 
-class _Run(Kind):
+class _Run(Facts):
     folder: Within
     state: State
     reason: Line = ""
@@ -132,7 +132,7 @@ class _Trial(_Run):
     point: Tree
 
 
-class _Result(Kind):
+class _Result(Facts):
     scenario: Name
     method: Line
     state: State
@@ -142,26 +142,26 @@ class _Result(Kind):
     cells: list[_Cell]
 
 
-class _Tuning(Kind):
+class _Tuning(Facts):
     points: Count
     seed: Count
     rule: Line
 
 
-class _Presentation(Kind):
+class _Presentation(Facts):
     title: Line = ""
 
 
-class _Row(Kind):
+class _Row(Facts):
     row: Line
     presentation: _Presentation = _Presentation()
 
 
-class _Scenario(Kind):
+class _Scenario(Facts):
     title: Line
 
 
-class SavedResults(Kind):
+class SavedResults(Facts):
     """``results.json``."""
 
     title: Line
@@ -187,7 +187,7 @@ class SavedResults(Kind):
         return self
 
 
-class Timing(Kind):
+class Timing(Facts):
     """``timing.json``: elapsed seconds after each round, by a cell's folder."""
 
     __pydantic_extra__: dict[str, list[Seconds]]

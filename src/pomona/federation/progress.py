@@ -85,12 +85,14 @@ def metric_text(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
     """
     texts: dict[str, list[str]] = {}
     for e in sorted(tests, key=lambda e: ((e.model, e.when) != headline, e.model != headline[0])):
-        texts.setdefault(e.model, []).append(f"{e.when} {e.judged.text(e.mean)}")
+        texts.setdefault(e.model, []).append(f"{e.when} {e.value_metric.text(e.mean)}")
     entries = [
         f"{model} {', '.join(t) if len(t) > 1 else t[0].partition(' ')[2]}"
         for model, t in texts.items()
     ]
-    title = f"{tests[0].judged.title}: " if tests and tests[0].judged != ACCURACY else ""
+    title = (
+        f"{tests[0].value_metric.title}: " if tests and tests[0].value_metric != ACCURACY else ""
+    )
     return title + "  ".join(entries)
 
 

@@ -49,7 +49,7 @@ class Scoreboard:
         for (_, score_moment, _), per_client in self._scores.items():
             scores = {i: per_client[i] for i in members if i in per_client}
             if score_moment == moment and any(score.samples for score in scores.values()):
-                evaluations.append(Evaluation.of(number, scores, self.metric))
+                evaluations.append(Evaluation.from_scores(number, scores, self.metric))
         return evaluations
 
     def unseen(self, number: int, reply: Reply) -> list[Evaluation]:
@@ -57,7 +57,9 @@ class Scoreboard:
         storing them.
         """
         measured = (replace(score, interval=None) for score in reply.scores if score.samples)
-        return [Evaluation.of(number, {reply.client: score}, self.metric) for score in measured]
+        return [
+            Evaluation.from_scores(number, {reply.client: score}, self.metric) for score in measured
+        ]
 
     def as_json(self) -> list[list[Any]]:
         """Return the scores as JSON for a checkpoint."""

@@ -18,7 +18,7 @@ from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import LOSS
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
-from pomona.record.predictions import MOST_CLIENTS, MaskExamples, example, save_examples
+from pomona.record.predictions import MAX_EXAMPLE_CLIENTS, MaskExamples, example, save_examples
 from pomona.record.result import Result, model_path
 from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
@@ -215,7 +215,7 @@ def save_mask_examples(
     if scenario.targets != "segmentation":
         return
     examples = {}
-    for i in range(min(MOST_CLIENTS, scenario.config.clients)):
+    for i in range(min(MAX_EXAMPLE_CLIENTS, scenario.config.clients)):
         (extremes,) = transport.collect(
             partial(ClientRuntime.best_worst_masks, model=headline, best=best), [i]
         )

@@ -39,7 +39,7 @@ from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow
 
 EVENTS = "events.jsonl"
-MOST = 10**4  # clients, and classes
+MAX_NAMES = 10**4  # clients, and classes
 
 
 def _figures(value: Any) -> Any:
@@ -50,7 +50,7 @@ def _figures(value: Any) -> Any:
     return value
 
 
-def _even(counts: list[list[int]]) -> list[list[int]]:
+def _require_rectangular(counts: list[list[int]]) -> list[list[int]]:
     """Reject a table whose rows differ in length."""
     if len({len(row) for row in counts}) > 1:
         raise ValueError("must be rows of equal lengths")
@@ -67,45 +67,45 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 Figure = Measured | None
 Figures = Annotated[Any, AfterValidator(_figures)]
-Counts = Annotated[list[list[Count]], AfterValidator(_even)]
-Ends = Annotated[list[Figure], Field(min_length=2, max_length=2)]
+Counts = Annotated[list[list[Count]], AfterValidator(_require_rectangular)]
+Interval = Annotated[list[Figure], Field(min_length=2, max_length=2)]
 Group = Annotated[list[Measured], Field(min_length=3, max_length=3)]
 Edges = Annotated[list[Annotated[Measured, Field(gt=0)]], Field(max_length=1000)]
 MetricName = Annotated[
     str, StringConstraints(min_length=1, max_length=202, pattern=r"^[A-Za-z0-9 _.:+-]+$")
 ]
-Names = Annotated[list[Line], Field(max_length=MOST)]
+Names = Annotated[list[Line], Field(max_length=MAX_NAMES)]
 
 
-class Kind(BaseModel):
+class Facts(BaseModel):
     """Base of events that state facts."""
 
     model_config = ConfigDict(extra="allow", allow_inf_nan=False)
 
 
-class _Means(Kind):
+class _Means(Facts):
     clients: list[Figure] = []
     mean: Figure = None
     pooled: Figure = None
 
 
-class _Frozen(Kind):
+class _Frozen(Facts):
     parameters: Count
     sha256: Sha256
 
 
-class _Subgroups(Kind):
+class _Subgroups(Facts):
     column: Line
     names: Names
     test: list[list[ClientId]]
 
 
-class _Data(Kind):
+class _Data(Facts):
     name: Line = ""
     fingerprint: Line = ""
 
 
-class StartEvent(Kind):
+class StartEvent(Facts):
     """Start of a run."""
 
     method: Line
@@ -137,7 +137,7 @@ class StartEvent(Kind):
     shared_samples: Count = 0
 
 
-class _AtThreshold(Kind):
+class _AtThreshold(Facts):
     """Metrics of one class or label."""
 
     __pydantic_extra__: dict[str, Figures]
@@ -156,10 +156,10 @@ class _AtThreshold(Kind):
     calibration_intercept: Figure = None
     calibration_slope: Figure = None
     calibration: list[Group] = []
-    intervals: dict[MetricName, Ends | None] = {}
+    intervals: dict[MetricName, Interval | None] = {}
 
 
-class FinalEvent(Kind):
+class FinalEvent(Facts):
     """All metrics of one model; keys without a field here are metrics too."""
 
     __pydantic_extra__: dict[str, Figures]
@@ -170,21 +170,21 @@ class FinalEvent(Kind):
     client: ClientId
     samples: Count
     confusion: Counts | None = None
-    intervals: dict[MetricName, Ends | None] | None = None
-    outcomes: Annotated[list[_AtThreshold], Field(max_length=MOST)] = []
+    intervals: dict[MetricName, Interval | None] | None = None
+    outcomes: Annotated[list[_AtThreshold], Field(max_length=MAX_NAMES)] = []
 
 
-class _At(Kind):
+class _RoundScore(Facts):
     test: Figure
     round: Number
     validation: Figure = None
 
 
-class _Outcome(Kind):
-    last: _At | None = None
-    best_validation: _At | None = None
-    best_test: _At | None = None
-    best_test_pooled: _At | None = None
+class _Outcome(Facts):
+    last: _RoundScore | None = None
+    best_validation: _RoundScore | None = None
+    best_test: _RoundScore | None = None
+    best_test_pooled: _RoundScore | None = None
     chosen_by: Line | None = None
     clients: dict[Label, Figures] = {}
     honest: dict[Label, Figures] = {}
@@ -192,27 +192,27 @@ class _Outcome(Kind):
     accuracy: Figure = None
 
 
-class _Unseen(Kind):
+class _Unseen(Facts):
     clients: dict[Label, Figure]
     mean: Figure
 
 
-class _GroupsSpent(Kind):
+class _GroupCost(Facts):
     rows: list[Number]
     clients: list[Figure]
 
 
-class _Spent(Kind):
+class _PrivacyCost(Facts):
     epsilon: Figure
     delta: Figure
     clients: list[Figure]
     void: Line | None = None
     alone: list[Figure] | None = None
     unit: Line = "row"
-    groups: _GroupsSpent | None = None
+    groups: _GroupCost | None = None
 
 
-class _Summary(Kind):
+class _Summary(Facts):
     method: Line = ""
     headline: Line = ""
     metric: Line = ""
@@ -227,17 +227,17 @@ class _Summary(Kind):
     seconds: Seconds = 0.0
     state_files_bytes: Count = 0
     busy_share: Annotated[float, Field(ge=0, le=1)] | None = None
-    privacy: _Spent | None = None
+    privacy: _PrivacyCost | None = None
     backdoor: _Unseen | None = None
 
 
-class EndEvent(Kind):
+class EndEvent(Facts):
     """Outcome of a run."""
 
     summary: _Summary
 
 
-def _one_each(row: RoundRow | Evaluation) -> RoundRow | Evaluation:
+def _require_equal_lengths(row: RoundRow | Evaluation) -> RoundRow | Evaluation:
     """Check that every column has one value per client."""
     columns: list[Any]
     if isinstance(row, RoundRow):
@@ -264,32 +264,32 @@ def _one_each(row: RoundRow | Evaluation) -> RoundRow | Evaluation:
     return row
 
 
-_EVALUATION = TypeAdapter[Any](Annotated[Evaluation, AfterValidator(_one_each)])
+_EVALUATION = TypeAdapter[Any](Annotated[Evaluation, AfterValidator(_require_equal_lengths)])
 ROWS = {
-    "round": TypeAdapter[Any](Annotated[RoundRow, AfterValidator(_one_each)]),
+    "round": TypeAdapter[Any](Annotated[RoundRow, AfterValidator(_require_equal_lengths)]),
     "evaluation": _EVALUATION,
     "unseen": _EVALUATION,
     "note": TypeAdapter[Any](Note),
 }
-FACTS: dict[str, type[Kind]] = {"start": StartEvent, "final": FinalEvent, "end": EndEvent}
+FACTS: dict[str, type[Facts]] = {"start": StartEvent, "final": FinalEvent, "end": EndEvent}
 Event: TypeAlias = tuple[str, Any]
-"""Kind and content: a ``RoundRow``, an ``Evaluation``, a ``Note``, or a dict of facts."""
+"""Type and content: a ``RoundRow``, an ``Evaluation``, a ``Note``, or a dict of facts."""
 
 
 def read(line: str | bytes) -> Event:
-    """Parse a line of ``events.jsonl``; for event kinds of later versions, without content.
+    """Parse a line of ``events.jsonl``; an event type of a later version has no content.
 
     Raises ValueError with a phrase.
     """
     event = from_json(line, allow_inf_nan=False)  # stops at a nesting of 200
     if not (isinstance(event, dict) and isinstance(event.get("event"), str)):
-        raise ValueError("no event")
-    kind = event.pop("event")
+        raise ValueError("not an event")
+    event_type = event.pop("event")
     try:
-        if row := ROWS.get(kind):
-            return kind, row.validate_python(event)
-        if facts := FACTS.get(kind):
-            return kind, facts.model_validate(event).model_dump(exclude_unset=True)
+        if row := ROWS.get(event_type):
+            return event_type, row.validate_python(event)
+        if facts := FACTS.get(event_type):
+            return event_type, facts.model_validate(event).model_dump(exclude_unset=True)
     except ValidationError as fault:
-        raise ValueError(f"{kind}.{first(fault)}") from None
-    return kind, {}
+        raise ValueError(f"{event_type}.{first(fault)}") from None
+    return event_type, {}

@@ -29,12 +29,12 @@ from pomona.storage.tensor_validation import mismatch, non_finite
 HASH = "sha256"
 
 
-def write(path: Path, tensors: Mapping[str, Tensor], about: ModelMetadata) -> None:
+def write(path: Path, tensors: Mapping[str, Tensor], metadata: ModelMetadata) -> None:
     """Write a complete and durable model file; on failure, the old one is unchanged.
 
     Raises OSError.
     """
-    tree = about.model_dump(mode="json")
+    tree = metadata.model_dump(mode="json")
     note = json.dumps({**tree, HASH: seal(tree, tensors)})
     publish(path, pieces(tensors, note), f"{path.name}.unfinished")
 
@@ -54,7 +54,7 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
     """Return the network with its tensors, in evaluation mode, and the file's metadata.
 
     Args:
-        path: of a file from ``write``, which others may have had since.
+        path: of a file from ``write``; untrusted, since others may have changed it.
         own_code: whether a ``module:function`` in the file may be imported and called.
 
     Raises:
@@ -62,28 +62,28 @@ def read(path: Path, own_code: bool = False) -> tuple[nn.Module, ModelMetadata]:
             available.
     """
     with _opened(path) as (file, entries, tree):
-        about = _about(tree, path)
-        module = _network(about, path, own_code)
-        still = frozen(module) if about.frozen_sha256 else {}
-        if wrong := mismatch(
-            entries, _tensors(module, entries.keys() - still.keys(), still.keys())
+        metadata = _metadata(tree, path)
+        module = _network(metadata, path, own_code)
+        frozen_tensors = frozen(module) if metadata.frozen_sha256 else {}
+        if problem := mismatch(
+            entries, _tensors(module, entries.keys() - frozen_tensors.keys(), frozen_tensors.keys())
         ):
-            raise ValueError(wrong)
-        _require_answer(module, about)
+            raise ValueError(problem)
+        _require_output_shape(module, metadata)
         tensors = fill(file, entries)
         _require_sealed(tree, tensors, path)
-        if wrong := non_finite(tensors):
-            raise ValueError(wrong)
-        tensors |= _frozen(path, about, still)
-        if package(about.network.name):  # it may compute buffers that are not stored
-            return network(about, tensors), about
-        return _filled(module, tensors), about
+        if problem := non_finite(tensors):
+            raise ValueError(problem)
+        tensors |= _frozen(path, metadata, frozen_tensors)
+        if package(metadata.network.name):  # it may compute buffers that are not stored
+            return network(metadata, tensors), metadata
+        return _filled(module, tensors), metadata
 
 
-def network(about: ModelMetadata, tensors: Mapping[str, Tensor]) -> nn.Module:
+def network(metadata: ModelMetadata, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Return the network with these tensors, in evaluation mode."""
-    sizes = about.input_shape, about.outputs, about.vocabulary
-    return _filled(build(about.network, *sizes, output_shape=about.output_shape), tensors)
+    sizes = metadata.input_shape, metadata.outputs, metadata.vocabulary
+    return _filled(build(metadata.network, *sizes, output_shape=metadata.output_shape), tensors)
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
@@ -92,9 +92,9 @@ def tensors(path: Path) -> dict[str, Tensor]:
     Raises StorageError if damaged or missing.
     """
     with _opened(path) as (file, entries, tree):
-        found = fill(file, entries)
-        _require_sealed(tree, found, path)
-        return found
+        state = fill(file, entries)
+        _require_sealed(tree, state, path)
+        return state
 
 
 @contextmanager
@@ -105,9 +105,10 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]
     context.
     """
 
-    def no_model(why: str) -> StorageError:
+    def no_model(reason: str) -> StorageError:
         return StorageError(
-            f"{path} holds no model ({bounds.plain(why)}); give a file of models/ in a run folder"
+            f"{path} holds no model ({bounds.plain(reason)}); give a file of models/ in a run "
+            "folder"
         )
 
     try:
@@ -126,7 +127,7 @@ def _require_sealed(tree: Any, tensors: Mapping[str, Tensor], path: Path) -> Non
         )
 
 
-def _about(tree: Any, path: Path) -> ModelMetadata:
+def _metadata(tree: Any, path: Path) -> ModelMetadata:
     """Parse the metadata. Raises ValueError or StorageError."""
     if not isinstance(tree, dict) or not isinstance(tree.get("format"), str):
         raise ValueError("its metadata are not those of a personal model")
@@ -143,30 +144,34 @@ def _about(tree: Any, path: Path) -> ModelMetadata:
         raise ValueError(bounds.first(fault)) from None
 
 
-def _network(about: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
+def _network(metadata: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
     """Build a file's network: a registered one on the meta device, or by own code.
 
     Raises StorageError.
     """
-    name, sizes = about.network.name, (about.input_shape, about.outputs, about.vocabulary)
+    name, sizes = (
+        metadata.network.name,
+        (metadata.input_shape, metadata.outputs, metadata.vocabulary),
+    )
     if name in MODELS or package(name) or ":" not in name:
-        return outline(about.network, *sizes)
+        return outline(metadata.network, *sizes)
     file = f"{name.partition(':')[0].partition('.')[0]}.py"
-    where = bounds.plain(f"the folder that holds {file}, or have that on PYTHONPATH")
-    what = f"{path} is a model of own code, {bounds.plain(name, 80)}"
+    folder_hint = bounds.plain(f"the folder that holds {file}, or have that on PYTHONPATH")
+    subject = f"{path} is a model of own code, {bounds.plain(name, 80)}"
     if not own_code:
         raise StorageError(
-            f"{what}, which runs only if you say so: give --own-code (own_code=True), in {where}"
+            f"{subject}, which runs only if you say so: give --own-code (own_code=True), "
+            f"in {folder_hint}"
         )
     try:
-        return build(about.network, *sizes)
+        return build(metadata.network, *sizes)
     except ConfigError as fault:
         raise StorageError(
-            f"{what}, which fails here ({bounds.plain(str(fault))}); work in {where}"
+            f"{subject}, which fails here ({bounds.plain(str(fault))}); work in {folder_hint}"
         ) from None
 
 
-def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
+def _require_output_shape(module: nn.Module, metadata: ModelMetadata) -> None:
     """Raise ValueError if a sample would need too much memory, or if outputs differ from the file's
     metadata.
 
@@ -174,58 +179,64 @@ def _require_answer(module: nn.Module, about: ModelMetadata) -> None:
     """
     if not any(tensor.is_meta for tensor in module.state_dict().values()):
         return
-    patch = about.network.patch
-    seen, said = (
-        patch.shape_of(s) if patch else s for s in (about.input_shape, about.output_shape)
+    patch = metadata.network.patch
+    input_shape, output_shape = (
+        patch.shape_of(s) if patch else s for s in (metadata.input_shape, metadata.output_shape)
     )
-    given = require_small(module, seen, bool(about.vocabulary))
-    if given is not None and given != (1, *said):
-        raise ValueError(f"its network gives outputs of shape {given[1:]}, its metadata say {said}")
+    actual = require_small(module, input_shape, bool(metadata.vocabulary))
+    if actual is not None and actual != (1, *output_shape):
+        raise ValueError(
+            f"its network has outputs of shape {actual[1:]}, its metadata {output_shape}"
+        )
 
 
-def _tensors(module: nn.Module, there: Set[str], elsewhere: Set[str]) -> dict[str, Tensor]:
-    """Return the forms of a network's tensors: parameters, moving statistics, and any other buffers
-    in the file.
+def _tensors(
+    module: nn.Module, stored_names: Set[str], frozen_names: Set[str]
+) -> dict[str, Tensor]:
+    """Return the tensors expected in a file: parameters, moving statistics, and other buffers that
+    it has.
     """
-    known = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
+    available = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers())
     needed = {entry.name for entry in ParameterSpace(module, "average").entries}
-    needed = (needed | {name for name, _ in module.named_parameters()}) - elsewhere
+    needed = (needed | {name for name, _ in module.named_parameters()}) - frozen_names
     return {
         k: v.float() if v.is_floating_point() else v
-        for k, v in known.items()
-        if k in needed or k in there
+        for k, v in available.items()
+        if k in needed or k in stored_names
     }
 
 
 def frozen_file(folder: Path, sha256: str) -> Path:
-    """Return the path, beside the models, of the file with their common frozen tensors."""
+    """Return the path, next to the models, of the file with their common frozen tensors."""
     return folder / f"frozen-{sha256[:16]}.safetensors"
 
 
-def _frozen(path: Path, about: ModelMetadata, still: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _frozen(
+    path: Path, metadata: ModelMetadata, expected: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
     """Read the frozen tensors from their common file. Raises StorageError."""
-    if about.frozen_sha256 is None:
+    if metadata.frozen_sha256 is None:
         return {}
-    beside = frozen_file(path.parent, about.frozen_sha256)
-    if not beside.exists():
+    frozen_path = frozen_file(path.parent, metadata.frozen_sha256)
+    if not frozen_path.exists():
         raise StorageError(
-            f"{path} holds what was trained; the frozen part is missing: put {beside.name} beside "
-            "it, from models/ of the run, or export the model there"
+            f"{path} holds only the trained tensors; the frozen ones are missing: put "
+            f"{frozen_path.name} next to it, from models/ of the run, or export the model there"
         )
     try:
-        with files.opened(beside) as file:
-            entries, _ = layout(file, beside.stat().st_size, bounds.MOST_BYTES)
-            if wrong := mismatch(entries, still):
-                raise ValueError(wrong)
-            found = fill(file, entries)
-        if digest(found) != about.frozen_sha256:
-            raise ValueError("another hash")
+        with files.opened(frozen_path) as file:
+            entries, _ = layout(file, frozen_path.stat().st_size, bounds.MOST_BYTES)
+            if problem := mismatch(entries, expected):
+                raise ValueError(problem)
+            state = fill(file, entries)
+        if digest(state) != metadata.frozen_sha256:
+            raise ValueError("its SHA-256 differs")
     except (OSError, ValueError, RecursionError, MemoryError) as fault:
-        why = bounds.plain(str(fault))
+        reason = bounds.plain(str(fault))
         raise StorageError(
-            f"{beside} is not the frozen part of {path.name} ({why}); take it from a copy"
+            f"{frozen_path} is not the frozen part of {path.name} ({reason}); take it from a copy"
         ) from None
-    return found
+    return state
 
 
 def _filled(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:

@@ -39,8 +39,8 @@ class ModelMetadata(Settings):
         input_shape: of one sample as network input: (C, H, W), (C, D, H, W), (F,) or (T,).
         outputs: K, the width of the network's output.
         vocabulary: number of tokens including padding; 0 unless the samples are texts.
-        words: those with numbers 2, 3, ..., if known.
-        tokenizer: what makes the tokens, if not these words.
+        words: the tokens with numbers 2, 3, ..., if known.
+        tokenizer: of the texts, if not by these words.
         targets: type of the outputs: logits of classes, of flags, of hazards, or numbers.
         classes: names of the K classes; empty for flags and numbers.
         labels: names of the K flags or numbers, if known.
@@ -56,8 +56,8 @@ class ModelMetadata(Settings):
         form: how tables of the training were read; also used for files of samples.
         window: centre and width of the window that converted image values to 8 bits, if any.
         spacings: mm between voxels along (z, y, x) of the training's volumes, if known.
-        orientation: the ends to which x, y and z of its volumes grow (``RAS``), if all files said
-            how they lie in the patient.
+        orientation: the directions in which x, y and z of its volumes grow (``RAS``), if all files
+            state their orientation in the patient.
         shift, scale: the network's input is ``(x - shift) / scale``, broadcast over the last axis
             of x (not for text).
     """
@@ -67,7 +67,7 @@ class ModelMetadata(Settings):
     model: Line
     network: ModelSettings
     kind: InputKind
-    dtype: SampleType = Field(default_factory=lambda known: INPUT_FORMS[known["kind"]].dtypes[0])
+    dtype: SampleType = Field(default_factory=lambda fields: INPUT_FORMS[fields["kind"]].dtypes[0])
     input_shape: tuple[Side, ...] = Field(min_length=1, max_length=4)
     outputs: Outputs
     vocabulary: Tokens
@@ -114,25 +114,25 @@ class ModelMetadata(Settings):
     @property
     def names(self) -> tuple[str, ...]:
         """Name of each output: the classes, else the labels, else numbers."""
-        what = TASKS[self.targets].output
-        return self.classes or self.labels or tuple(f"{what} {k}" for k in range(self.outputs))
+        noun = TASKS[self.targets].output
+        return self.classes or self.labels or tuple(f"{noun} {k}" for k in range(self.outputs))
 
     @model_validator(mode="after")
     def _fits(self) -> "ModelMetadata":
         """Reject contradictory fields."""
-        for holds, what in (*self._of_samples(), *self._of_outputs()):
-            if not holds:
-                raise ValueError(what)
+        for valid, problem in (*self._of_samples(), *self._of_outputs()):
+            if not valid:
+                raise ValueError(problem)
         return self
 
     def _of_samples(self) -> Iterator[tuple[bool, str]]:
-        """Yield what must hold for a sample, and what is wrong if it does not."""
+        """Yield each condition on a sample, and the problem if it does not hold."""
         text, table = self.kind == "text", self.kind == "table"
-        last, form = self.sample_shape[-1], INPUT_FORMS[self.kind]
-        yield len(self.input_shape) in form.ranks, "input_shape is not that of its kind"
-        yield self.dtype in form.dtypes, "dtype is not that of its kind"
+        last, input_form = self.sample_shape[-1], INPUT_FORMS[self.kind]
+        yield len(self.input_shape) in input_form.ranks, "input_shape is not that of its kind"
+        yield self.dtype in input_form.dtypes, "dtype is not that of its kind"
         yield prod(self.input_shape) <= MOST_VALUES, f"a sample has more than {MOST_VALUES} values"
-        yield bool(self.vocabulary) == text, "a vocabulary is what texts have"
+        yield bool(self.vocabulary) == text, "texts, and only texts, have a vocabulary"
         yield (
             len(self.words) <= max(0, self.vocabulary - 2),
             "words are not those of the vocabulary",
@@ -150,11 +150,14 @@ class ModelMetadata(Settings):
         yield 0 not in self.scale, "a scale is 0"
         volumes = self.kind == "image" and len(self.input_shape) == 4
         yield volumes or not (self.spacings or self.orientation), "only volumes have a spacing"
-        known = self.preprocessing
-        yield known is None or (table and known.width == last), "preprocessing does not fit"
+        preprocessing = self.preprocessing
+        yield (
+            preprocessing is None or (table and preprocessing.width == last),
+            "preprocessing does not fit",
+        )
 
     def _of_outputs(self) -> Iterator[tuple[bool, str]]:
-        """Yield what must hold for the outputs, and what is wrong if it does not."""
+        """Yield each condition on the outputs, and the problem if it does not hold."""
         k, patch = self.outputs, self.network.patch
         yield self.kind == "image" or self.targets != "segmentation", "masks are for images"
         yield (

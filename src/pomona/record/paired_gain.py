@@ -19,7 +19,7 @@ from pomona.metrics.influence import EQUAL, Evidence, of_function, of_mean, over
 from pomona.metrics.intervals import LEVEL, mean_difference
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.nan_safe import Array, exact
-from pomona.record.judged import Judged
+from pomona.record.headline import HeadlineModel
 from pomona.record.predictions import Answers
 from pomona.record.result import Result
 from pomona.tasks import Task, task_of
@@ -33,7 +33,7 @@ ONE_PARTITION = (
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class ExcludedClient:
     """A client that is excluded from a mean gain, because its samples do not define the metric, are
     too few, or are not on record in both runs.
 
@@ -63,10 +63,10 @@ class Gain:
         p: two-sided p-value of no difference; None without an interval.
         clients: number of clients in the gain.
         seeds: number of seeds in the mean.
-        left_out: clients excluded from a mean, in id order; empty for one client's gain.
+        excluded: clients excluded from a mean, in id order; empty for one client's gain.
         client: the name of the client whose gain it is; empty for a mean.
-        judged, base: the models of the run and of the other that were compared, by their names,
-            moments and rounds, on test samples; empty if unknown.
+        model, base_model: the compared models of the two runs, by name, stage and rounds, on test
+            samples; empty if unknown.
     """
 
     value: float
@@ -78,20 +78,20 @@ class Gain:
     p: float | None = None
     clients: int = 1
     seeds: int = 1
-    left_out: tuple[LeftOut, ...] = ()
+    excluded: tuple[ExcludedClient, ...] = ()
     client: str = ""
-    judged: str = ""
-    base: str = ""
+    model: str = ""
+    base_model: str = ""
 
     @property
-    def ends(self) -> tuple[float, float] | None:
-        """Interval; None if there is none."""
+    def interval(self) -> tuple[float, float] | None:
+        """Interval; None if there are too few samples."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     @property
     def verdict(self) -> Verdict:
         """Verdict supported by the interval."""
-        low, high = self.ends or (0.0, 0.0)
+        low, high = self.interval or (0.0, 0.0)
         if low <= 0 <= high:
             return "no significant difference"
         return "better" if low > 0 else "worse"
@@ -108,9 +108,9 @@ def gains(
     >>> import pomona
     >>> shared = {"clients": 3, "rounds": 1, "lr": 0.1}
     >>> methods = ("fedavg-ft", "separate")
-    >>> run, alone = (pomona.run(pomona.Config(method=m, **shared)) for m in methods)
-    >>> clients, mean = pomona.gains(run, alone)
-    >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict, mean.left_out
+    >>> run, local = (pomona.run(pomona.Config(method=m, **shared)) for m in methods)
+    >>> clients, mean = pomona.gains(run, local)
+    >>> len(clients), mean.low <= mean.value <= mean.high, mean.verdict, mean.excluded
     (3, True, '...', ())
     >>> [gain.client for gain in clients]
     ['client 0', 'client 1', 'client 2']
@@ -137,34 +137,36 @@ def gains(
     _require_clients(names, [*runs, *bases])
     if not _defined(first.metric, task, (*runs, *bases)):
         return [None] * n, None
-    each = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
-    judged, other = (str(Judged.of(side) or "") for side in (runs, bases))
+    by_client = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
+    model, base_model = (str(HeadlineModel.of_runs(side) or "") for side in (runs, bases))
     clients = [
-        replace(_gain([one]), client=name, judged=judged, base=other)
-        if isinstance(one, Evidence)
+        replace(_gain([outcome]), client=name, model=model, base_model=base_model)
+        if isinstance(outcome, Evidence)
         else None
-        for name, one in zip(names, each, strict=True)
+        for name, outcome in zip(names, by_client, strict=True)
     ]
-    mean = _mean(each)
-    return clients, mean and replace(mean, judged=judged, base=other)
+    mean = _mean(by_client)
+    return clients, mean and replace(mean, model=model, base_model=base_model)
 
 
 def _require_clients(names: Sequence[str], runs: Sequence[Result]) -> None:
     """Raise ConfigError for runs of other clients, between which there is no gain."""
     for run in runs:
-        if list(others := run.about["clients"]) != list(names):
+        if list(clients := run.about["clients"]) != list(names):
             raise ConfigError(
                 f"the runs are of other clients, {listed(names)} ({len(names)}) and "
-                f"{listed(others)} ({len(others)}), so there is no gain; give runs over the same "
+                f"{listed(clients)} ({len(clients)}), so there is no gain; give runs over the same "
                 "data and partition"
             )
 
 
-def _mean(each: Sequence[Evidence | LeftOut]) -> Gain | None:
+def _mean(by_client: Sequence[Evidence | ExcludedClient]) -> Gain | None:
     """Return the mean gain over the clients with evidence, in id order; None if there are none."""
-    known = {client: one for client, one in enumerate(each) if isinstance(one, Evidence)}
-    undefined = [one for one in each if isinstance(one, LeftOut)]
-    return _gain(list(known.values()), list(known), undefined) if known else None
+    defined = {
+        client: outcome for client, outcome in enumerate(by_client) if isinstance(outcome, Evidence)
+    }
+    undefined = [outcome for outcome in by_client if isinstance(outcome, ExcludedClient)]
+    return _gain(list(defined.values()), list(defined), undefined) if defined else None
 
 
 def _each_seed(runs: Result | Sequence[Result]) -> list[Result]:
@@ -180,46 +182,50 @@ def _defined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
     return metric.name in task.measures and (metric != LOSS or minimised)
 
 
-def jointly(gains: Sequence[Gain | None], of: int = 0) -> list[Verdict | None]:
+def jointly(gains: Sequence[Gain | None], comparisons: int = 0) -> list[Verdict | None]:
     """Return verdicts of many clients, or of several runs, that hold jointly at 95 %: Holm's
     correction of their p-values.
 
     Of 65 clients with equal models, about three are called better or worse by their individual
-    intervals. ``of``: number of comparisons from which these were chosen by their results; the
+    intervals. ``comparisons``: number from which these were chosen by their results; the
     others count with p = 1.
     """
     p = {i: gain.p for i, gain in enumerate(gains) if gain and gain.p is not None}
-    chosen = holm([*p.values(), *[1.0] * (of - len(p))])
+    chosen = holm([*p.values(), *[1.0] * (comparisons - len(p))])
     adjusted = dict(zip(p, chosen, strict=False))
-    open_: Verdict = "no significant difference"
+    undecided: Verdict = "no significant difference"
     return [
-        None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else open_
+        None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else undecided
         for i, gain in enumerate(gains)
     ]
 
 
 def _gain(
-    known: Sequence[Evidence], places: Sequence[int] = (0,), undefined: Sequence[LeftOut] = ()
+    defined: Sequence[Evidence],
+    numbers: Sequence[int] = (0,),
+    undefined: Sequence[ExcludedClient] = (),
 ) -> Gain:
     """Return the mean gain of some clients, by their numbers, and the excluded clients."""
-    found = mean_difference(known)
-    low, high = found.interval or (None, None)
-    counted = set(found.clients)
-    kept = [known[i] for i in found.clients]
-    few = [
-        LeftOut(places[i], one.rows, one.events) for i, one in enumerate(known) if i not in counted
+    mean = mean_difference(defined)
+    low, high = mean.interval or (None, None)
+    indices = set(mean.clients)
+    included = [defined[i] for i in mean.clients]
+    excluded = [
+        ExcludedClient(numbers[i], e.rows, e.events)
+        for i, e in enumerate(defined)
+        if i not in indices
     ]
     return Gain(
-        found.value,
+        mean.value,
         low,
         high,
-        sum(one.units for one in kept),
-        sum(one.rows for one in kept),
-        None if kept[0].events is None else sum(one.events or 0 for one in kept),
-        found.p,
-        len(kept),
-        max(1, len(kept[0].seeds)),
-        tuple(sorted([*undefined, *few], key=lambda one: one.client)),
+        sum(e.units for e in included),
+        sum(e.rows for e in included),
+        None if included[0].events is None else sum(e.events or 0 for e in included),
+        mean.p,
+        len(included),
+        max(1, len(included[0].seeds)),
+        tuple(sorted([*undefined, *excluded], key=lambda e: e.client)),
     )
 
 
@@ -233,11 +239,11 @@ def _standard(run: Result) -> bool:
 
 def _of_client(
     metric: Metric, task: Task, runs: Sequence[Result], bases: Sequence[Result], client: int
-) -> Evidence | LeftOut:
-    known = [run.predictions(client) for run in (*runs, *bases)]
-    answers = [one for one in known if one is not None]
-    if len(answers) < len(known):
-        return LeftOut(client, 0 if known[0] is None else len(known[0][1]), None)
+) -> Evidence | ExcludedClient:
+    stored = [run.predictions(client) for run in (*runs, *bases)]
+    answers = [answer for answer in stored if answer is not None]
+    if len(answers) < len(stored):
+        return ExcludedClient(client, 0 if stored[0] is None else len(stored[0][1]), None)
     targets = answers[0][1]
     if not _same_samples(client, [*runs, *bases], answers):
         if len(runs) > 1:
@@ -246,15 +252,15 @@ def _of_client(
                 f"seeds, so there is no gain over seeds; look at the gain of each, or "
                 f"{ONE_PARTITION}; of data in memory `test=` is the same for all"
             )
-        return LeftOut(client, len(targets), None)
+        return ExcludedClient(client, len(targets), None)
     groups = _groups(runs[0], client, len(targets))
-    outputs = [task.natural(one) for one, _ in answers]
+    outputs = [task.natural(outputs) for outputs, _ in answers]
     pairs = zip(outputs[: len(runs)], outputs[len(runs) :], strict=True)
-    each = [found for a, b in pairs if (found := evidence(metric, task, a, b, targets, groups))]
+    per_seed = [e for a, b in pairs if (e := evidence(metric, task, a, b, targets, groups))]
     return (
-        over_seeds(each)
-        if len(each) == len(runs)
-        else LeftOut(client, len(targets), _events(task, targets))
+        over_seeds(per_seed)
+        if len(per_seed) == len(runs)
+        else ExcludedClient(client, len(targets), _events(task, targets))
     )
 
 
@@ -278,13 +284,13 @@ def _same_samples(client: int, runs: Sequence[Result], answers: Sequence[Answers
     """
     data = [(run.about.get("data") or {}).get("fingerprint") for run in runs]
     rows = {
-        (one, row)
-        for one, run in zip(data, runs, strict=True)
+        (fingerprint, row)
+        for fingerprint, run in zip(data, runs, strict=True)
         for row in (run.about.get("test_rows") or ())[client : client + 1]
     }
     outputs, targets = answers[0]
-    alike = all(a.shape == outputs.shape and np.array_equal(t, targets) for a, t in answers)
-    return alike and len(rows) == len({one for one, _ in rows})
+    same_targets = all(a.shape == outputs.shape and np.array_equal(t, targets) for a, t in answers)
+    return same_targets and len(rows) == len({fingerprint for fingerprint, _ in rows})
 
 
 def _events(task: Task, targets: NDArray[Any]) -> int | None:
@@ -306,10 +312,10 @@ def evidence(
         metric: the headline metric.
         task: of the targets.
         a: (n, K) predictions, see ``Task``.
-        b: (n, K) those of the other run.
+        b: (n, K) predictions of the other run.
         targets: (n,) or (n, K).
-        groups: (n,) groups of samples, such as the rows of one patient; None if each sample is its
-            own.
+        groups: (n,) groups of samples, such as the rows of one patient; None if each sample is
+            its own group.
     """
     if not len(targets):
         return None

@@ -33,10 +33,10 @@ from pomona.core.files import publish
 
 PREDICTIONS = "predictions.npz"
 EXAMPLES = "mask_examples.npz"
-_PARTS = ("outputs", "targets")
-_EXAMPLE_PARTS = ("image", "truth", "predicted", "dice")
-MOST_CLIENTS = 6
-MOST_SIDE = 256  # pixels; larger images are subsampled
+_FIELDS = ("outputs", "targets")
+_EXAMPLE_FIELDS = ("image", "truth", "predicted", "dice")
+MAX_EXAMPLE_CLIENTS = 6
+MAX_SIDE = 256  # pixels; larger images are subsampled
 Answers = tuple[NDArray[np.float32], NDArray[Any]]  # (outputs, targets)
 
 
@@ -50,16 +50,16 @@ def save(
     """
     packed = io.BytesIO()
     arrays = {
-        f"{part}-{i}": a
-        for i, both in answers.items()
-        for part, a in zip(_PARTS, both, strict=True)
+        f"{field}-{i}": a
+        for i, pair in answers.items()
+        for field, a in zip(_FIELDS, pair, strict=True)
     }
     arrays |= {f"groups-{i}": numbers for i, numbers in (groups or {}).items()}
     np.savez(packed, allow_pickle=False, **arrays)
     publish(folder / PREDICTIONS, [packed.getvalue()])
 
 
-class Kept:
+class StoredPredictions:
     """The predictions in a record's folder.
 
     They are read once, for all clients.
@@ -72,21 +72,23 @@ class Kept:
     def _arrays(self) -> Mapping[str, NDArray[Any]]:
         return _arrays(self._path)
 
-    def answers(self, client: int, targets_are: str = "classes") -> Answers | None:
+    def answers(self, client: int, target_type: str = "classes") -> Answers | None:
         """Return a client's predictions; None if the record has none.
 
         Raises DataError for a damaged file, or targets that do not match the record: a class count
         would allocate memory for the largest number among them.
         """
-        if f"{_PARTS[0]}-{client}" not in self._arrays:
+        if f"{_FIELDS[0]}-{client}" not in self._arrays:
             return None
-        outputs, targets = (self._arrays.get(f"{part}-{client}", np.zeros(0)) for part in _PARTS)
+        outputs, targets = (self._arrays.get(f"{field}-{client}", np.zeros(0)) for field in _FIELDS)
         if (
             outputs.ndim != 2
             or outputs.dtype != np.float32
             or len(outputs) != len(targets)
             or targets.dtype.kind not in "if"
-            or not (_classes(outputs, targets) if targets_are == "classes" else targets.ndim == 2)
+            or not (
+                _are_classes(outputs, targets) if target_type == "classes" else targets.ndim == 2
+            )
         ):
             raise DataError(
                 f"{self._path} has no answers of client {client} that fit their targets; run the "
@@ -118,10 +120,10 @@ def _arrays(path: Path) -> Mapping[str, NDArray[Any]]:
     return {name: array.values for name, array in archive.items()}
 
 
-def _classes(outputs: NDArray[Any], targets: NDArray[Any]) -> bool:
+def _are_classes(outputs: NDArray[Any], targets: NDArray[Any]) -> bool:
     """Return whether targets (n,) are valid class numbers for outputs (n, K)."""
-    known = targets.ndim == 1 and targets.dtype.kind == "i"
-    return known and bool(np.all((targets >= 0) & (targets < outputs.shape[1])))
+    valid = targets.ndim == 1 and targets.dtype.kind == "i"
+    return valid and bool(np.all((targets >= 0) & (targets < outputs.shape[1])))
 
 
 @dataclass(frozen=True)
@@ -148,9 +150,9 @@ def example(
     minimum to maximum; only the first channel unless there are three.
     """
     if x.ndim == 4:
-        most = int((truth > 0).sum(axis=(1, 2)).argmax())
-        x, truth, predicted = x[most], truth[most], predicted[most]
-    step = -(-max(truth.shape) // MOST_SIDE)
+        index = int((truth > 0).sum(axis=(1, 2)).argmax())
+        x, truth, predicted = x[index], truth[index], predicted[index]
+    step = -(-max(truth.shape) // MAX_SIDE)
     x, truth, predicted = (a[::step, ::step] for a in (x, truth, predicted))
     values = x[..., : 3 if x.shape[-1] == 3 else 1].astype(np.float64)
     low, high = values.min(), values.max()
@@ -164,7 +166,11 @@ def save_examples(folder: Path, examples: Mapping[int, MaskExamples]) -> None:
     np.savez(
         packed,
         allow_pickle=False,
-        **{f"{part}-{i}": getattr(e, part) for i, e in examples.items() for part in _EXAMPLE_PARTS},
+        **{
+            f"{field}-{i}": getattr(e, field)
+            for i, e in examples.items()
+            for field in _EXAMPLE_FIELDS
+        },
     )
     publish(folder / EXAMPLES, [packed.getvalue()])
 
@@ -175,22 +181,22 @@ def read_examples(folder: Path, client: int) -> MaskExamples | None:
     arrays = _arrays(path)
     if f"image-{client}" not in arrays:
         return None
-    names = [f"{part}-{client}" for part in _EXAMPLE_PARTS]
-    found = MaskExamples(*(arrays.get(name, np.zeros(0)) for name in names))
-    if not _fit(found):
+    names = [f"{field}-{client}" for field in _EXAMPLE_FIELDS]
+    examples = MaskExamples(*(arrays.get(name, np.zeros(0)) for name in names))
+    if not _valid(examples):
         raise DataError(f"{path} has no examples of client {client}; run the federation again")
-    return found
+    return examples
 
 
-def _fit(found: MaskExamples) -> bool:
+def _valid(examples: MaskExamples) -> bool:
     """Return whether arrays from a file have the shapes and types of examples."""
-    image, masks = found.image, (found.truth, found.predicted)
+    image, masks = examples.image, (examples.truth, examples.predicted)
     return (
         image.ndim == 4
         and image.shape[-1] in {1, 3}
-        and max(image.shape[:3]) <= MOST_SIDE
+        and max(image.shape[:3]) <= MAX_SIDE
         and all(mask.shape == image.shape[:3] for mask in masks)
-        and found.dice.shape == image.shape[:1]
+        and examples.dice.shape == image.shape[:1]
         and all(array.dtype == np.uint8 for array in (image, *masks))
-        and found.dice.dtype == np.float64
+        and examples.dice.dtype == np.float64
     )

@@ -58,21 +58,19 @@ class Presentation:
         """Return the presentation of a quantity for which records have ``columns`` numbers per
         client.
         """
-        for known in self.quantities:
-            if known.name == name and columns == {"matrix": clients, "clusters": 1}.get(
-                known.kind, columns
+        for quantity in self.quantities:
+            if quantity.name == name and columns == {"matrix": clients, "clusters": 1}.get(
+                quantity.kind, columns
             ):
-                return known
-        return unknown(name, "matrix" if columns == clients > 1 else "values")
+                return quantity
+        return default_quantity(name, "matrix" if columns == clients > 1 else "values")
 
 
-def unknown(name: str, kind: QuantityKind) -> Quantity:
+def default_quantity(name: str, kind: QuantityKind) -> Quantity:
     """Return a default presentation for a quantity that the method does not describe."""
-    spoken = name.replace("_", " ")
+    label = name.replace("_", " ")
     shape = (
         "the row of client i, the column of client j" if kind == "matrix" else "a value a client"
     )
-    meaning = f"“{spoken}” as the method records it, {shape}."
-    return Quantity(
-        name, kind, f"“{spoken}”", spoken, meaning, history=f"“{spoken}” over the rounds"
-    )
+    meaning = f"“{label}” as the method records it, {shape}."
+    return Quantity(name, kind, f"“{label}”", label, meaning, history=f"“{label}” over the rounds")

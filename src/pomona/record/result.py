@@ -18,7 +18,7 @@ from pomona.core.notes import Note
 from pomona.core.registry import load
 from pomona.metrics.metric import ACCURACY, LOSS, METRICS, Metric, is_own, metric_named
 from pomona.record.events import Event
-from pomona.record.predictions import Answers, Kept
+from pomona.record.predictions import Answers, StoredPredictions
 from pomona.record.presentation import Presentation
 from pomona.record.rows import Evaluation, RoundRow, client_rows
 
@@ -49,8 +49,8 @@ class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
 
     @cached_property
     def _paths(self) -> dict[int, Path]:
-        found = sorted(self._folder.glob("client-*.safetensors"))
-        return {int(name[1]): path for path in found if (name := NAME.fullmatch(path.name))}
+        paths = sorted(self._folder.glob("client-*.safetensors"))
+        return {int(name[1]): path for path in paths if (name := NAME.fullmatch(path.name))}
 
     def __getitem__(self, client: int) -> Mapping[str, "Tensor"]:
         from pomona.record.model_file import tensors  # imported late: it loads PyTorch
@@ -86,8 +86,8 @@ class Result:
         test_groups: groups of test samples, likewise.
         models: tensors of each client's evaluated model, by client and name; read from the folder
             on access, if any. A client that never took part has none.
-        network: while the record is in memory, what the models are of: metadata of the first
-            client's, and the frozen tensors that all share.
+        network: metadata of the first client's model and the frozen tensors that all share, while
+            the record is in memory.
 
     >>> import pomona
     >>> result = pomona.run(pomona.Config(method="apple", clients=3, rounds=2, lr=0.1))
@@ -128,9 +128,9 @@ class Result:
 
     @property
     def _title(self) -> str:
-        parts = (self.config.get(section, {}).get("name", "?") for section in ("data", "partition"))
-        where = ", ".join(map(str, parts))
-        return plain(f"{self.name} on {where}, {self.clients} clients, {len(self.rounds)} rounds")
+        names = (self.config.get(section, {}).get("name", "?") for section in ("data", "partition"))
+        source = ", ".join(map(str, names))
+        return plain(f"{self.name} on {source}, {self.clients} clients, {len(self.rounds)} rounds")
 
     def columns(self) -> dict[str, list[Any]]:
         """Return the columns of ``clients.csv``: one row per client in each evaluation."""
@@ -143,14 +143,14 @@ class Result:
         The column ``round`` is called ``round_number`` here, because in ``frame.query("round ==
         5")`` the name is a function's and no row matches.
         """
-        named = {
+        columns = {
             "round_number" if name == "round" else name: values
             for name, values in self.columns().items()
         }
-        return as_frame(named)
+        return as_frame(columns)
 
-    def plot(self, *others: "Result") -> Any:
-        """Draw loss and test metric over the rounds, of this run and of others beside it.
+    def plot(self, *runs: "Result") -> Any:
+        """Draw loss and test metric over the rounds, of this run and of others next to it.
 
         Returns a ``matplotlib.figure.Figure``, which a notebook shows; None without evaluations.
 
@@ -159,7 +159,7 @@ class Result:
         >>> len(result.plot().axes)
         2
         """
-        return load("pomona.results.figures.curves:plotted")(self, *others)
+        return load("pomona.results.figures.curves:plotted")(self, *runs)
 
     @property
     def name(self) -> str:
@@ -180,13 +180,13 @@ class Result:
         name = str(self.about.get("metric"))
         if name in METRICS or is_own(name):
             return metric_named(name)
-        known = any(a is not None for e in self.evaluations for a in e.accuracy)
-        return ACCURACY if known or not self.evaluations else LOSS
+        has_accuracy = any(a is not None for e in self.evaluations for a in e.accuracy)
+        return ACCURACY if has_accuracy or not self.evaluations else LOSS
 
-    def curve(self, model: str, when: str, split: str = "test") -> list[Evaluation]:
-        """Return all evaluations of one kind, by round."""
+    def curve(self, model: str, stage: str, split: str = "test") -> list[Evaluation]:
+        """Return all evaluations of a model at a stage on a split, by round."""
         return sorted(
-            (e for e in self.evaluations if e.key == (model, when, split)), key=lambda e: e.round
+            (e for e in self.evaluations if e.key == (model, stage, split)), key=lambda e: e.round
         )
 
     @property
@@ -196,13 +196,13 @@ class Result:
 
     @property
     def quantities(self) -> list[str]:
-        """Names of what the method reports of its rounds, for ``matrices``."""
+        """Names of the quantities that the method reports per round, for ``matrices``."""
         described = [q.name for q in self.presentation.quantities]
         return [*dict.fromkeys([*described, *(name for r in self.rounds for name in r.info)])]
 
     @cached_property
-    def _kept(self) -> Kept | None:
-        return Kept(self.folder) if self.folder else None
+    def _stored(self) -> StoredPredictions | None:
+        return StoredPredictions(self.folder) if self.folder else None
 
     def predictions(self, client: int) -> Answers | None:
         """Return outputs of a client's evaluated model on its test samples after the last round,
@@ -217,11 +217,11 @@ class Result:
         Raises:
             DataError: the file is damaged.
         """
-        known = self.answers.get(client)
+        answers = self.answers.get(client)
         return (
-            self._kept.answers(client, self.about.get("targets", "classes"))
-            if known is None and self._kept
-            else known
+            self._stored.answers(client, self.about.get("targets", "classes"))
+            if answers is None and self._stored
+            else answers
         )
 
     def groups(self, client: int) -> NDArray[np.int64] | None:
@@ -230,8 +230,8 @@ class Result:
 
         Raises DataError for a damaged file.
         """
-        known = self.test_groups.get(client)
-        return self._kept.groups(client) if known is None and self._kept else known
+        groups = self.test_groups.get(client)
+        return self._stored.groups(client) if groups is None and self._stored else groups
 
     def matrices(self, name: str) -> list[tuple[int, NDArray[np.float64]]]:
         """Return one of the ``quantities`` over rounds: (round, (N, ...)) pairs, (N, N) for
@@ -240,8 +240,8 @@ class Result:
         Raises PomonaError for another name.
         """
         if name not in self.quantities:
-            known = ", ".join(self.quantities) or "nothing"
-            raise PomonaError(f"{self.name} reports {known}; there is no {name!r}")
+            available = ", ".join(self.quantities) or "nothing"
+            raise PomonaError(f"{self.name} reports {available}; there is no {name!r}")
         return [(r.round, r.placed(name, self.clients)) for r in self.rounds if name in r.info]
 
 
@@ -256,13 +256,13 @@ def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None)
         "final": result.final,
         "note": result.notes,
     }
-    for kind, body in events:
-        if kind in lists:
-            lists[kind].append(body)
-        elif kind == "start":
+    for event_type, body in events:
+        if event_type in lists:
+            lists[event_type].append(body)
+        elif event_type == "start":
             result.about.update({key: value for key, value in body.items() if key != "time"})
             result.notes.extend(map(Note, result.about.pop("notes", ())))  # of older records
-        elif kind == "end":
+        elif event_type == "end":
             result.summary.update(body["summary"])
     return result
 
@@ -279,14 +279,14 @@ def _text(
     figures = summary.get("models", {}).get(summary.get("headline", ""))
     if figures and figures["last"]:
         last = figures["last"]
-        came = (
+        outcome = (
             f"{metric.title} {metric.text(last['test'])} in round {last['round']}, mean over "
             "clients"
         )
-        came = f"model {summary['headline']}: test {came}"
+        outcome = f"model {summary['headline']}: test {outcome}"
     else:
-        came = "nothing was tested" if summary else f"unfinished, {rounds} rounds are done"
-    return f"<{title}\n {came}\n {folder or 'in memory'}>"
+        outcome = "no model was tested" if summary else f"unfinished, {rounds} rounds are done"
+    return f"<{title}\n {outcome}\n {folder or 'in memory'}>"
 
 
 def _html(title: str, metric: Metric, summary: Mapping[str, Any]) -> str:
@@ -314,10 +314,12 @@ def as_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
     return pandas.DataFrame(columns)
 
 
-def _row(name: str, figures: Mapping[str, Any], shown: Any) -> list[str]:
-    model, _, when = name.partition(", ")
-    ats = (figures.get(key) for key in ("last", "best_validation", "best_test"))
-    means = [f"{shown(at['test'])} ({at['round']})" if at else "-" for at in ats]
+def _row(name: str, figures: Mapping[str, Any], format_value: Any) -> list[str]:
+    model, _, stage = name.partition(", ")
+    scores = (figures.get(key) for key in ("last", "best_validation", "best_test"))
+    means = [
+        f"{format_value(score['test'])} ({score['round']})" if score else "-" for score in scores
+    ]
     loss = figures.get("loss")
-    worst = shown((figures.get("clients") or {}).get("worst"))
-    return [model, when, *means, worst, "-" if loss is None else f"{loss:.4g}"]
+    worst = format_value((figures.get("clients") or {}).get("worst"))
+    return [model, stage, *means, worst, "-" if loss is None else f"{loss:.4g}"]

@@ -62,43 +62,43 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         if self.metric not in METRICS and not is_own(self.metric):
-            known = any(a is not None for a in self.accuracy)
-            object.__setattr__(self, "metric", "accuracy" if known else "loss")
-            object.__setattr__(self, "value", self.accuracy if known else self.loss)
+            has_accuracy = any(a is not None for a in self.accuracy)
+            object.__setattr__(self, "metric", "accuracy" if has_accuracy else "loss")
+            object.__setattr__(self, "value", self.accuracy if has_accuracy else self.loss)
 
     @classmethod
-    def of(cls, number: int, scores: Mapping[int, Score], metric: Metric) -> "Evaluation":
+    def from_scores(cls, number: int, scores: Mapping[int, Score], metric: Metric) -> "Evaluation":
         """Return the evaluation of a round from scores, by client, for one model on one split."""
-        each = list(scores.values())
-        intervals = tuple(score.interval for score in each)
+        values = list(scores.values())
+        intervals = tuple(score.interval for score in values)
         return cls(
             number,
-            *each[0].key,
+            *values[0].key,
             tuple(scores),
-            tuple(score.samples for score in each),
-            tuple(score.loss for score in each),
-            tuple(score.accuracy for score in each),
-            tuple(score.value for score in each),
+            tuple(score.samples for score in values),
+            tuple(score.loss for score in values),
+            tuple(score.accuracy for score in values),
+            tuple(score.value for score in values),
             metric.name,
             intervals if any(intervals) else (),
         )
 
     @property
-    def judged(self) -> Metric:
+    def value_metric(self) -> Metric:
         """Metric of ``value``."""
         return metric_named(self.metric)
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """Key (model, when, split) of a curve over rounds."""
+        """Key (model, stage, split) of a curve over rounds."""
         return (self.model, self.when, self.split)
 
     def by_client(self, values: Sequence[Any], clients: Iterable[int]) -> list[Any]:
         """Return values of ``clients`` from those of ``self.clients``; None for one that was not
         evaluated.
         """
-        known = dict(zip(self.clients, values, strict=True))
-        return [known.get(client) for client in clients]
+        values_by_client = dict(zip(self.clients, values, strict=True))
+        return [values_by_client.get(client) for client in clients]
 
     @property
     def mean(self) -> float | None:
@@ -109,7 +109,7 @@ class Evaluation:
     def point(self) -> Point:
         """The round's point of a curve, for the choice of the best round."""
         values, losses = (
-            dict(zip(self.clients, each, strict=True)) for each in (self.value, self.loss)
+            dict(zip(self.clients, column, strict=True)) for column in (self.value, self.loss)
         )
         return Point.of(self.round, values, losses)
 
@@ -118,12 +118,12 @@ class Evaluation:
         """Mean of the metric over all samples; None if it is not a mean over samples."""
         pairs = [(v, s) for v, s in zip(self.value, self.samples, strict=True) if v is not None]
         total = sum(s for _, s in pairs)
-        return sum(v * s for v, s in pairs) / total if total and self.judged.pools else None
+        return sum(v * s for v, s in pairs) / total if total and self.value_metric.pools else None
 
     @property
     def worst(self) -> float | None:
         """Metric of the worst client."""
-        return self.judged.worst(self.value)
+        return self.value_metric.worst(self.value)
 
     @property
     def accuracy_mean(self) -> float | None:
@@ -195,15 +195,15 @@ def client_rows(
     """
     never_trained = {c for e in unseen for c in e.clients}
     traffic = {
-        (r.round, c): (down, up)
+        (r.round, c): (down_bytes, up_bytes)
         for r in rounds
-        for c, down, up in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
+        for c, down_bytes, up_bytes in zip(r.cohort, r.bytes_down, r.bytes_up, strict=True)
     }
     for e in (*evaluations, *unseen):
         for client, samples, loss, accuracy, value in zip(
             e.clients, e.samples, e.loss, e.accuracy, e.value, strict=True
         ):
-            down, up = traffic.get((e.round, client), (None, None))
+            down_bytes, up_bytes = traffic.get((e.round, client), (None, None))
             yield {
                 "round": e.round,
                 "client": client,
@@ -217,6 +217,6 @@ def client_rows(
                 "accuracy": accuracy,
                 "metric": e.metric,
                 "value": value,
-                "bytes_down": down,
-                "bytes_up": up,
+                "bytes_down": down_bytes,
+                "bytes_up": up_bytes,
             }

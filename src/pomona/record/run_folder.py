@@ -52,7 +52,7 @@ class Mark:
     sha256: str = hashlib.sha256().hexdigest()
 
 
-def committed_events(folder: Path, after: Mark) -> bytes:
+def committed_events(folder: Path, mark: Mark) -> bytes:
     """Return a run's events up to a mark.
 
     Raises CheckpointError if they differ from the marked ones.
@@ -60,18 +60,18 @@ def committed_events(folder: Path, after: Mark) -> bytes:
     path = folder / EVENTS
     try:
         with opened(path) as file:
-            counted = file.read(after.bytes)
-        found = hashlib.sha256(counted).hexdigest()
+            committed = file.read(mark.bytes)
+        sha256 = hashlib.sha256(committed).hexdigest()
     except OSError as fault:
         raise CheckpointError(
             f"{path} cannot be read ({fault.strerror}); restore it from a backup"
         ) from None
-    if found != after.sha256:
+    if sha256 != mark.sha256:
         raise CheckpointError(
-            f"{path} is not what its last committed round was recorded with; restore it from a "
+            f"{path} differs from the state at its last committed round; restore it from a "
             "backup, or start over in another folder"
         )
-    return counted
+    return committed
 
 
 class RunRecord:
@@ -80,16 +80,16 @@ class RunRecord:
     Args:
         folder: created, and locked for this run; None keeps the record in memory only.
         config: the resolved settings.
-        after: when resuming, the mark up to which events are valid; the rest is truncated.
+        mark: when resuming, the mark up to which events are valid; the rest is truncated.
 
     Raises:
-        CheckpointError: the events up to ``after`` are not the committed ones; nothing is changed.
+        CheckpointError: the events up to ``mark`` are not the committed ones; nothing is changed.
         LockedError: the folder already has a run.
         StorageError: it cannot be written.
     """
 
     def __init__(
-        self, folder: Path | None, config: dict[str, Any], after: Mark | None = None
+        self, folder: Path | None, config: dict[str, Any], mark: Mark | None = None
     ) -> None:
         self.folder = folder
         self.config = config
@@ -102,11 +102,11 @@ class RunRecord:
         if folder:
             with writing(folder):
                 folder.mkdir(parents=True, exist_ok=True)
-                if after is None:
+                if mark is None:
                     require_free(folder)
                     self._file = (folder / EVENTS).open("xb")
                 else:
-                    self._rewind(after)
+                    self._rewind(mark)
 
     def __enter__(self) -> "RunRecord":
         return self
@@ -115,16 +115,16 @@ class RunRecord:
         if self._file:
             self._file.close()
 
-    def _rewind(self, after: Mark) -> None:
+    def _rewind(self, mark: Mark) -> None:
         """Go back to the events of the last committed round."""
         assert self.folder
-        counted = committed_events(self.folder, after)
-        self._written.update(counted)
+        committed = committed_events(self.folder, mark)
+        self._written.update(committed)
         self._file = (self.folder / EVENTS).open("r+b")
-        self.events = [events.read(line) for line in counted.splitlines()]
-        self._noted = {body for kind, body in self.events if kind == "note"}
-        self._file.truncate(after.bytes)
-        self._file.seek(after.bytes)
+        self.events = [events.read(line) for line in committed.splitlines()]
+        self._noted = {body for event_type, body in self.events if event_type == "note"}
+        self._file.truncate(mark.bytes)
+        self._file.seek(mark.bytes)
 
     def sync(self) -> Mark:
         """Make all events durable. Returns their end mark; the beginning for a record in memory."""
@@ -134,13 +134,14 @@ class RunRecord:
             os.fsync(self._file.fileno())
         return Mark(self._file.tell(), self._written.hexdigest())
 
-    def event(self, kind: str, **fields: Any) -> None:
+    def event(self, event_type: str, **fields: Any) -> None:
         """Append one event, which survives a kill of this process once the call returns.
 
-        It is kept as a reader finds it. Raises ConfigError if no reader would accept it.
+        It is stored in ``events`` as a reader parses it. Raises ConfigError if a reader would
+        reject it.
         """
         try:
-            line = json.dumps({"event": kind, **fields}, allow_nan=False)
+            line = json.dumps({"event": event_type, **fields}, allow_nan=False)
             self.events.append(events.read(line))
         except ValueError as fault:
             raise ConfigError(f"this run cannot be recorded: {fault}") from None
@@ -151,10 +152,10 @@ class RunRecord:
                 self._file.flush()
                 self._written.update(data)
 
-    def evaluation(self, evaluation: Evaluation, kind: str = "evaluation") -> None:
+    def evaluation(self, evaluation: Evaluation, event_type: str = "evaluation") -> None:
         """Append a named evaluation."""
         self.event(
-            kind,
+            event_type,
             **{key: value for key, value in vars(evaluation).items() if key != "interval" or value},
         )
 
@@ -229,24 +230,24 @@ def load(folder: Path | str) -> Result:
     if not folder.exists():
         raise StorageError(f"{folder} does not exist; name the folder of a run")
     require_unchanged(folder, EVENTS, "config.toml")
-    where = "config.toml"
+    location = "config.toml"
     try:
-        config = read_text(text(folder / where))
-        _Told.model_validate(config)
-        found = []
+        config = read_text(text(folder / location))
+        _RecordedSettings.model_validate(config)
+        entries = []
         with opened(folder / EVENTS) as lines:
             for number, line in enumerate(lines, start=1):
-                where = f"{EVENTS}, line {number}"
+                location = f"{EVENTS}, line {number}"
                 if line.endswith(b"\n"):  # a line without its newline was interrupted by a kill
-                    found.append(events.read(line))
-        where = EVENTS
-        result = gather(found, config, folder)
-        _require_known(result)
+                    entries.append(events.read(line))
+        location = EVENTS
+        result = gather(entries, config, folder)
+        _require_consistent(result)
     except (OSError, ValueError, PomonaError) as fault:
         reason = first(fault) if isinstance(fault, ValidationError) else plain(str(fault), 200)
         raise StorageError(
-            f"{folder} holds no readable run ({where}: {reason}); give a folder that `pomona run` "
-            "wrote"
+            f"{folder} holds no readable run ({location}: {reason}); give a folder that "
+            "`pomona run` wrote"
         ) from None
     return result
 
@@ -255,8 +256,8 @@ class _Name(BaseModel):
     name: Line
 
 
-class _Told(BaseModel):
-    """Settings required in a run's record."""
+class _RecordedSettings(BaseModel):
+    """Settings that a run's record must have."""
 
     method: _Name
     data: _Name
@@ -266,22 +267,24 @@ class _Told(BaseModel):
     attack: Attack | None = None
 
 
-def _require_known(result: Result) -> None:
+def _require_consistent(result: Result) -> None:
     """Raise ValueError without a start event, for unknown clients, and for repeated evaluations."""
     if not result.about:
         raise ValueError("its start is not recorded")
     n = result.clients
-    named = [e.clients for e in (*result.evaluations, *result.unseen)] + [
+    participants = [e.clients for e in (*result.evaluations, *result.unseen)] + [
         r.cohort for r in result.rounds
     ]
-    highest = max((*chain(*named), *(f["client"] for f in result.final)), default=-1)
+    highest = max((*chain(*participants), *(f["client"] for f in result.final)), default=-1)
     if highest >= n:
         raise ValueError(f"it names client {highest}, but of {n} clients at its start")
     for rows in (result.evaluations, result.unseen):
-        for (model, when, split, number), times in Counter((*e.key, e.round) for e in rows).items():
+        for (model, stage, split, number), times in Counter(
+            (*e.key, e.round) for e in rows
+        ).items():
             if times > 1:
                 raise ValueError(
-                    f"{times} evaluations of the {model} model, {when}, on {split}, in round "
+                    f"{times} evaluations of the {model} model, {stage}, on {split}, in round "
                     f"{number}"
                 )
 
@@ -290,11 +293,11 @@ def require_unchanged(folder: Path, *names: str) -> None:
     """Raise StorageError if files of a finished run (all, or those named) have changed since."""
     status = read_status(folder)
     try:
-        moved = changed(folder, status.sha256, names or status.sha256) if status else []
+        altered = changed(folder, status.sha256, names or status.sha256) if status else []
     except OSError as fault:
         raise StorageError(f"{folder} cannot be read ({fault}); restore it from a backup") from None
-    if moved:
+    if altered:
         raise StorageError(
-            f"{folder}: {', '.join(moved)} changed since the run ended; restore from a backup, or "
-            "run again"
+            f"{folder}: {', '.join(altered)} changed since the run ended; restore from a backup, "
+            "or run again"
         )

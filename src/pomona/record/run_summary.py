@@ -11,7 +11,7 @@ from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 
-FAR = 10.0
+DIVERGENCE_FACTOR = 10.0
 """Factor over the initial loss, or over that of a constant prediction, from which training counts
 as diverging.
 """
@@ -29,13 +29,13 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
     ``accuracy``, their means over clients, in the last round. ``stopped`` is the reason for an
     early end, otherwise empty. ``diverging`` is the reason to consider the loss diverging,
     otherwise empty. ``unseen`` has the test values of clients that did not train, by client and
-    named model, and their mean. With liars (``attack``) a model's ``honest`` is its spread over the
-    other clients. Bytes are those of training; downloads for evaluation only are
+    named model, and their mean. With malicious clients (``attack``) a model's ``honest`` is its
+    spread over the others. Bytes are those of training; downloads for evaluation only are
     excluded.
     """
     n = result.clients
-    named = sorted({(e.model, e.when) for e in result.evaluations})
-    models = {f"{model}, {when}": _outcome(result, model, when, n) for model, when in named}
+    model_keys = sorted({(e.model, e.when) for e in result.evaluations})
+    models = {f"{model}, {stage}": _outcome(result, model, stage, n) for model, stage in model_keys}
     return {
         "method": result.name,
         "headline": ", ".join(result.about["headline"]),
@@ -52,95 +52,101 @@ def summarise(result: Result, seconds: float) -> dict[str, Any]:
     }
 
 
-def _outcome(result: Result, model: str, when: str, n: int) -> dict[str, Any] | None:
-    test = result.curve(model, when)
+def _outcome(result: Result, model: str, stage: str, n: int) -> dict[str, Any] | None:
+    test = result.curve(model, stage)
     if not test:
         return None
-    found, spread = best_and_spread(result, model, when, range(n))
+    scores, spread = best_and_spread(result, model, stage, range(n))
     liars = attack_of(result)
     honest = liars.honest(n) if liars else ()
     return {
         **{
-            name: at._asdict() if isinstance(at, RoundScore) else at
-            for name, at in vars(found).items()
+            name: score._asdict() if isinstance(score, RoundScore) else score
+            for name, score in vars(scores).items()
         },
         "clients": spread,
-        **({"honest": best_and_spread(result, model, when, honest)[1]} if honest else {}),
+        **({"honest": best_and_spread(result, model, stage, honest)[1]} if honest else {}),
         "loss": mean_of_known(test[-1].loss),
         "accuracy": test[-1].accuracy_mean,
     }
 
 
 def attack_of(result: Result) -> Attack | None:
-    """Return the liars of a run; None if all clients are honest."""
-    said = result.config.get("attack")
-    return Attack.model_validate(said) if said else None
+    """Return the attack of a run; None if all clients are honest."""
+    settings = result.config.get("attack")
+    return Attack.model_validate(settings) if settings else None
 
 
 def best_and_spread(
-    result: Result, model: str, when: str, clients: Sequence[int]
+    result: Result, model: str, stage: str, clients: Sequence[int]
 ) -> tuple[BestRounds, dict[str, Any]]:
     """Return the best rounds of a named model that was evaluated on the test split, and its spread
     over clients in the last round, as ``summarize`` returns it.
     """
-    test = result.curve(model, when)
-    validated = {e.round: e for e in result.curve(model, when, "validation")}
-    held_out = [validated.get(e.round) for e in test]
+    test = result.curve(model, stage)
+    validated = {e.round: e for e in result.curve(model, stage, "validation")}
+    validation = [validated.get(e.round) for e in test]
 
-    def table(each: Sequence[Evaluation | None], name: str) -> list[list[Any]]:
+    def table(evaluations: Sequence[Evaluation | None], name: str) -> list[list[Any]]:
         unknown: list[Any] = [None] * len(clients)
-        return [e.by_client(getattr(e, name), clients) if e else unknown for e in each]
+        return [e.by_client(getattr(e, name), clients) if e else unknown for e in evaluations]
 
     values, samples = table(test, "value"), [n or 0 for n in table(test[-1:], "samples")[0]]
     rounds, metric = [e.round for e in test], result.metric
-    found = best_rounds(
-        rounds, values, samples, table(held_out, "value"), metric, table(held_out, "loss")
+    best_scores = best_rounds(
+        rounds, values, samples, table(validation, "value"), metric, table(validation, "loss")
     )
-    return found, summarize(values[-1], samples, metric=metric)
+    return best_scores, summarize(values[-1], samples, metric=metric)
 
 
 def stopped(result: Result) -> str:
     """Return the reason why a run ended before all its rounds; otherwise empty."""
-    last, said = len(result.rounds), result.config.get("stop")
-    if not said or last >= int(result.config.get("rounds") or last):
+    last, settings = len(result.rounds), result.config.get("stop")
+    if not settings or last >= int(result.config.get("rounds") or last):
         return ""
-    stop = Stop.model_validate(said)
-    model, when = headline(result)
-    curve = result.curve(model, when, "validation")
+    stop = Stop.model_validate(settings)
+    model, stage = headline(result)
+    curve = result.curve(model, stage, "validation")
     # a received model is evaluated one round later
-    known = [e for e in curve if e.round < last or when == "trained"]
-    points = [e.point for e in known]
-    found = best(points, result.metric, stop.min_gain)
-    return reason(found, last) if found and stop.should_stop(found.since, points[-1].round) else ""
+    evaluated = [e for e in curve if e.round < last or stage == "trained"]
+    points = [e.point for e in evaluated]
+    best_point = best(points, result.metric, stop.min_gain)
+    return (
+        reason(best_point, last)
+        if best_point and stop.should_stop(best_point.since, points[-1].round)
+        else ""
+    )
 
 
 def headline(result: Result) -> tuple[str, str]:
-    """Return the headline model and its moment; empty names if they are not on record."""
-    model, when = result.about.get("headline") or ("", "")
-    return model, when
+    """Return the headline model and its stage; empty names if they are not on record."""
+    model, stage = result.about.get("headline") or ("", "")
+    return model, stage
 
 
 def diverging(result: Result) -> str:
     """Return the reason to consider a run's loss diverging; otherwise empty.
 
-    So it is if the headline model's last test loss is finite for no client with samples. Else it
-    compares the mean training loss of the last round with that of the first, and the headline
+    It diverges if no client with samples has a finite last test loss of the headline model. Else
+    this compares the mean training loss of the last round with that of the first, and the headline
     model's test loss with its first value and with that of a constant prediction, all clients' most
     frequent class or mean.
     """
     trained = _means(row.loss for row in result.rounds)
     curve = result.curve(*headline(result), "test")
     if curve and any(curve[-1].samples) and mean_of_known(curve[-1].loss) is None:
-        return "the test loss of all clients ended at no finite number; lower lr"
+        return "the last test loss of no client is finite; lower lr"
     tested = _means(e.loss for e in curve)
     constant = _constant(result)
-    for what, losses, first in (
+    for quantity, losses, first in (
         ("training loss", trained, "in the first round"),
         ("test loss", tested, "when first evaluated"),
     ):
-        if losses and losses[-1] > FAR * losses[0] > 0:
-            return f"the {what} ended at {losses[-1]:.4g}, from {losses[0]:.4g} {first}; lower lr"
-    if tested and constant and tested[-1] > FAR * constant:
+        if losses and losses[-1] > DIVERGENCE_FACTOR * losses[0] > 0:
+            return (
+                f"the {quantity} ended at {losses[-1]:.4g}, from {losses[0]:.4g} {first}; lower lr"
+            )
+    if tested and constant and tested[-1] > DIVERGENCE_FACTOR * constant:
         return (
             f"the test loss ended at {tested[-1]:.4g}, where a constant answer has "
             f"{constant:.4g}; lower lr"
@@ -150,15 +156,15 @@ def diverging(result: Result) -> str:
 
 def _constant(result: Result) -> float | None:
     """Return the mean test loss of a constant prediction; None if it is not on record."""
-    found: float | None = (
+    loss: float | None = (
         (result.about.get("constant") or {}).get("all", {}).get("loss") or {}
     ).get("mean")
-    return found
+    return loss
 
 
-def _means(each: Iterable[Sequence[float | None]]) -> list[float]:
+def _means(rows: Iterable[Sequence[float | None]]) -> list[float]:
     """Return the means over clients that are defined."""
-    return [mean for losses in each if (mean := mean_of_known(losses)) is not None]
+    return [mean for losses in rows if (mean := mean_of_known(losses)) is not None]
 
 
 def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
@@ -168,6 +174,6 @@ def _unseen(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         for name in sorted({f"{e.model}, {e.when}" for e in tests})
     }
     return {
-        name: {"clients": each, "mean": mean_of_known(list(each.values()))}
-        for name, each in values.items()
+        name: {"clients": by_client, "mean": mean_of_known(list(by_client.values()))}
+        for name, by_client in values.items()
     }

@@ -2,7 +2,7 @@
 trajectory trains again.
 """
 
-from pomona.record.judged import headline
+from pomona.record.headline import headline
 from pomona.results.summary_table import table
 
 __all__ = ["headline", "table"]

@@ -91,16 +91,16 @@ def signed(metric: Metric, value: float) -> str:
 
 def interval(metric: Metric, gain: Gain) -> str:
     """Format an interval, ``+0.021 to +0.135``, or its absence because of too few test samples."""
-    if not gain.ends:
+    if not gain.interval:
         return NO_INTERVAL
-    low, high = (signed(metric, end) for end in gain.ends)
+    low, high = (signed(metric, end) for end in gain.interval)
     return f"{low} to {high}"
 
 
 def measured(metric: Metric, gain: Gain) -> str:
     """Format a gain, ``+0.078 (95 % interval +0.021 to +0.135)``."""
     value = metric.gap(gain.value).replace("-", MINUS)
-    return f"{value} ({'95 % interval ' if gain.ends else ''}{interval(metric, gain)})"
+    return f"{value} ({'95 % interval ' if gain.interval else ''}{interval(metric, gain)})"
 
 
 def evidence(run: Run, gain: Gain) -> str:
@@ -116,7 +116,7 @@ def evidence(run: Run, gain: Gain) -> str:
         f"{run.client(e.client)} ({counted(e.rows, 'row')}"
         + ("" if e.events is None else f", {counted(e.events, 'event')}")
         + ")"
-        for e in gain.left_out
+        for e in gain.excluded
     ]
     averaged = (
         f"{gain.clients} of {gain.clients + len(missing)} clients"
@@ -137,15 +137,15 @@ def evidence(run: Run, gain: Gain) -> str:
 
 def sides(gain: Gain) -> str:
     """Name the models that a gain compares, `` Compared on test data: ...``; empty if unknown."""
-    if not (gain.judged and gain.base):
+    if not (gain.model and gain.base_model):
         return ""
-    rival = ", of both" if gain.judged == gain.base else f", against {gain.base}"
-    return f" Compared on test data: {gain.judged}{rival}."
+    rival = ", of both" if gain.model == gain.base_model else f", against {gain.base_model}"
+    return f" Compared on test data: {gain.model}{rival}."
 
 
 def fewer_clients(gains: Gains) -> str:
     """Note that a gain's mean is over fewer clients than a run's other means; else empty."""
-    missing = [e.client for e in gains.mean.left_out] if gains.mean else []
+    missing = [e.client for e in gains.mean.excluded] if gains.mean else []
     if not missing:
         return ""
     return (

@@ -14,7 +14,7 @@ from pomona.core.bounds import plain
 from pomona.core.toml import flat
 from pomona.data.catalogue import CATALOGUE
 from pomona.metrics.metric import Metric
-from pomona.record.judged import SPOKEN, headline, judged_by
+from pomona.record.headline import STAGE_NAMES, headline, headline_evaluation
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.method_colours import Style, styles
@@ -48,8 +48,8 @@ class Run:
 
     @cached_property
     def reported(self) -> Evaluation | None:
-        """The headline evaluation for comparing runs, see ``judged_by``."""
-        return judged_by(self.result)
+        """The headline evaluation for comparing runs, see ``headline_evaluation``."""
+        return headline_evaluation(self.result)
 
     @property
     def validation(self) -> list[Evaluation]:
@@ -161,7 +161,7 @@ def records(run: Run) -> list[dict[str, Any]]:
 
 def stage_name(stage: str) -> str:
     """Return the stage of an evaluation, in words."""
-    return SPOKEN.get(stage, stage)
+    return STAGE_NAMES.get(stage, stage)
 
 
 def evaluated(*runs: Run) -> str:

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from pomona.core.toml import flat
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.judged import finished
+from pomona.record.headline import finished
 from pomona.record.paired_gain import ONE_PARTITION
 from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import Run, baseline, label

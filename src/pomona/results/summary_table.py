@@ -6,7 +6,7 @@ from typing import Any
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.metric import ACCURACY, LOSS, Metric, metric_named
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.judged import Key, finished, views
+from pomona.record.headline import Key, finished, views
 from pomona.record.result import Result
 from pomona.record.run_summary import best_and_spread
 from pomona.results.gain_presentation import Gains, gained_over
@@ -130,8 +130,8 @@ def _gain_of(gains: Gains | None) -> dict[str, Any]:
         "gain_low": gain and gain.low,
         "gain_high": gain and gain.high,
         "gain_over": gains.base.label if gains and gain else None,
-        "gain_judged": gain and gain.judged,
-        "gain_base": gain and gain.base,
+        "gain_judged": gain and gain.model,
+        "gain_base": gain and gain.base_model,
     }
 
 

@@ -59,7 +59,7 @@ class RecordedRun:
                 self.bytes_down += sum(body.bytes_down)
                 self.bytes_up += sum(body.bytes_up)
             case "evaluation":
-                mean = summarize(body.value, body.samples, metric=body.judged)["mean"]
+                mean = summarize(body.value, body.samples, metric=body.value_metric)["mean"]
                 if mean is not None and math.isfinite(mean):
                     self.means[body.key] = mean
 

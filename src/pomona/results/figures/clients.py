@@ -162,8 +162,8 @@ def _scaled_gains(gains: Gains) -> tuple[NDArray[np.float64], NDArray[np.float64
     bounds = x[:, None].repeat(2, axis=1)
     for row, client in enumerate(gains.differences):
         gain = intervals.get(client)
-        if gain and gain.ends:
-            bounds[row] = [scaled(end) for end in gain.ends]
+        if gain and gain.interval:
+            bounds[row] = [scaled(end) for end in gain.interval]
     return x, np.abs(bounds.T - x)
 
 

@@ -229,7 +229,8 @@ def _draw_points(
         x = np.array([c + step * (k - (len(gains) - 1) / 2) for c in by_client])
         y = np.array([metric.scaled(g.value) for g in by_client.values()])
         bounds = [
-            [metric.scaled(end) for end in g.ends or (g.value, g.value)] for g in by_client.values()
+            [metric.scaled(end) for end in g.interval or (g.value, g.value)]
+            for g in by_client.values()
         ]
         hollow = [verdict not in ("better", "worse") for verdict in jointly([*by_client.values()])]
         style = {"color": styles[row].colour, "marker": styles[row].marker, "linestyle": "none"}

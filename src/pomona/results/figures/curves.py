@@ -8,7 +8,7 @@ from typing import Any
 
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.judged import views
+from pomona.record.headline import views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import plot

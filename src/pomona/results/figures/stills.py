@@ -14,7 +14,7 @@ import numpy as np
 from pomona.core.table import PLACEHOLDER
 from pomona.metrics.nan_safe import Array
 from pomona.metrics.survival import kaplan_meier, risk
-from pomona.record.predictions import MOST_CLIENTS, MaskExamples, read_examples
+from pomona.record.predictions import MAX_EXAMPLE_CLIENTS, MaskExamples, read_examples
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader
@@ -188,8 +188,8 @@ def masks(runs: list[Run]) -> ReportFigure | None:
         name="masks",
         title="Images with truth and prediction",
         caption=f"{lead.label}, {lead.model}, {evaluated(lead)}: of "
-        f"{'each client' if len(by_client) < MOST_CLIENTS else 'the first clients'} the test image "
-        "with the best and that with the worst Dice, mean over the classes without the "
+        f"{'each client' if len(by_client) < MAX_EXAMPLE_CLIENTS else 'the first clients'} the "
+        "test image with the best and that with the worst Dice, mean over the classes without the "
         "background. Of a volume, the slice with most true pixels.",
         alt=f"Images, true and predicted masks of {len(by_client)} clients, best and worst. The "
         f"worst of all has a Dice of {_number(worst['dice'])}, at {worst['name']}.",
@@ -250,7 +250,7 @@ def examples(run: Run) -> dict[int, MaskExamples]:
     folder = run.result.folder
     if folder is None or run.result.about.get("targets") != "segmentation":
         return {}
-    clients = range(min(MOST_CLIENTS, run.result.clients))
+    clients = range(min(MAX_EXAMPLE_CLIENTS, run.result.clients))
     return {
         i: example
         for i in clients

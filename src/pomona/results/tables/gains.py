@@ -67,9 +67,9 @@ def _sides(compared: list[Gains]) -> str:
     """Name the models that are compared: of each run, and of training alone."""
     by_model: dict[str, list[str]] = {}
     for gains in compared:
-        if gains.mean and gains.mean.judged:
-            by_model.setdefault(gains.mean.judged, []).append(gains.run.label)
-            by_model.setdefault(gains.mean.base, []).append(gains.base.label)
+        if gains.mean and gains.mean.model:
+            by_model.setdefault(gains.mean.model, []).append(gains.run.label)
+            by_model.setdefault(gains.mean.base_model, []).append(gains.base.label)
     texts = (f"{listing(list(dict.fromkeys(names)))}: {model}" for model, names in by_model.items())
     return f" Compared on test data: {'; '.join(texts)}." if by_model else ""
 
@@ -99,7 +99,7 @@ def _by_client(gains: Gains) -> Table:
                 metric.number(run.values.get(c)),
                 signed(metric, gain.value),
                 interval(metric, gain),
-                verdict if gain.ends else "too few samples",
+                verdict if gain.interval else "too few samples",
             ]
             for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))
             if gain and verdict

@@ -16,7 +16,7 @@ from pomona.metrics.intervals import Interval, intervals
 from pomona.metrics.metric import Metric
 from pomona.metrics.nan_safe import Array, mean_of_known
 from pomona.privacy.settings import in_sums
-from pomona.record.judged import headline
+from pomona.record.headline import headline
 from pomona.record.rows import Evaluation
 from pomona.results.run_numbers import Run, leader, stage_name
 from pomona.results.wording import capital, listing

@@ -10,7 +10,7 @@ import numpy as np
 from pomona.core.errors import StorageError
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.judged import finished
+from pomona.record.headline import finished
 from pomona.record.predictions import PREDICTIONS
 from pomona.record.run_folder import load, require_unchanged
 from pomona.record.run_summary import attack_of, diverging

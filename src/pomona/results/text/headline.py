@@ -52,7 +52,9 @@ def _helps(gains: Gains, rivals: list[Gains]) -> str:
     if gains.mean is None:
         return "The records do not show whether federation helps: the gain has no interval."
     verdict = jointly([gains.mean, *(g.mean for g in rivals)])[0]
-    range_text = f" (95 % interval {interval(run.metric, gains.mean)})" if gains.mean.ends else ""
+    range_text = (
+        f" (95 % interval {interval(run.metric, gains.mean)})" if gains.mean.interval else ""
+    )
     verb = "gains" if gains.mean.value >= 0 else "loses"
     change = f"{verb} {run.metric.gap(abs(gains.mean.value)).lstrip('+')} in {title}"
     if verdict == LEVEL:

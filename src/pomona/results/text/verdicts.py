@@ -105,7 +105,7 @@ def _counted(gains: Gains) -> list[int]:
     """Return the clients in a gain's mean; those with values in both runs, if there is no such
     mean.
     """
-    excluded = {e.client for e in gains.mean.left_out} if gains.mean else set()
+    excluded = {e.client for e in gains.mean.excluded} if gains.mean else set()
     return [client for client in gains.differences if client not in excluded]
 
 

@@ -73,7 +73,7 @@ def _of_gains(gains: Sequence[Gains], base: Run) -> Overview:
         g.run: g.mean.value if g.mean else mean_of_known(g.differences.values()) or 0.0
         for g in gains
     }
-    ranges = {g.run: g.mean.ends if g.mean and g.mean.ends else None for g in gains}
+    ranges = {g.run: g.mean.interval if g.mean and g.mean.interval else None for g in gains}
     scale = _Scale.covering(
         [0.0, *means.values()]
         + [end for bounds in ranges.values() if bounds for end in bounds]
@@ -84,7 +84,7 @@ def _of_gains(gains: Sequence[Gains], base: Run) -> Overview:
             g.run,
             scale,
             signed(metric, means[g.run]),
-            interval(metric, g.mean) if g.mean and g.mean.ends else "",
+            interval(metric, g.mean) if g.mean and g.mean.interval else "",
             means[g.run],
             ranges[g.run],
             g.differences,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.metric import Metric
-from pomona.record.judged import finished, views
+from pomona.record.headline import finished, views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.results.figures import clusters, partition

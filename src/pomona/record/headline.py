@@ -1,4 +1,4 @@
-"""The evaluation that a run is judged by: its headline model in one round, on test samples."""
+"""The headline evaluation of a run: its headline model in one round, on test samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,24 +9,24 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 
 Key = tuple[str, str]
-"""(model, when) of an evaluation on the test split."""
+"""(model, stage) of an evaluation on the test split."""
 
 MODELS = ("personal", "global", "local")
-TIMES = ("trained", "received")
-SPOKEN = {"trained": "after local training", "received": "as received"}
+STAGES = ("trained", "received")
+STAGE_NAMES = {"trained": "after local training", "received": "as received"}
 
 
 def views(result: Result) -> list[Key]:
-    """Return every (model, when) with evaluations on the test split, the headline one first."""
+    """Return every (model, stage) with evaluations on the test split, the headline one first."""
     method_headline = tuple(result.about.get("headline") or ())
     present = {(e.model, e.when) for e in result.evaluations if e.split == "test" and e.clients}
 
     def order(key: Key) -> tuple[bool, int, int, Key]:
-        model, when = key
+        model, stage = key
         return (
             key != method_headline,
             MODELS.index(model) if model in MODELS else len(MODELS),
-            TIMES.index(when) if when in TIMES else len(TIMES),
+            STAGES.index(stage) if stage in STAGES else len(STAGES),
             key,
         )
 
@@ -34,7 +34,7 @@ def views(result: Result) -> list[Key]:
 
 
 def headline(result: Result) -> Key | None:
-    """Return the (model, when) of a run's headline model: the method's, else its personal model,
+    """Return the (model, stage) of a run's headline model: the method's, else its personal model,
     else the global one.
 
     A trained model precedes the same model as received. None if nothing was evaluated on the test
@@ -48,8 +48,8 @@ def finished(result: Result) -> bool:
     return bool(result.summary)
 
 
-def judged_by(result: Result) -> Evaluation | None:
-    """Return the headline evaluation for comparing runs; None if there is none.
+def headline_evaluation(result: Result) -> Evaluation | None:
+    """Return the headline evaluation for comparing runs; None without one.
 
     With ``keep = best`` this is the best validation round, as for the predictions and closing
     metrics on record; otherwise the last round evaluated.
@@ -68,37 +68,39 @@ def _keeps_best(result: Result) -> bool:
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The models that runs of one method are judged by.
+class HeadlineModel:
+    """The headline model of runs of one method, one run per seed.
 
     Attributes:
-        model, when: of the evaluation.
+        model, stage: of the evaluation.
         rounds: the rounds after which they are evaluated, ascending; several for several seeds.
         best: whether these are the rounds best on validation, not the last ones.
     """
 
     model: str
-    when: str
+    stage: str
     rounds: tuple[int, ...]
     best: bool
 
     @classmethod
-    def of(cls, runs: Sequence[Result]) -> Self | None:
-        """Return what runs of several seeds are judged by; None if one was not evaluated."""
-        evaluations = [judged_by(run) for run in runs]
+    def of_runs(cls, runs: Sequence[Result]) -> Self | None:
+        """Return the headline model of the runs; None if one run was not evaluated."""
+        evaluations = [headline_evaluation(run) for run in runs]
         defined = [evaluation for evaluation in evaluations if evaluation]
         if not defined or len(defined) < len(evaluations):
             return None
         rounds = tuple(sorted({evaluation.round for evaluation in defined}))
         best_of_all = all(map(_keeps_best, runs))
-        return cls(defined[0].model, defined[0].when, rounds, best_of_all)
+        return cls(defined[0].model, defined[0].stage, rounds, best_of_all)
 
     @property
-    def moment(self) -> str:
+    def chosen_rounds(self) -> str:
         """The rounds, ``round 12, the best on validation``."""
         numbers = ", ".join(map(str, self.rounds))
-        which = "best on validation" if self.best else "last"
-        return f"round{'s' * (len(self.rounds) > 1)} {numbers}, the {which}"
+        criterion = "best on validation" if self.best else "last"
+        return f"round{'s' * (len(self.rounds) > 1)} {numbers}, the {criterion}"
 
     def __str__(self) -> str:
-        return f"{self.model} model, {SPOKEN.get(self.when, self.when)}, {self.moment}"
+        return (
+            f"{self.model} model, {STAGE_NAMES.get(self.stage, self.stage)}, {self.chosen_rounds}"
+        )
