@@ -9,7 +9,7 @@ import pytest
 
 from federation_in_process import deployed, same
 from pomona.cli import main
-from pomona.lifecycle import status_kept
+from pomona.lifecycle import recorded_status
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation import status
@@ -86,7 +86,7 @@ def test_a_study_that_a_drain_has_ended_says_so_and_is_not_lost(fault, verdict, 
     (tmp_path / DRAIN).touch()
 
     def ends():
-        with status_kept(tmp_path):
+        with recorded_status(tmp_path):
             if fault:
                 raise fault
             require_undrained(tmp_path)

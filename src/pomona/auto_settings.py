@@ -11,55 +11,60 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError
 from pomona.federation.round_plan import round_of
 from pomona.federation.run_notes import RunNotes
-from pomona.lifecycle import begun_with
+from pomona.lifecycle import recorded_setting
 from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES, StepRule, range_test
 from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 
 
-def on_engine(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> Scenario:
+def with_engine(
+    scenario: Scenario, notes: RunNotes, resumed_folder: Path | None = None
+) -> Scenario:
     """Return the scenario with its engine: that of the resumed run, else native if supported.
 
     Args:
         scenario: any.
-        notes: told of the engine in one line, and why it is not the other.
-        before: folder of the run to resume, if any.
+        notes: get one line with the engine and the reason for it.
+        resumed_folder: folder of the run to resume, if any.
 
     Raises CheckpointError if all checkpoints of that run are damaged.
     """
     if scenario.config.engine != "auto":
         return scenario
-    if (known := begun_with(before, "engine") if before else None) is not None:
-        notes.pass_on(f"engine = {known}, as {before} was begun with")
-        return scenario.with_settings(engine=known)
-    if why := scenario.not_native():
-        notes.add(f"engine = torch: {why}")
+    if (
+        engine := recorded_setting(resumed_folder, "engine") if resumed_folder else None
+    ) is not None:
+        notes.pass_on(f"engine = {engine}, as {resumed_folder} was begun with")
+        return scenario.with_settings(engine=engine)
+    if reason := scenario.not_native():
+        notes.add(f"engine = torch: {reason}")
         return scenario.with_settings(engine="torch")
     notes.add(f"engine = native: pomona-native {release()}")
     return scenario.with_settings(engine="native")
 
 
-def require_engine(scenario: Scenario, before: Path) -> None:
-    """Raise ConfigError if a run that is to go on used the native engine and this machine cannot.
-
-    ``before``: its folder.
+def require_engine(scenario: Scenario, folder: Path) -> None:
+    """Raise ConfigError if a folder's run, to be resumed, used the native engine and this machine
+    cannot.
     """
-    if scenario.config.engine == "native" and (why := scenario.not_native()):
+    if scenario.config.engine == "native" and (reason := scenario.not_native()):
         raise ConfigError(
-            f"{before} was begun with engine = native, which is not possible here: {why}; go on "
-            "where it is, or give another --out"
+            f"{folder} was begun with engine = native, which is not possible here: {reason}; "
+            "go on where it is, or give another --out"
         )
 
 
-def settled(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> Scenario:
+def with_learning_rate(
+    scenario: Scenario, notes: RunNotes, resumed_folder: Path | None = None
+) -> Scenario:
     """Return the scenario with its learning rate: from the resumed run, else found by the range
     test.
 
     Args:
         scenario: any.
-        notes: told of the rate and its origin.
-        before: folder of the run to resume, if any.
+        notes: get the rate and its origin.
+        resumed_folder: folder of the run to resume, if any.
 
     Raises:
         CheckpointError: all checkpoints of that run are damaged.
@@ -73,10 +78,10 @@ def settled(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> 
             "lr = 'auto' looks at training losses, which privacy does not cover; set lr, e.g. "
             "lr=0.1"
         )
-    known = begun_with(before, "lr") if before else None
-    if known is not None:
-        notes.pass_on(f"lr = {known:g}, as {before} was begun with")
-        return scenario.with_settings(lr=known)
+    lr = recorded_setting(resumed_folder, "lr") if resumed_folder else None
+    if lr is not None:
+        notes.pass_on(f"lr = {lr:g}, as {resumed_folder} was begun with")
+        return scenario.with_settings(lr=lr)
     rows, founders = scenario.partition.clients, set(scenario.founders)
     sizes = [len(c.train) if i in founders else 0 for i, c in enumerate(rows)]
     rates = RATES if config.optimizer.name == "sgd" else ADAPTIVE_RATES

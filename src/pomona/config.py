@@ -106,12 +106,12 @@ def _choices(tree: Mapping[str, Any]) -> Choices:
     """Return the settings selected by each section's name, including the tree's own method."""
     section = expand_names(tree).get("method")
     name = section.get("name") if isinstance(section, Mapping) else None
-    this = (
+    custom_method = (
         {name: methods.resolve(name)}
         if isinstance(name, str) and (methods.is_builtin(name) or ":" in name)
         else {}
     )
-    return {"method": {**METHODS, **this}, "partition": RECIPES, **CHOICES}
+    return {"method": {**METHODS, **custom_method}, "partition": RECIPES, **CHOICES}
 
 
 class Config(Settings):
@@ -187,7 +187,7 @@ class Config(Settings):
         description=(
             "random changes of images in training, in this order: name or name:strength, of "
         )
-        + ", ".join(f"{name}:{kind.strength:g}" for name, kind in TRANSFORMS.items()),
+        + ", ".join(f"{name}:{transform.strength:g}" for name, transform in TRANSFORMS.items()),
     )
     seed: int = Field(0, ge=0, lt=2**63, description="seed of all random numbers")
     clients: int = Field(
@@ -316,7 +316,7 @@ class Config(Settings):
 
     @field_validator("metric")
     @classmethod
-    def _known(cls, name: str | None) -> str | None:
+    def _known_metric(cls, name: str | None) -> str | None:
         if name is not None and name not in METRICS and not is_own(name):
             raise ValueError(f"{suggestion(name, METRICS)}; your own: module:function")
         return name
@@ -331,7 +331,7 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _tracked(self) -> Self:
-        """Not the field's own check, whose error would show the value."""
+        """Checked here, since the error of a field's check would show the value."""
         name = None if self.track is None else self.track.partition(":")[0]
         if name is not None and name not in TRACKERS:
             raise ValueError(f"track: no tracker has that name; known: {', '.join(TRACKERS)}")
@@ -348,14 +348,14 @@ class Config(Settings):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _said(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+    def _expanded(cls, source: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         """Validate all input, from Python or a file: expand sections given by name, and raise
         faults as ConfigError.
         """
-        if not isinstance(given, Mapping):
-            return handler(given)
-        require_shallow(given)
-        tree = expand_names(given)
+        if not isinstance(source, Mapping):
+            return handler(source)
+        require_shallow(source)
+        tree = expand_names(source)
         try:
             return handler(tree)
         except ValidationError as fault:
@@ -382,8 +382,8 @@ class Config(Settings):
 
     @property
     def void(self) -> str | None:
-        """Why the epsilon of a private run is no bound: there is no noise, it is known, or training
-        records leave past it; None if it is one.
+        """Why the epsilon of a private run is not a bound: there is no noise, it is known, or
+        training records are released without it; None if it is a bound.
         """
         if not self.privacy:
             return None
@@ -395,18 +395,18 @@ class Config(Settings):
 
     @property
     def adapt_rounds(self) -> int:
-        """Training rounds of a client that did not train: one if a second would begin as the first
-        did.
+        """Training rounds of a client that did not train: one if a second would begin in the same
+        state.
         """
         return self.membership.adapt_rounds if self.method.method().lasting else 1
 
     def tree(self) -> Tree:
         """Return plain values as in a TOML file, without keys that are not set."""
-        unsaid = "clients" not in self.model_fields_set and (
+        omit_clients = "clients" not in self.model_fields_set and (
             not self.partition or self.partition.members
         )
         return self.model_dump(
-            mode="json", exclude_none=True, exclude={"clients"} if unsaid else None
+            mode="json", exclude_none=True, exclude={"clients"} if omit_clients else None
         )
 
     @property
@@ -443,41 +443,41 @@ def fitted(config: Config) -> Config:
     return config.model_copy(update={"model": network})
 
 
-def merge(tree: Tree, over: Mapping[str, Any]) -> None:
+def merge(tree: Tree, overrides: Mapping[str, Any]) -> None:
     """Merge one tree over another, in place.
 
     Naming another method or partition drops the previous one's settings.
     """
-    for key, value in over.items():
-        under = tree.get(key)
-        if isinstance(value, Mapping) and isinstance(under, dict):
+    for key, value in overrides.items():
+        section = tree.get(key)
+        if isinstance(value, Mapping) and isinstance(section, dict):
             if (
                 key in SECTIONS
-                and "name" in under
-                and value.get("name", under["name"]) != under["name"]
+                and "name" in section
+                and value.get("name", section["name"]) != section["name"]
             ):
-                under.clear()
-            merge(under, value)
+                section.clear()
+            merge(section, value)
         else:
             tree[key] = dict(value) if isinstance(value, Mapping) else value
 
 
-def read_overrides(words: Iterable[str]) -> Tree:
+def read_overrides(pairs: Iterable[str]) -> Tree:
     """Return the tree of ``key=value`` words; values are TOML if they parse as such, else text.
 
     Raises ConfigError.
     """
     tree: Tree = {}
-    for word in words:
-        key, equals, text = word.partition("=")
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
         if not equals or not key:
             raise ConfigError(
-                f"{word!r} is neither a TOML file nor key=value; write for example rounds=10 or "
+                f"{pair!r} is neither a TOML file nor key=value; write for example rounds=10 or "
                 "method.mu=0.1"
             )
         leaf: Any = _value(text)
-        for part in reversed(key.split(".")):
-            leaf = {part: leaf}
+        for name in reversed(key.split(".")):
+            leaf = {name: leaf}
         require_shallow(leaf)
         merge(tree, expand_names(leaf))
     return tree

@@ -29,7 +29,7 @@ from pomona.simulation import simulate
 
 
 class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
-    """A classifier of tables with a model of its own for each group of rows.
+    """A classifier of tables with a personal model for each group of rows.
 
     ``groups`` (n,) names each row's client, in ``fit`` and in ``predict``; or a column of X does,
     ``client_column``, which every tool of scikit-learn passes on, scorers too. Without them all
@@ -92,26 +92,28 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
                 ``result_`` are its training rows, and frames that were resampled repeat rows.
 
         Raises:
-            ValueError: X or y that scikit-learn refuses.
+            ValueError: scikit-learn rejects X or y.
             PomonaError: settings or data that cannot be run.
         """
-        X, groups = self._apart(X, groups)
+        X, groups = self._split_groups(X, groups)
         X, y = validate_data(self, X, y, dtype="numeric")
         check_classification_targets(y)
         self.classes_, number = np.unique(y, return_inverse=True)
         rows = _rows(groups, len(X))
         self.clients_ = np.array(list(rows))
-        own = {name: (X[held], number[held]) for name, held in rows.items()}
+        client_data = {name: (X[indices], number[indices]) for name, indices in rows.items()}
         settings, section = self._settings()
-        data = from_clients(own, test=own, classes=list(map(str, self.classes_)), **section)
-        asked = {
+        data = from_clients(
+            client_data, test=client_data, classes=list(map(str, self.classes_)), **section
+        )
+        arguments = {
             "method": self.method,
             "rounds": self.rounds,
             "lr": self.lr,
             "seed": self._seed(),
         }
-        usual = {"workers": 1, "eval_every": 1 if section["validation_share"] else self.rounds}
-        config = resolve(usual, asked, settings, {"data": data})
+        defaults = {"workers": 1, "eval_every": 1 if section["validation_share"] else self.rounds}
+        config = resolve(defaults, arguments, settings, {"data": data})
         warner = FitWarnings(sys._getframe(1))
         self.result_: Result = simulate(Scenario.prepare(config), callback=warner)
         return self
@@ -123,17 +125,17 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             X: (n, F) finite numbers.
             groups: (n,) the name of each row's client; not needed if there is one.
 
-        Raises DataError for a client that ``fit`` had not.
+        Raises DataError for a client that was not in ``fit``.
         """
         check_is_fitted(self)
-        X, groups = self._apart(X, groups)
+        X, groups = self._split_groups(X, groups)
         X = validate_data(self, X, dtype="numeric", reset=False)
-        answers = np.empty((len(X), len(self.classes_)))
-        for name, held in self._asked(groups, len(X)).items():
+        probabilities = np.empty((len(X), len(self.classes_)))
+        for name, indices in self._rows_by_client(groups, len(X)).items():
             model = PersonalModel.of(self.result_, name)
-            outputs = model.outputs(X[held])
-            answers[held] = torch.softmax(outputs.double(), dim=1).numpy()
-        return answers
+            outputs = model.outputs(X[indices])
+            probabilities[indices] = torch.softmax(outputs.double(), dim=1).numpy()
+        return probabilities
 
     def predict(self, X: Any, groups: Any = None) -> NDArray[Any]:
         """Return (n,) the most probable class of each row; arguments as ``predict_proba``."""
@@ -150,7 +152,7 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         """Return the accuracy over all rows; arguments as ``predict_proba``."""
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
 
-    def _apart(self, X: Any, groups: Any) -> tuple[Any, Any]:
+    def _split_groups(self, X: Any, groups: Any) -> tuple[Any, Any]:
         """Return the features, and the name of each row's client.
 
         Raises DataError if they are given twice, or the column does not exist.
@@ -159,13 +161,15 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         if column is None:
             return X, groups
         if groups is not None:
-            raise DataError(f"client_column = {column!r} names the clients, and groups too; one")
+            raise DataError(
+                f"client_column = {column!r} names the clients, and so do groups; give one of them"
+            )
         if is_frame(X):
             names = [str(name) for name in X.columns]
             if str(column) not in names:
                 raise DataError(f"X has no column {column!r}; {suggestion(str(column), names)}")
-            rest = [name for name in X.columns if str(name) != str(column)]
-            return X[rest], X[X.columns[names.index(str(column))]]
+            features = [name for name in X.columns if str(name) != str(column)]
+            return X[features], X[X.columns[names.index(str(column))]]
         X = np.asarray(X)
         if X.ndim != 2 or not isinstance(column, int) or not -X.shape[1] <= column < X.shape[1]:
             raise DataError(
@@ -177,7 +181,7 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
     def _settings(self) -> tuple[Tree, Tree]:
         """Return the settings of a run, and those of its section data.
 
-        Raises ConfigError for what ``fit`` itself sets.
+        Raises ConfigError for settings that ``fit`` sets.
         """
         tree: Tree = {}
         for key, value in (self.settings or {}).items():
@@ -195,19 +199,20 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
             state if isinstance(state, Integral) else check_random_state(state).randint(2**31)
         )
 
-    def _asked(self, groups: Any, count: int) -> dict[str, NDArray[np.int64]]:
+    def _rows_by_client(self, groups: Any, count: int) -> dict[str, NDArray[np.int64]]:
         """Return the rows of each client."""
-        known = self.clients_.tolist()
-        if groups is None and len(known) > 1:
+        clients = self.clients_.tolist()
+        if groups is None and len(clients) > 1:
             raise DataError(
-                f"each of {len(known)} clients has a model; give groups, a name for each row; "
+                f"each of {len(clients)} clients has a model; give groups, a name for each row; "
                 "where scikit-learn passes none (scoring=..., cross_val_predict), make the names a "
                 "column of X and set client_column"
             )
-        rows = {known[0]: np.arange(count)} if groups is None else _rows(groups, count)
-        if odd := next((name for name in rows if name not in known), None):
+        rows = {clients[0]: np.arange(count)} if groups is None else _rows(groups, count)
+        if unknown := next((name for name in rows if name not in clients), None):
             raise DataError(
-                f"groups: {odd!r} was not in fit, and has no model; {suggestion(odd, known)}"
+                f"groups: {unknown!r} was not in fit, and has no model; "
+                f"{suggestion(unknown, clients)}"
             )
         return rows
 

@@ -3,7 +3,7 @@
 The order of the calls is the same for both::
 
     with locked(folder):                       # one process per folder
-        with status_kept(folder):              # status.json records how the run ended, in any case
+        with recorded_status(folder):          # status.json records how the run ended, in any case
             point = resume_point(...)          # the last committed round, its place in the record
             with RunRecord(..., point.valid_to) as record:
                 open_record(...)               # the start event, unless the run is resumed
@@ -61,27 +61,28 @@ class ResumePoint:
         return self.resume_from.number if self.resume_from else 0
 
 
-def resume_point(out: Path, stamp: Mapping[str, Any]) -> ResumePoint:
+def resume_point(folder: Path, stamp: Mapping[str, Any]) -> ResumePoint:
     """Return the point at which a folder's run resumes; its start if nothing is committed.
 
     Args:
-        out: the run's folder.
+        folder: the run's folder.
         stamp: required identity of its checkpoints, see ``checkpointing.identity``.
 
     Raises:
         CheckpointError: all checkpoints are damaged, or they belong to another run.
     """
-    resume_from, notes = find(out, stamp)
-    has_events = (out / EVENTS).exists()  # possibly interrupted before its first commit
+    resume_from, notes = find(folder, stamp)
+    has_events = (folder / EVENTS).exists()  # possibly interrupted before its first commit
     valid_to = Mark(**resume_from.meta["events"]) if resume_from else Mark() if has_events else None
     return ResumePoint(resume_from, valid_to, tuple(notes))
 
 
 @contextmanager
-def status_kept(out: Path) -> Iterator[None]:
-    """Write to ``status.json`` how a run ends: finished after its last committed round, or why not.
+def recorded_status(folder: Path) -> Iterator[None]:
+    """Write to ``status.json`` how a run ends: finished after its last committed round, or
+    the reason for another end.
 
-    A process that is told to stop is recorded as interrupted, whatever its exit code.
+    A process that is asked to stop is recorded as interrupted, whatever its exit code.
     """
     try:
         yield
@@ -90,13 +91,13 @@ def status_kept(out: Path) -> Iterator[None]:
             unnamed = isinstance(fault, SystemExit) and not isinstance(fault, Paused)
             cause = SystemExit(143) if unnamed else fault
             with suppress(StorageError):
-                write_status(out, status_after(cause, last_round(out)))
+                write_status(folder, status_after(cause, last_round(folder)))
         raise
-    write_status(out, status_after(None, last_round(out), sums(out)))
+    write_status(folder, status_after(None, last_round(folder), sums(folder)))
 
 
-def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any]) -> None:
-    """Append the start event; ``about``: the result of ``Scenario.about``, as far as it is
+def open_record(record: RunRecord, scenario: Scenario, description: Mapping[str, Any]) -> None:
+    """Append the start event; ``description``: the result of ``Scenario.about``, as far as it is
     known.
     """
     config, card = scenario.config, scenario.config.method.method().card
@@ -114,7 +115,7 @@ def open_record(record: RunRecord, scenario: Scenario, about: Mapping[str, Any])
         versions=versions(),
         engine=config.engine,
         privacy=config.void or "private" if config.privacy else None,
-        **about,
+        **description,
     )
 
 
@@ -127,10 +128,10 @@ def _frozen(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
     )
 
 
-def close_record(record: RunRecord, seconds: float, **more: Any) -> Result:
+def close_record(record: RunRecord, seconds: float, **totals: Any) -> Result:
     """Append the end event with the run's summary and duration, and write the views."""
     summary = summarise(gather(record.events, record.config, None), seconds)
-    record.event("end", time=time(), summary={**summary, **more})
+    record.event("end", time=time(), summary={**summary, **totals})
     return record.close()
 
 
@@ -144,11 +145,13 @@ def versions() -> dict[str, str]:
     return {"python": sys.version.split()[0], "platform": machine, **packages, **native}
 
 
-def same_everywhere() -> dict[str, str]:
-    """Return what all machines of a run must have in common for the same bits: versions, and this
-    package's code, which changes in a clone without its version.
+def shared_versions() -> dict[str, str]:
+    """Return the versions that all machines of a run must share for the same bits, and a hash of
+    this package's code, which may change in a clone without its version.
     """
-    packages = {name: of for name, of in versions().items() if name not in ("python", "platform")}
+    packages = {
+        name: number for name, number in versions().items() if name not in ("python", "platform")
+    }
     if native := packages.pop("pomona-native", ""):
         packages["pomona-native"] = native.split()[0]  # without the kind of processor
     code = hashlib.sha256()
@@ -157,85 +160,93 @@ def same_everywhere() -> dict[str, str]:
     return packages | {"pomona": f"{packages['pomona']} (code {code.hexdigest()[:8]})"}
 
 
-def moved(then: Mapping[str, str]) -> str:
-    """Return a line about versions that changed since a run was started with ``then``; empty if
+def version_changes(previous: Mapping[str, str]) -> str:
+    """Return a line about versions that changed since a run was started with ``previous``; empty if
     none did.
     """
-    now = versions()
-    changed = [f"{name} {then.get(name)}, now {now.get(name)}" for name in differing(then, now)]
+    current = versions()
+    changed = [
+        f"{name} {previous.get(name)}, now {current.get(name)}"
+        for name in differing(previous, current)
+    ]
     return (
         f"started with {'; '.join(changed)}: results may differ in the last bits" if changed else ""
     )
 
 
-def complete(config: Config, data: str, partition: str, out: Path) -> bool:
+def complete(config: Config, data: str, partition: str, folder: Path) -> bool:
     """Return whether a finished run fulfils the request; if not, the missing rounds can be added.
 
     Args:
         config: the request.
         data: SHA-256 of the data.
         partition: SHA-256 of the partition.
-        out: a finished run's folder.
+        folder: a finished run's folder.
 
     Raises:
         CheckpointError: its files have changed, or it is a run with other settings, data or
             partition, or with more rounds; nothing is changed.
     """
     try:
-        require_unchanged(out)
-        stored, about = _recorded(out, config), load(out).about
+        require_unchanged(folder)
+        stored, metadata = _recorded_config(folder, config), load(folder).about
     except StorageError as fault:
         raise CheckpointError(str(fault)) from None
-    was = identity(stored, about["data"]["fingerprint"], about["partition_sha256"])
-    require_same(out, was, identity(config, data, partition))
+    stored_identity = identity(
+        stored, metadata["data"]["fingerprint"], metadata["partition_sha256"]
+    )
+    require_same(folder, stored_identity, identity(config, data, partition))
     return not differing(omit(stored.tree(), INERT), omit(config.tree(), INERT))
 
 
-def require_own_files(config: Config, partition: str, out: Path) -> None:
-    """Raise CheckpointError if other files of an unfinished run do not belong to its checkpoints.
+def require_matching_files(config: Config, partition: str, folder: Path) -> None:
+    """Raise CheckpointError if an unfinished run's settings or partition do not match its
+    checkpoints.
 
     Args:
         config: that of the checkpoints, except what may change.
         partition: text of the partition.
-        out: the run's folder; missing files are written again.
+        folder: the run's folder; missing files are written again.
     """
-    beside = "restore it, or remove it: it is then written again"
-    if (out / "config.toml").exists():
-        told, known = (omit(c.tree(), (*FREE, "rounds")) for c in (_recorded(out, config), config))
-        keys = differing(told, known)
+    remedy = "restore it, or remove it: it is then written again"
+    if (folder / "config.toml").exists():
+        stored, expected = (
+            omit(c.tree(), (*FREE, "rounds")) for c in (_recorded_config(folder, config), config)
+        )
+        keys = differing(stored, expected)
         if keys:
             raise CheckpointError(
-                f"{out / 'config.toml'} has other values of {', '.join(keys)} than the "
-                f"checkpoints beside it; {beside}"
+                f"{folder / 'config.toml'} has other values of {', '.join(keys)} than the "
+                f"checkpoints next to it; {remedy}"
             )
-    path = out / "partition.json"
+    path = folder / "partition.json"
     try:
         if path.exists() and content(path, MAX_LOG_BYTES) != partition.encode():
             raise CheckpointError(
-                f"{path} is not the partition of the checkpoints beside it; {beside}"
+                f"{path} is not the partition of the checkpoints next to it; {remedy}"
             )
     except OSError as fault:
-        raise CheckpointError(f"{path} cannot be read ({fault}); {beside}") from None
+        raise CheckpointError(f"{path} cannot be read ({fault}); {remedy}") from None
 
 
-def begun_with(out: Path, key: str) -> Any:
+def recorded_setting(folder: Path, key: str) -> Any:
     """Return a setting of the run with the newest intact checkpoint in a folder, None before its
     first.
 
     Raises CheckpointError if all are damaged.
     """
-    found, _ = newest(out / FOLDER)
-    return found.meta["identity"]["config"].get(key) if found else None
+    checkpoint, _ = newest(folder / FOLDER)
+    return checkpoint.meta["identity"]["config"].get(key) if checkpoint else None
 
 
-def _recorded(out: Path, asked: Config) -> Config:
+def _recorded_config(folder: Path, requested: Config) -> Config:
     """Read the settings in a run's folder; only the requested method's code is imported."""
-    path = out / "config.toml"
+    path = folder / "config.toml"
     try:
         tree = read_file(path)
-        if (name := own_method(tree)) and name != asked.method.name:
+        if (name := own_method(tree)) and name != requested.method.name:
             raise CheckpointError(
-                f"{path} is of method {name}, not of {asked.method.name}; give another folder"
+                f"{path} is of method {name}, not of {requested.method.name}; give another folder"
             )
         return resolve(tree)
     except ConfigError as fault:

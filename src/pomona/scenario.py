@@ -68,7 +68,7 @@ from pomona.tasks.criterion import constants, criterion, require_per_sample
 from pomona.tasks.scores import Choice, choose, compute
 
 T = TypeVar("T")
-CONSTANT_AT_ONCE = 2**24  # outputs
+CONSTANT_BATCH = 2**24  # outputs
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -115,8 +115,8 @@ class Scenario:
             config = config.model_copy(update={"clients": _members(config, dataset)})
         if not agreed and (network := resolved(config.model)) is not config.model:
             config = config.model_copy(update={"model": network})
-        if given := initial_weights(config.model):
-            pinned = config.model.model_copy(update={"init_sha256": given.sha256})
+        if weights := initial_weights(config.model):
+            pinned = config.model.model_copy(update={"init_sha256": weights.sha256})
             config = config.model_copy(update={"model": pinned})
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
         config.membership.check(config.clients, config.rounds)
@@ -127,8 +127,8 @@ class Scenario:
         dataset = apply_turns(dataset, partition)
         if config.attack:
             config.attack.check(config.clients)
-            train, held_out = [c.train for c in partition.clients], _held_out(partition)
-            dataset = poisoned(dataset, train, held_out, config.attack, config.seed)
+            train, holdout = [c.train for c in partition.clients], _holdout_rows(partition)
+            dataset = poisoned(dataset, train, holdout, config.attack, config.seed)
         if share := config.method.method().share:
             if config.membership.changes:
                 raise ConfigError(
@@ -143,7 +143,7 @@ class Scenario:
         """Pickle settings and data; the network is built where it arrives."""
         computed = {"resident": self.resident} if self.keeps_features else {}
         dataset = replace(self.dataset, learn=None)
-        return _arrived, (self.config.tree(), dataset, self.partition, self.titles, computed)
+        return _unpickled, (self.config.tree(), dataset, self.partition, self.titles, computed)
 
     def with_settings(self, **settings: Any) -> "Scenario":
         """Return the scenario with other settings that neither network nor data depend on, such as
@@ -154,11 +154,11 @@ class Scenario:
         return changed
 
     def _once(self, name: str, compute: Callable[[], T]) -> T:
-        """Return what is computed on first use, under a name."""
+        """Return a value by name, computed on first use."""
         if name not in self._computed:
             self._computed[name] = compute()
-        found: T = self._computed[name]
-        return found
+        value: T = self._computed[name]
+        return value
 
     def _in_deviations(self) -> "Scenario":
         """Standardise numeric targets over the founders' training rows, so that lr has the same
@@ -189,8 +189,8 @@ class Scenario:
         )
         augmentation.require(self.config.augment, self.dataset.kind, len(self.input_shape))
         require_patches(self.config, self.dataset)
-        if known := self.dataset.tokenizer:
-            require_padding(self.config.model, known.padding)
+        if tokenizer := self.dataset.tokenizer:
+            require_padding(self.config.model, tokenizer.padding)
         module = self.module()
         if len(self.dataset.preprocessing) > 1 and self.partition.recipe.get("name") != "natural":
             raise ConfigError(
@@ -200,8 +200,8 @@ class Scenario:
         if self.config.privacy:
             require_covered(self.config, self.dataset, self.partition, agreed, module)
         require_samples(self.config, self.partition, self.names, module)
-        if self.config.engine == "native" and (why := self.not_native()):
-            raise _not_possible(why)
+        if self.config.engine == "native" and (reason := self.not_native()):
+            raise _not_supported(reason)
 
     @property
     def remarks(self) -> list[str]:
@@ -292,8 +292,8 @@ class Scenario:
     @property
     def draws(self) -> bool:
         """Whether the network draws random numbers while it trains: for dropout."""
-        parts = (part for _, part in active(self._common))
-        return any(isinstance(part, nn.modules.dropout._DropoutNd) for part in parts)
+        layers = (layer for _, layer in active(self._common))
+        return any(isinstance(layer, nn.modules.dropout._DropoutNd) for layer in layers)
 
     def private(self, folder: Path, run: str = "") -> PrivateObjective:
         """Return the objective with private gradients; each client's key and ledger are in the
@@ -327,17 +327,17 @@ class Scenario:
         c = self.config
         assert c.privacy
         settings = c.privacy.alone if alone else c.privacy
-        asked, unseen = c.method.method().card.privacy.gradients, c.membership.unseen
+        gradients, unseen = c.method.method().card.privacy.gradients, c.membership.unseen
         rows = self.largest_groups() if groups else [1] * len(self.partition.clients)
 
         @cache
         def cost(n: int, rounds: int, rows: int) -> float:
-            history = projected(settings, n, c.batch_size, asked, c.passes, rounds)
+            history = projected(settings, n, c.batch_size, gradients, c.passes, rounds)
             return epsilon(settings, of_groups(history, rows))
 
         return [
-            cost(len(own.train), c.adapt_rounds if i in unseen else c.rounds, rows[i])
-            for i, own in enumerate(self.partition.clients)
+            cost(len(rows_of_client.train), c.adapt_rounds if i in unseen else c.rounds, rows[i])
+            for i, rows_of_client in enumerate(self.partition.clients)
         ]
 
     def objective(self) -> Objective:
@@ -351,17 +351,17 @@ class Scenario:
         if isinstance(native, NativeNetwork):
             return NativeObjective(module, space, self.resident, loss, native, precision)
         if self.config.engine == "native":
-            raise _not_possible(native)
+            raise _not_supported(native)
         # On a CPU convolutions are faster one client at a time; only the method's own algebra is
         # shared.
-        flat = not any(isinstance(part, CONVOLUTIONS) for part in module.modules())
+        flat = not any(isinstance(layer, CONVOLUTIONS) for layer in module.modules())
         if self.config.rows > 1 and (flat or self.config.device != "cpu"):
             return StackedObjective(module, space, self.resident, loss, precision)
         return TorchObjective(module, space, self.resident, loss, precision)
 
     def not_native(self) -> str:
-        """Return why the native engine does not compute this scenario; empty if it does, or would
-        if it were chosen.
+        """Return why the native engine does not support this scenario; empty if it does, chosen or
+        not.
         """
         native = self._native(*self._seen_network(), criterion(self.config.model, self.task))
         return native if isinstance(native, str) else ""
@@ -369,7 +369,7 @@ class Scenario:
     def _native(
         self, module: nn.Module, space: ParameterSpace, loss: Criterion
     ) -> NativeNetwork | str:
-        """Return the native engine for this scenario, or why there is none."""
+        """Return the native engine for this scenario, or the reason why it is not supported."""
         if self.config.engine == "torch":
             return "engine = 'torch'"
         if self.config.privacy:
@@ -390,22 +390,22 @@ class Scenario:
         row's space.
         """
         module = self.module().to(self.config.device)
-        part = self._cut(module)
-        return part.trained if part else module, ParameterSpace(module, self.config.buffers)
+        split = self._split_network(module)
+        return split.trained if split else module, ParameterSpace(module, self.config.buffers)
 
     @property
     def keeps_features(self) -> bool:
         """Whether the features of the frozen part are computed once and cached."""
-        return self._once("keeps_features", lambda: self._part() is not None)
+        return self._once("keeps_features", lambda: self._split_common() is not None)
 
-    def _part(self) -> SplitNetwork | None:
-        return self._cut(self.module().to(self.config.device))
+    def _split_common(self) -> SplitNetwork | None:
+        return self._split_network(self.module().to(self.config.device))
 
-    def _cut(self, module: nn.Module) -> SplitNetwork | None:
+    def _split_network(self, module: nn.Module) -> SplitNetwork | None:
         """Split the network if the features of its frozen part are cached."""
         # training sees other samples in each step
-        drawn = self.config.augment or self.config.model.patch
-        if self.config.model.cache_features == "off" or drawn or not self.frozen:
+        random = self.config.augment or self.config.model.patch
+        if self.config.model.cache_features == "off" or random or not self.frozen:
             return None
         dtype = torch.int64 if self.dataset.vocabulary else torch.float32
         return split_network(
@@ -427,8 +427,8 @@ class Scenario:
         data = replace(
             data, weights=weights, augment=self.config.augment, patch=self.config.model.patch
         )
-        part = self._part()
-        return cached(part, data, self.config.precision, self.config.processes) if part else data
+        split = self._split_common()
+        return cached(split, data, self.config.precision, self.config.processes) if split else data
 
     @cached_property
     def initial(self) -> Initial:
@@ -449,7 +449,7 @@ class Scenario:
         loss, task, y = criterion(self.config.model, self.task), self.task, self.dataset.y
         names = {self.choice.metric.name, *({ACCURACY.name} & {*task.measures}), "loss"}
         train, test = (
-            [y[getattr(c, part)] for c in self.partition.clients] for part in ("train", "test")
+            [y[getattr(c, split)] for c in self.partition.clients] for split in ("train", "test")
         )
 
         shape = task.output_shape(self.dataset.n_outputs, self.input_shape)
@@ -460,21 +460,27 @@ class Scenario:
                 targets = task.learned(targets, self.dataset)
             answers = torch.from_numpy(outputs).reshape(len(outputs), -1, *[1] * (len(shape) - 1))
             pair = answers.expand(len(outputs), *shape), torch.from_numpy(np.asarray(targets))
-            at_once = max(1, CONSTANT_AT_ONCE // prod(shape))
+            batch_size = max(1, CONSTANT_BATCH // prod(shape))
 
-            def each(of: Callable[[Tensor, Tensor], Any]) -> list[Any]:
+            def batches(function: Callable[[Tensor, Tensor], Any]) -> list[Any]:
                 return [
-                    of(*part)
-                    for part in zip(*(values.split(at_once) for values in pair), strict=True)
+                    function(*batch)
+                    for batch in zip(*(values.split(batch_size) for values in pair), strict=True)
                 ]
 
             if name == "loss":
-                return float(torch.cat(each(lambda o, t: loss(o, as_learned(t)))).double().mean())
-            reduced, truth = (torch.cat(parts) for parts in zip(*each(task.reduce), strict=True))
+                return float(
+                    torch.cat(batches(lambda o, t: loss(o, as_learned(t)))).double().mean()
+                )
+            reduced, truth = (
+                torch.cat(batch_values) for batch_values in zip(*batches(task.reduce), strict=True)
+            )
             return compute(name, reduced, truth, task)
 
-        known = y[_trained(self.partition, self.founders)]
-        return constants(sorted(names), task, self.dataset.n_outputs, known, train, test, judge)
+        train_targets = y[_trained(self.partition, self.founders)]
+        return constants(
+            sorted(names), task, self.dataset.n_outputs, train_targets, train, test, judge
+        )
 
     def _subgroups(self) -> dict[str, Any] | None:
         """Return the subgroup of each client's test samples."""
@@ -501,7 +507,7 @@ class Scenario:
             "clients": self.names,
             "classes": list(self.dataset.classes),
             "labels": list(self.dataset.labels),
-            "sizes": {part: [len(getattr(c, part)) for c in rows] for part in SPLITS},
+            "sizes": {split: [len(getattr(c, split)) for c in rows] for split in SPLITS},
             "label_counts": label_counts(self.partition, self.dataset).tolist()
             if self.targets == "classes"
             else None,
@@ -519,16 +525,19 @@ class Scenario:
             "constant": self.constant(),
             "subgroups": self._subgroups(),
             "input_shape": list(self.input_shape),
-            "preprocessing": [by.model_dump(mode="json") for by in self.dataset.preprocessing],
+            "preprocessing": [
+                preprocessing.model_dump(mode="json")
+                for preprocessing in self.dataset.preprocessing
+            ],
             "shared_samples": len(reduce(np.intersect1d, [c.train for c in rows]))
             if len(rows) > 1
             else 0,
         }
 
 
-def _arrived(tree: Tree, *parts: Any) -> Scenario:
-    *known, computed = parts
-    scenario = Scenario(resolve(tree), *known)
+def _unpickled(tree: Tree, *arguments: Any) -> Scenario:
+    *fields, computed = arguments
+    scenario = Scenario(resolve(tree), *fields)
     scenario._computed.update(computed)
     return scenario
 
@@ -554,7 +563,7 @@ def _assumed(config: Config, dataset: Dataset) -> tuple[str, ...]:
     )
 
 
-def _held_out(partition: Partition) -> NDArray[np.int64]:
+def _holdout_rows(partition: Partition) -> NDArray[np.int64]:
     """Return all rows that any client is validated or tested on."""
     return np.concatenate([r for c in partition.clients for r in (c.validation, c.test)])
 
@@ -568,6 +577,6 @@ def _members(config: Config, dataset: Dataset) -> int:
     return config.clients
 
 
-def _not_possible(why: str) -> ConfigError:
+def _not_supported(reason: str) -> ConfigError:
     """Return the error for a native run that the engine does not support."""
-    return ConfigError(f"engine = 'native' is not possible: {why}; set engine=torch")
+    return ConfigError(f"engine = 'native' is not possible: {reason}; set engine=torch")

@@ -36,7 +36,7 @@ def require_covered(
         module: the network; None for one that is not known.
     """
     problems = [*_privacy_problems(config, dataset, partition, agreed)]
-    # one layer stands for its like
+    # one layer is reported for all of its type
     problems += islice(statistics_problems(module) if module else (), 1)
     refuse("section privacy", problems, error=ConfigError)
 
@@ -51,14 +51,16 @@ def _privacy_problems(
     if config.privacy.unit == "group" and len(dataset.x) and dataset.groups is None:
         yield WITHOUT_GROUPS
     data, entry = config.data, CATALOGUE.get(config.data.name)
-    named = agreed or (isinstance(data, ClassNames) and data.classes) or entry
+    names_given = agreed or (isinstance(data, ClassNames) and data.classes) or entry
     sizes = [len(c.train) for c in partition.clients]
-    found = bool(dataset.classes) and not named
+    learnt_classes = bool(dataset.classes) and not names_given
     learnt = dataset.kind == "image" and dataset.learn is not None
     # the numbers of a public tokenizer, or of an agreement, say nothing about texts
     public = dataset.tokenizer or (agreed and dataset.kind == "text" and not dataset.words)
-    kind = "tokens" if public else dataset.kind
-    yield from release_problems(config.privacy, sizes, card.privacy.releases, kind, found, learnt)
+    input_kind = "tokens" if public else dataset.kind
+    yield from release_problems(
+        config.privacy, sizes, card.privacy.releases, input_kind, learnt_classes, learnt
+    )
     if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
         yield (
             "data.time_edges must be given: learnt intervals end at event times of training rows, "
@@ -67,7 +69,7 @@ def _privacy_problems(
 
 
 def require_task(config: Config, targets: Targets) -> None:
-    """Raise ConfigError if the method is not for targets of this kind."""
+    """Raise ConfigError if the method does not support targets of this type."""
     tasks = config.method.method().card.tasks
     if tasks and targets not in tasks:
         raise ConfigError(
@@ -82,8 +84,8 @@ def require_patches(config: Config, dataset: Dataset) -> None:
     """
     if not (patch := config.model.patch):
         return
-    if wrong := patch.misfit(network_shape(dataset.kind, dataset.x.shape[1:]), dataset.targets):
-        raise ConfigError(f"model.patch.size = {list(patch.size)}: {wrong}")
+    if problem := patch.misfit(network_shape(dataset.kind, dataset.x.shape[1:]), dataset.targets):
+        raise ConfigError(f"model.patch.size = {list(patch.size)}: {problem}")
     card = config.method.method().card
     taught = next(
         (release for release in card.privacy.releases if release.name == "output-criterion"), None
@@ -103,15 +105,15 @@ def require_samples(
     """Raise DataError or ConfigError if a client, or a batch, has fewer samples than the run
     needs.
     """
-    held = list(zip(names, partition.clients, strict=True))
-    blind = [name for name, c in held if not len(c.validation)]
+    by_name = list(zip(names, partition.clients, strict=True))
+    blind = [name for name, c in by_name if not len(c.validation)]
     if config.method.method().card.needs.validation and blind:
         raise DataError(
             f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs "
             "models; raise data.validation_share, or give them validation rows"
         )
     normed = _first_norm(module)
-    lone = [name for name, c in held if len(c.train) == 1]
+    lone = [name for name, c in by_name if len(c.train) == 1]
     if normed and config.batch_size == 1:
         raise ConfigError(
             f"batch_size = 1, but {config.model.name} has BatchNorm; set batch_size to 2 or more"
@@ -126,7 +128,7 @@ def require_samples(
 
 def _first_norm(module: nn.Module) -> str | None:
     """Return the path of the first trained layer with statistics of batches; None without one."""
-    for path, part in active(module):
-        if any(buffer.is_floating_point() for buffer in part.buffers(recurse=False)):
+    for path, layer in active(module):
+        if any(buffer.is_floating_point() for buffer in layer.buffers(recurse=False)):
             return path
     return None

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pomona.auto_settings import on_engine, require_engine, settled
+from pomona.auto_settings import require_engine, with_engine, with_learning_rate
 from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
@@ -51,12 +51,12 @@ from pomona.lifecycle import (
     ResumePoint,
     close_record,
     complete,
-    moved,
     open_record,
-    require_own_files,
+    recorded_status,
+    require_matching_files,
     resume_point,
-    same_everywhere,
-    status_kept,
+    shared_versions,
+    version_changes,
 )
 from pomona.objective.training import Stage
 from pomona.personal.backdoor import backdoor
@@ -118,9 +118,11 @@ def run(
      in memory>
     """
     if config is not None and (settings or not isinstance(config, Config)):
-        what = f"not both ({', '.join(settings)})" if settings else f"not {type(config).__name__}"
+        problem = (
+            f"not both ({', '.join(settings)})" if settings else f"not {type(config).__name__}"
+        )
         raise ConfigError(
-            f"pomona.run takes a Config or keywords, {what}; write "
+            f"pomona.run takes a Config or keywords, {problem}; write "
             'pomona.run(method="apple", clients=3, rounds=2, lr=0.1)'
         )
     config = config or Config(**settings)
@@ -138,18 +140,18 @@ def run(
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Compute with one thread, since workers are processes; the caller's number is restored."""
-    before = torch.get_num_threads()
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
 
 
 @_one_thread()
 def simulate(
     scenario: Scenario,
-    out: Path | None = None,
+    folder: Path | None = None,
     callback: object = None,
     resume: bool = False,
 ) -> Result:
@@ -157,37 +159,37 @@ def simulate(
     require_possible(scenario)
     notes = RunNotes(CallbackList(callback), has_callback=callback is not None)
     notes.extend(cautions(scenario))
-    if out is None:
-        scenario = _settled(scenario, notes)
+    if folder is None:
+        scenario = _with_auto_settings(scenario, notes)
         with _connected(scenario.config), enough("training"):
             return _train(
                 scenario,
                 RunRecord(None, scenario.config.tree()),
                 notes,
                 Checkpointing(None, 1, {}),
-                _kept(scenario, out, notes),
+                _state_storage(scenario, folder, notes),
             )
-    require_own(out)
+    require_own(folder)
     if not resume:
-        require_free(out)
-    before = read_status(out) if resume else None
-    if before and before.state == "finished":
-        scenario = _settled(scenario, notes, out)
-        if complete(scenario.config, *_what(scenario), out):
-            notes.pass_on(f"{out} is finished; nothing to do")
-            return load(out)
-        notes.pass_on(f"{out} is finished after round {before.round}; going on")
+        require_free(folder)
+    status = read_status(folder) if resume else None
+    if status and status.state == "finished":
+        scenario = _with_auto_settings(scenario, notes, folder)
+        if complete(scenario.config, *_hashes(scenario), folder):
+            notes.pass_on(f"{folder} is finished; nothing to do")
+            return load(folder)
+        notes.pass_on(f"{folder} is finished after round {status.round}; going on")
     with _connected(scenario.config):
-        place_state = _kept(scenario, out, notes)
-        with locked(out), writing(out):
-            if resume and read_status(out) != before and _finished(scenario, out):
-                notes.pass_on(f"{out} has been finished by another process")
-                return load(out)
-            probe(out)
-            scenario = _settled(scenario, notes, out if resume else None)
+        place_state = _state_storage(scenario, folder, notes)
+        with locked(folder), writing(folder):
+            if resume and read_status(folder) != status and _finished(scenario, folder):
+                notes.pass_on(f"{folder} has been finished by another process")
+                return load(folder)
+            probe(folder)
+            scenario = _with_auto_settings(scenario, notes, folder if resume else None)
             if resume:
-                require_engine(scenario, out)
-            return _recorded(scenario, out, notes, resume, place_state)
+                require_engine(scenario, folder)
+            return _run_recorded(scenario, folder, notes, resume, place_state)
 
 
 def _connected(config: Config) -> AbstractContextManager[None]:
@@ -197,71 +199,73 @@ def _connected(config: Config) -> AbstractContextManager[None]:
     return ray_cluster.connected(config.cluster, config.processes)
 
 
-def _finished(scenario: Scenario, out: Path) -> bool:
-    """Return whether a folder has a finished run with all that is asked for."""
-    status = read_status(out)
+def _finished(scenario: Scenario, folder: Path) -> bool:
+    """Return whether a folder has a finished run that fulfils the request."""
+    status = read_status(folder)
     if not status or status.state != "finished":
         return False
-    scenario = _settled(scenario, RunNotes(NullCallback()), out)
-    return complete(scenario.config, *_what(scenario), out)
+    scenario = _with_auto_settings(scenario, RunNotes(NullCallback()), folder)
+    return complete(scenario.config, *_hashes(scenario), folder)
 
 
-def _settled(scenario: Scenario, notes: RunNotes, before: Path | None = None) -> Scenario:
+def _with_auto_settings(
+    scenario: Scenario, notes: RunNotes, resumed_folder: Path | None = None
+) -> Scenario:
     """Return the scenario with ``auto`` engine and learning rate resolved, as in the run to
     resume.
     """
-    return settled(on_engine(scenario, notes, before), notes, before)
+    return with_learning_rate(with_engine(scenario, notes, resumed_folder), notes, resumed_folder)
 
 
-def _what(scenario: Scenario) -> tuple[str, str]:
+def _hashes(scenario: Scenario) -> tuple[str, str]:
     """Return the hashes of a run's data and of its partition."""
     return scenario.partition.recipe["fingerprint"], scenario.partition.sha256
 
 
-def _recorded(
-    scenario: Scenario, out: Path, notes: RunNotes, resume: bool, place_state: PlaceState
+def _run_recorded(
+    scenario: Scenario, folder: Path, notes: RunNotes, resume: bool, place_state: PlaceState
 ) -> Result:
     """Run in a locked folder, with its status recorded; lost workers are replaced, once in a
     round.
     """
     lost = None
-    with status_kept(out), enough("training"):
+    with recorded_status(folder), enough("training"):
         while True:
             try:
-                return _attempt(scenario, out, notes, resume, place_state)
+                return _attempt(scenario, folder, notes, resume, place_state)
             except WorkerError as fault:
-                if lost == (lost := last_round(out)):
+                if lost == (lost := last_round(folder)):
                     raise
                 notes.add(f"{fault}; once more from the last committed round", "training")
                 resume = True
 
 
 def _attempt(
-    scenario: Scenario, out: Path, notes: RunNotes, resume: bool, place_state: PlaceState
+    scenario: Scenario, folder: Path, notes: RunNotes, resume: bool, place_state: PlaceState
 ) -> Result:
     """Train from the start, or after the last committed round."""
-    config, stamp = scenario.config, identity(scenario.config, *_what(scenario))
-    point = resume_point(out, stamp) if resume else ResumePoint()
+    config, stamp = scenario.config, identity(scenario.config, *_hashes(scenario))
+    point = resume_point(folder, stamp) if resume else ResumePoint()
     notes.extend(Note(line, "training") for line in point.notes)
     if point.resume_from and point.valid_to:
-        committed_events(out, point.valid_to)
-        require_own_files(config, scenario.partition.text(), out)
-        # the following has no finished record
-        write_status(out, Status(state="running", round=point.number))
-        _settings(scenario, out)
-    with RunRecord(out, config.tree(), point.valid_to) as record:
-        if point.resume_from and (line := moved(record.events[0][1]["versions"])):
+        committed_events(folder, point.valid_to)
+        require_matching_files(config, scenario.partition.text(), folder)
+        # from here on the record is not a finished one
+        write_status(folder, Status(state="running", round=point.number))
+        _write_settings(scenario, folder)
+    with RunRecord(folder, config.tree(), point.valid_to) as record:
+        if point.resume_from and (line := version_changes(record.events[0][1]["versions"])):
             notes.add(line, "training")
         return _train(
             scenario,
             record,
             notes,
-            Checkpointing(out, config.checkpoint_every, stamp, point.resume_from),
+            Checkpointing(folder, config.checkpoint_every, stamp, point.resume_from),
             place_state,
         )
 
 
-def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> PlaceState:
+def _state_storage(scenario: Scenario, folder: Path | None, notes: RunNotes) -> PlaceState:
     """Return the storage of clients' states, reporting disk use.
 
     Raises ConfigError if they do not fit anywhere.
@@ -272,8 +276,8 @@ def _kept(scenario: Scenario, out: Path | None, notes: RunNotes) -> PlaceState:
     client = config.method.method().client
     roster = Roster((1,) * config.clients)
     first = client.start(scenario.initial, roster, (0,), config.seed)
-    kept = matrix_bytes(client.keeps, scenario.initial, roster)
-    place_state, lines = choose(config, first, kept, workers, out, nodes)
+    stale_bytes = matrix_bytes(client.keeps, scenario.initial, roster)
+    place_state, lines = choose(config, first, stale_bytes, workers, folder, nodes)
     notes.extend(Note(line, "settings") for line in lines)
     return place_state
 
@@ -295,7 +299,7 @@ def _train(
     place_state: PlaceState,
 ) -> Result:
     """Run from the start, or after the round in ``checkpoints``, with the tracker that is set."""
-    config, out, resume_from = scenario.config, record.folder, checkpoints.resume_from
+    config, folder, resume_from = scenario.config, record.folder, checkpoints.resume_from
     if warning := caution(config):
         notes.add(warning)
     if config.privacy:
@@ -304,19 +308,21 @@ def _train(
             f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}, for one "
             f"{config.privacy.unit}"
         )
-        if whom := against(config):
-            line += f", {whom}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
+        if assumption := against(config):
+            line += (
+                f", {assumption}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
+            )
         if scenario.unprotected_groups:
             line += f"; {groups_note(scenario.largest_groups(), scenario.epsilons(groups=True))}"
         notes.add(f"{line}; {config.void}" if config.void else line)
     if not resume_from:
-        if out:
-            _settings(scenario, out)
-            write_status(out, Status(state="running", round=0))
+        if folder:
+            _write_settings(scenario, folder)
+            write_status(folder, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
     notes.write(record)
-    start, after = record.events[0][1], resume_from.number if resume_from else 0
-    with tracking(config, out, start, after, notes.failed) as trackers:
+    start, last_number = record.events[0][1], resume_from.number if resume_from else 0
+    with tracking(config, folder, start, last_number, notes.failed) as trackers:
         watched = replace(notes, callback=CallbackList(*trackers, notes.callback))
         result = _finished_run(scenario, record, watched, checkpoints, place_state)
         for tracker in trackers:
@@ -332,26 +338,28 @@ def _finished_run(
     place_state: PlaceState,
 ) -> Result:
     """Run the rounds, and write the record's views and the models."""
-    config, method, out = scenario.config, scenario.config.method.method(), record.folder
+    config, method, folder = scenario.config, scenario.config.method.method(), record.folder
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients), config.largest_share)
-    held: dict[int, Mapping[str, Tensor]] = {}
-    began = perf_counter()
-    with ExitStack() as until:
-        folder = (out / KEY_STORES) if out else Path(until.enter_context(TemporaryDirectory()))
-        place = _transport
+    models_by_client: dict[int, Mapping[str, Tensor]] = {}
+    start_time = perf_counter()
+    with ExitStack() as stack:
+        key_stores = (
+            (folder / KEY_STORES) if folder else Path(stack.enter_context(TemporaryDirectory()))
+        )
+        make_transport = _transport
         if config.cluster:
             cores = ray_cluster.reserved(_workers(config), notes.pass_on)
-            place = partial(_on_cluster, until.enter_context(cores))
-        transport = place(scenario, roster, folder, place_state)
-        until.callback(transport.close)
-        heard, claimed = _heard(scenario, transport, roster)
+            make_transport = partial(_on_cluster, stack.enter_context(cores))
+        transport = make_transport(scenario, roster, key_stores, place_state)
+        stack.callback(transport.close)
+        server_transport, claimed = _attacked(scenario, transport, roster)
         schedule = PlannedMembership(config.membership, claimed)
-        parts = (
+        arguments = (
             config,
             method.server,
             schedule,
             scenario.initial,
-            heard,
+            server_transport,
             record,
             notes.callback,
             checkpoints,
@@ -359,29 +367,29 @@ def _finished_run(
         models = partial(ClientModels, transport, config.clients, method.card.headline)
         names = scenario.names
         metric, client_name = scenario.choice.metric, names.__getitem__
-        loop = Loop(*parts, metric=metric, client_name=client_name, models=models)
+        loop = Loop(*arguments, metric=metric, client_name=client_name, models=models)
         loop.run()
         best = loop.curve.best_round
-        if out:
-            with writing(out):
-                save_models(out, transport, scenario, method.card.headline, best)
-                save_mask_examples(out, transport, scenario, method.card.headline, best)
-        totals = _collected(scenario, transport, record, method.card.headline, best)
-        if not out:
-            held = collect_models(transport, config.clients, method.card.headline, best)
+        if folder:
+            with writing(folder):
+                save_models(folder, transport, scenario, method.card.headline, best)
+                save_mask_examples(folder, transport, scenario, method.card.headline, best)
+        totals = _collect(scenario, transport, record, method.card.headline, best)
+        if not folder:
+            models_by_client = collect_models(transport, config.clients, method.card.headline, best)
     notes.write(record)
-    result = close_record(record, perf_counter() - began, **totals)
-    if not out:
+    result = close_record(record, perf_counter() - start_time, **totals)
+    if not folder:
         network = metadata(scenario, 0, method.card.headline), scenario.frozen
-        return replace(result, models=held, network=network)
-    with writing(out):
-        save_cards(out, scenario, result, best)
+        return replace(result, models=models_by_client, network=network)
+    with writing(folder):
+        save_cards(folder, scenario, result, best)
     return result
 
 
-def _heard(scenario: Scenario, transport: Transport, roster: Roster) -> tuple[Transport, Roster]:
-    """Return what the server hears of the clients, and the roster that they claim: with liars
-    neither is what a transport carried.
+def _attacked(scenario: Scenario, transport: Transport, roster: Roster) -> tuple[Transport, Roster]:
+    """Return the transport and the roster that the server sees: with an attack, malicious clients
+    change uploads and sizes.
     """
     config, attack = scenario.config, scenario.config.attack
     if attack is None:
@@ -424,16 +432,16 @@ def _transport(
     """Return a transport with all clients in this process, or in worker processes if there are
     several on a CPU.
     """
-    config, half = scenario.config, scenario.config.method.method().client
+    config, client = scenario.config, scenario.config.method.method().client
     make = partial(_runtime, scenario, key_stores, place_state)
     workers, in_memory = config.processes, place_state is unchanged
     groups = call_groups(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
-    alone = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
-    if alone and in_memory:
+    single_process = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
+    if single_process and in_memory:
         return Inline(partial(make, None), groups)
     bank = FileBank.in_memory if in_memory else FileBank.on_disk
-    copies = StaleModels.banked(half.keeps, scenario.initial, roster, bank)
-    if alone:
+    copies = StaleModels.banked(client.keeps, scenario.initial, roster, bank)
+    if single_process:
         return Inline(partial(make, copies), groups)
     _ = scenario.resident  # created here once, and shared by all forked processes
     crew = Processes(partial(_worker, scenario, key_stores, place_state))
@@ -444,21 +452,21 @@ def _on_cluster(
     cores: Any, scenario: Scenario, roster: Roster, key_stores: Path, place_state: PlaceState
 ) -> Workers:
     """Return a transport with the clients on reserved cores of the connected Ray cluster."""
-    config, half, workers = (
+    config, client, workers = (
         scenario.config,
         scenario.config.method.method().client,
         cores.bundle_count,
     )
     row, memory = scenario.initial().nbytes, sum(ray_cluster.memory())
     groups = call_groups(config, roster.sizes, workers, row, scenario.draws, memory)
-    banks = {name: ray_cluster.StoreBank() for name in half.keeps}
-    copies = StaleModels(half.keeps, scenario.initial, banks)
+    banks = {name: ray_cluster.StoreBank() for name in client.keeps}
+    copies = StaleModels(client.keeps, scenario.initial, banks)
     make = partial(_worker, scenario, key_stores, place_state)
-    crew = ray_cluster.Actors(make, same_everywhere, cores)
+    crew = ray_cluster.Actors(make, shared_versions, cores)
     return Workers(crew, groups, roster.sizes, workers, copies)
 
 
-def _collected(
+def _collect(
     scenario: Scenario,
     transport: Inline | Workers,
     record: RunRecord,
@@ -470,25 +478,26 @@ def _collected(
     ``best``: the best common validation round, to which they refer with ``keep = best``.
     """
     config = scenario.config
-    everybody = tuple(range(config.clients))
-    found = transport.collect(
-        partial(ClientRuntime.final_metrics, model=headline, best=best), everybody
+    clients = tuple(range(config.clients))
+    results = transport.collect(
+        partial(ClientRuntime.final_metrics, model=headline, best=best), clients
     )
     record.answers(
-        {i: own for i, (own, _) in enumerate(found) if own is not None}, scenario.test_groups()
+        {i: answers for i, (answers, _) in enumerate(results) if answers is not None},
+        scenario.test_groups(),
     )
-    for _, metrics in found:
-        for each in metrics:
-            record.event("final", **each)
-    spent = transport.collect(ClientRuntime.epsilon, everybody) if config.privacy else None
+    for _, metrics in results:
+        for values in metrics:
+            record.event("final", **values)
+    epsilons = transport.collect(ClientRuntime.epsilon, clients) if config.privacy else None
     added = noise_adds_up(config)
-    alone = transport.collect(ClientRuntime.epsilon_alone, everybody) if added else None
+    local_epsilons = transport.collect(ClientRuntime.epsilon_alone, clients) if added else None
     by_groups = (
-        transport.collect(ClientRuntime.epsilon_by_groups, everybody)
+        transport.collect(ClientRuntime.epsilon_by_groups, clients)
         if scenario.unprotected_groups
         else None
     )
-    filed = sum(transport.collect(ClientRuntime.filed, everybody)) + transport.copies.filed
+    filed = sum(transport.collect(ClientRuntime.filed, clients)) + transport.copies.filed
     share = transport.busy_share
     busy = {} if share is None else {"busy_share": share}
     answered = (
@@ -496,7 +505,7 @@ def _collected(
         if config.attack and config.attack.kind == "backdoor"
         else {}
     )
-    section = privacy(config, spent, alone)
+    section = privacy(config, epsilons, local_epsilons)
     if section and by_groups:
         rows, bounds = scenario.largest_groups(), _bounded(by_groups)
         section["privacy"]["groups"] = {"rows": rows, "clients": bounds}
@@ -504,15 +513,15 @@ def _collected(
 
 
 def privacy(
-    config: Config, spent: Sequence[float] | None, alone: Sequence[float] | None = None
+    config: Config, epsilons: Sequence[float] | None, local_epsilons: Sequence[float] | None = None
 ) -> dict[str, Any]:
     """Return the summary's privacy section: each client's epsilon, None if unbounded, and its unit;
-    where others' noise counts, also by its own noise alone.
+    where the noise of several clients adds up, also by its own noise alone.
     """
-    if not config.privacy or spent is None:
+    if not config.privacy or epsilons is None:
         return {}
-    bounded = _bounded(spent)
-    worst = None if None in bounded else max(spent)
+    bounded = _bounded(epsilons)
+    worst = None if None in bounded else max(epsilons)
     p = config.privacy
     section = {
         "epsilon": worst,
@@ -521,15 +530,15 @@ def privacy(
         "clients": bounded,
         "void": config.void,
     }
-    return {"privacy": section | ({"alone": _bounded(alone)} if alone else {})}
+    return {"privacy": section | ({"alone": _bounded(local_epsilons)} if local_epsilons else {})}
 
 
-def _bounded(spent: Sequence[float]) -> list[float | None]:
-    return [e if isfinite(e) else None for e in spent]
+def _bounded(epsilons: Sequence[float]) -> list[float | None]:
+    return [e if isfinite(e) else None for e in epsilons]
 
 
-def _settings(scenario: Scenario, out: Path) -> None:
+def _write_settings(scenario: Scenario, folder: Path) -> None:
     """Write the settings and the partition."""
-    with writing(out):
-        publish(out / "config.toml", [scenario.config.toml().encode()])
-        publish(out / "partition.json", [scenario.partition.text().encode()])
+    with writing(folder):
+        publish(folder / "config.toml", [scenario.config.toml().encode()])
+        publish(folder / "partition.json", [scenario.partition.text().encode()])

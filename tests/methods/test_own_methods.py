@@ -9,7 +9,7 @@ import pomona
 from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
-from pomona.lifecycle import require_own_files
+from pomona.lifecycle import require_matching_files
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import page as report_page
 from pomona.scenario import Scenario
@@ -123,7 +123,7 @@ def test_a_run_goes_on_and_a_name_of_other_code_is_not_imported_for_it(own, tmp_
     (tmp_path / "trap.py").write_text("raise SystemExit(1)")
     told.write_text(told.read_text().replace(own, "trap:Mine"))
     with pytest.raises(CheckpointError, match="is of method trap:Mine, not of elsewhere:Thrice"):
-        require_own_files(config, "", tmp_path / "two")
+        require_matching_files(config, "", tmp_path / "two")
     assert "trap" not in sys.modules
 
 

@@ -22,7 +22,7 @@ from pomona.config import Config
 from pomona.core.errors import ConfigError, StorageError, titled
 from pomona.core.files import WEIGHTS, content, publish, writing
 from pomona.core.rng import stream
-from pomona.lifecycle import begun_with
+from pomona.lifecycle import recorded_setting
 from pomona.metrics.nan_safe import Array
 from pomona.models.parameter_space import ParameterSpace
 from pomona.partition.natural import FromFile
@@ -86,7 +86,7 @@ class Plan:
                     "compares training records with records of the same client that were not "
                     "trained on, and takes one of each, three together"
                 )
-        lr = begun_with(result.folder, "lr") if config.lr == "auto" else config.lr
+        lr = recorded_setting(result.folder, "lr") if config.lr == "auto" else config.lr
         if lr is None:
             raise StorageError(
                 f"{result.folder} has lr = 'auto' and no checkpoint with the rate that was found; "

@@ -25,7 +25,7 @@ from pomona.core.errors import StorageError, WorkerError
 from pomona.core.files import writing
 from pomona.core.registry import importable, own_code_folders
 from pomona.federation import ray_cluster
-from pomona.lifecycle import same_everywhere
+from pomona.lifecycle import shared_versions
 
 CONTEXT = get_context("forkserver")
 P = ParamSpec("P")
@@ -192,8 +192,8 @@ def on_cluster(cluster: str, folder: Path) -> Iterator[ray_cluster.Jobs]:
         StorageError: a node cannot access ``folder``.
     """
     with ray_cluster.connected(cluster, len(os.sched_getaffinity(0))):
-        for node, versions in ray_cluster.on_each_node(same_everywhere):
-            ray_cluster.require_same(node, versions, same_everywhere())
+        for node, versions in ray_cluster.on_each_node(shared_versions):
+            ray_cluster.require_same(node, versions, shared_versions())
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             with NamedTemporaryFile(dir=folder) as token:

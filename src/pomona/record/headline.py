@@ -91,7 +91,7 @@ class HeadlineModel:
             return None
         rounds = tuple(sorted({evaluation.round for evaluation in defined}))
         best_of_all = all(map(_keeps_best, runs))
-        return cls(defined[0].model, defined[0].stage, rounds, best_of_all)
+        return cls(defined[0].model, defined[0].when, rounds, best_of_all)
 
     @property
     def chosen_rounds(self) -> str:

@@ -15,7 +15,7 @@ from pomona.core.settings import Settings
 from pomona.core.table import Table, of_records
 from pomona.experiments.grid import RULE, choose
 from pomona.experiments.job import best_on_validation
-from pomona.lifecycle import status_kept
+from pomona.lifecycle import recorded_status
 from pomona.metrics.metric import LOSS, metric_named
 from pomona.metrics.outvoted import outvoted
 from pomona.record.result import Result
@@ -112,7 +112,7 @@ def _run_trial(
         result = load(folder)
     else:
         try:
-            with status_kept(folder):
+            with recorded_status(folder):
                 result = rounds(terms, folder)
         except DivergedError as fault:
             return Trial(**fields, fault=str(fault))

@@ -19,7 +19,7 @@ from pomona.federation.admission import Admission, Rejection
 from pomona.federation.callbacks import NullCallback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.loop import Loop
-from pomona.lifecycle import close_record, open_record, resume_point, status_kept
+from pomona.lifecycle import close_record, open_record, recorded_status, resume_point
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
@@ -72,7 +72,7 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
         logging_to(kit / "run" / "logs" / SERVER),
         locked(folder / FOLDER),
         writing(folder),
-        status_kept(folder),
+        recorded_status(folder),
     ):
         terms = queued.terms(Federation.load(kit / "federation.toml"), kit)
 
