@@ -153,7 +153,7 @@ class Scenario:
         changed._computed.update(self._computed)
         return changed
 
-    def _once(self, name: str, compute: Callable[[], T]) -> T:
+    def _memoized(self, name: str, compute: Callable[[], T]) -> T:
         """Return a value by name, computed on first use."""
         if name not in self._computed:
             self._computed[name] = compute()
@@ -275,7 +275,7 @@ class Scenario:
     @property
     def _common(self) -> nn.Module:
         """The network with the run's initial values, built once and copied for each use."""
-        return self._once("common", self._built)
+        return self._memoized("common", self._built)
 
     def _built(self, client: int | None = None) -> nn.Module:
         address = () if client is None else (client,)
@@ -287,7 +287,7 @@ class Scenario:
     @property
     def frozen(self) -> dict[str, Tensor]:
         """The frozen tensors by name; empty if the whole network is trained."""
-        return self._once("frozen", lambda: frozen(self._common))
+        return self._memoized("frozen", lambda: frozen(self._common))
 
     @property
     def draws(self) -> bool:
@@ -396,7 +396,7 @@ class Scenario:
     @property
     def keeps_features(self) -> bool:
         """Whether the features of the frozen part are computed once and cached."""
-        return self._once("keeps_features", lambda: self._split_common() is not None)
+        return self._memoized("keeps_features", lambda: self._split_common() is not None)
 
     def _split_common(self) -> SplitNetwork | None:
         return self._split_network(self.module().to(self.config.device))
@@ -417,7 +417,7 @@ class Scenario:
         """The data for the objective: samples, or their features, which are computed on first
         use.
         """
-        return self._once("resident", self._resident)
+        return self._memoized("resident", self._resident)
 
     def _resident(self) -> DeviceDataset:
         data = DeviceDataset.build(self.dataset, self.partition, self.targets, self.config.device)
@@ -438,11 +438,11 @@ class Scenario:
         # cached: a large network takes seconds to draw, once per client
         common = space.pack(module).to(device)
 
-        def make(client: int | None) -> Tensor:
+        def model_row(client: int | None) -> Tensor:
             row = common.clone() if client is None else space.pack(self.module(client)).to(device)
             return row[: space.trained]
 
-        return Initial.from_space(space, make, common[space.trained :])
+        return Initial.from_space(space, model_row, common[space.trained :])
 
     def constant(self) -> dict[str, Any]:
         """Return metric, accuracy and loss of constant predictions."""

@@ -321,8 +321,8 @@ def _train(
             write_status(folder, Status(state="running", round=0))
         open_record(record, scenario, scenario.about())
     notes.write(record)
-    start, last_number = record.events[0][1], resume_from.number if resume_from else 0
-    with tracking(config, folder, start, last_number, notes.failed) as trackers:
+    start_event, last_number = record.events[0][1], resume_from.number if resume_from else 0
+    with tracking(config, folder, start_event, last_number, notes.failed) as trackers:
         watched = replace(notes, callback=CallbackList(*trackers, notes.callback))
         result = _finished_run(scenario, record, watched, checkpoints, place_state)
         for tracker in trackers:
@@ -433,16 +433,16 @@ def _transport(
     several on a CPU.
     """
     config, client = scenario.config, scenario.config.method.method().client
-    make = partial(_runtime, scenario, key_stores, place_state)
+    make_runtime = partial(_runtime, scenario, key_stores, place_state)
     workers, in_memory = config.processes, place_state is unchanged
     groups = call_groups(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
     single_process = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
     if single_process and in_memory:
-        return Inline(partial(make, None), groups)
+        return Inline(partial(make_runtime, None), groups)
     bank = FileBank.in_memory if in_memory else FileBank.on_disk
     copies = StaleModels.banked(client.keeps, scenario.initial, roster, bank)
     if single_process:
-        return Inline(partial(make, copies), groups)
+        return Inline(partial(make_runtime, copies), groups)
     _ = scenario.resident  # created here once, and shared by all forked processes
     crew = Processes(partial(_worker, scenario, key_stores, place_state))
     return Workers(crew, groups, roster.sizes, workers, copies)
@@ -461,8 +461,8 @@ def _on_cluster(
     groups = call_groups(config, roster.sizes, workers, row, scenario.draws, memory)
     banks = {name: ray_cluster.StoreBank() for name in client.keeps}
     copies = StaleModels(client.keeps, scenario.initial, banks)
-    make = partial(_worker, scenario, key_stores, place_state)
-    crew = ray_cluster.Actors(make, shared_versions, cores)
+    make_worker = partial(_worker, scenario, key_stores, place_state)
+    crew = ray_cluster.Actors(make_worker, shared_versions, cores)
     return Workers(crew, groups, roster.sizes, workers, copies)
 
 

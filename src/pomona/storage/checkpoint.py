@@ -184,8 +184,8 @@ def differing(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str
     return sorted(_differing(json.loads(json.dumps(stored)), json.loads(json.dumps(current)), ""))
 
 
-def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
-    """Return a file's lazy tensors, each read into ``make(shape, dtype=)``, and its note."""
+def _tensors(path: Path, allocate: Callable[..., Tensor]) -> tuple[Lazy, str]:
+    """Return a file's lazy tensors, each read into ``allocate(shape, dtype=)``, and its note."""
     with opened(path) as file:
         size = path.stat().st_size
         entries, note = layout(file, size, size)
@@ -193,21 +193,21 @@ def _tensors(path: Path, make: Callable[..., Tensor]) -> tuple[Lazy, str]:
     shapes = {
         name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()
     }
-    return Lazy(shapes, partial(_tensor, path, data_start, entries, make)), note
+    return Lazy(shapes, partial(_tensor, path, data_start, entries, allocate)), note
 
 
 def _tensor(
     path: Path,
     data_start: int,
     entries: Mapping[str, TensorEntry],
-    make: Callable[..., Tensor],
+    allocate: Callable[..., Tensor],
     name: str,
 ) -> Tensor:
     """Read one tensor of a checkpoint whose tensor data starts at ``data_start``."""
     try:
         with opened(path) as file:
             file.seek(data_start + entries[name].start)
-            return fill(file, {name: entries[name]}, make)[name]
+            return fill(file, {name: entries[name]}, allocate)[name]
     except (OSError, ValueError) as fault:
         raise _unusable(path, fault) from fault
 

@@ -65,14 +65,14 @@ def let_go(tensor: Tensor) -> None:
     """
     if folder_of(tensor) is None or not tensor.numel():
         return
-    start = tensor.data_ptr()
-    end = (
-        start
+    address = tensor.data_ptr()
+    stop = (
+        address
         + (sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1)
         * tensor.itemsize
     )
-    start -= start % mmap.PAGESIZE
-    ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _DONTNEED)
+    address -= address % mmap.PAGESIZE
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(stop - address), _DONTNEED)
 
 
 def next_to(tensor: Tensor, reference: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ class Chunked:
     def compute(self) -> Tensor:
         """Return the expression as a tensor (..., d)."""
         folder = next(filter(None, map(folder_of, self._tensors)), None)
-        chunks, result, start = [], None, 0
+        chunks, result, offset = [], None, 0
         for chunk in self._pieces():
             if chunk.dim() < 2 or folder is None:
                 chunks.append(chunk)
@@ -181,8 +181,8 @@ class Chunked:
             if result is None:
                 shape = (*chunk.shape[:-1], self._tensors[0].shape[-1])
                 result = mapped(shape, chunk.dtype, folder)
-            result[..., start : start + chunk.shape[-1]] = chunk
-            start += chunk.shape[-1]
+            result[..., offset : offset + chunk.shape[-1]] = chunk
+            offset += chunk.shape[-1]
             let_go(result)
         if result is not None:
             return result
@@ -223,8 +223,8 @@ def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
         return W.index_copy(0, index, rows)
     new = mapped(W.shape, W.dtype, folder)
     flat, old, source = (t.reshape(len(t), -1) for t in (new, W, rows))
-    for start in range(0, flat.shape[1], SLICE):
-        columns = slice(start, start + SLICE)
+    for column in range(0, flat.shape[1], SLICE):
+        columns = slice(column, column + SLICE)
         flat[:, columns] = old[:, columns].index_copy(0, index, source[:, columns])
         for tensor in (new, W, rows):
             let_go(tensor)

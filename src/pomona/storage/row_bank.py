@@ -153,8 +153,8 @@ class FileBank:
     def row(self, number: int) -> Tensor:
         """As ``RowBank``."""
         piece, slot = divmod(number % 2**_SLOT, self._rows)
-        start = slot * self._stride // self._dtype.itemsize
-        return self._mapped(piece)[start : start + self._width]
+        offset = slot * self._stride // self._dtype.itemsize
+        return self._mapped(piece)[offset : offset + self._width]
 
     def retain(self, numbers: Collection[int]) -> None:
         """As ``RowBank``."""

@@ -53,16 +53,16 @@ def header(tensors: NamedTensors, note: str = "") -> bytes:
     device.
     """
     table: dict[str, Any] = {_META: {_NOTE: note}} if note else {}
-    start, shapes = 0, meta_tensors(tensors)
+    offset, shapes = 0, meta_tensors(tensors)
     for name in _order(shapes):
         tensor = shapes[name]
-        end = start + tensor.numel() * tensor.element_size()
+        stop = offset + tensor.numel() * tensor.element_size()
         table[name] = {
             "dtype": _CODES[tensor.dtype],
             "shape": list(tensor.shape),
-            "data_offsets": [start, end],
+            "data_offsets": [offset, stop],
         }
-        start = end
+        offset = stop
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -126,15 +126,17 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
 
 
 def fill(
-    file: BinaryIO, entries: Mapping[str, TensorEntry], make: Callable[..., Tensor] = torch.empty
+    file: BinaryIO,
+    entries: Mapping[str, TensorEntry],
+    allocate: Callable[..., Tensor] = torch.empty,
 ) -> dict[str, Tensor]:
-    """Read the tensors of a validated layout, each directly into ``make(shape, dtype=)``.
+    """Read the tensors of a validated layout, each directly into ``allocate(shape, dtype=)``.
 
     Raises ValueError if bytes are missing.
     """
     tensors = {}
     for name, entry in entries.items():
-        tensor = make(entry.shape, dtype=entry.dtype)
+        tensor = allocate(entry.shape, dtype=entry.dtype)
         raw = memory(tensor)
         if file.readinto(raw) != raw.nbytes:  # type: ignore[attr-defined]
             raise ValueError(f"it ends within {quoted(name)}")

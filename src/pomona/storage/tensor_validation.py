@@ -81,8 +81,8 @@ def mismatch(entries: Mapping[str, TensorForm], spec: Mapping[str, Tensor]) -> s
         ("is unknown", entries.keys() - spec.keys()),
     ):
         if names:
-            agreed = ", ".join(sorted(spec)) or "none"
-            return f"tensor {quoted(min(names))} {problem}, expected {agreed}"
+            expected_names = ", ".join(sorted(spec)) or "none"
+            return f"tensor {quoted(min(names))} {problem}, expected {expected_names}"
     for name, expected in spec.items():
         actual = entries[name]
         if actual.dtype != expected.dtype:
