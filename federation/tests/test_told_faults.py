@@ -49,7 +49,7 @@ SECRET = "Weber"
 )
 def test_a_fault_of_data_settings_or_files_is_told_by_its_kind_alone(kind):
     told = scrubbed(kind(f"/data/ward {SECRET} 3/age.csv: first '{SECRET}' in row 17; correct it"))
-    assert getattr(kind, "kind", kind.__name__) in told
+    assert getattr(kind, "label", kind.__name__) in told
     assert SECRET not in told
     assert "17" not in told
 
