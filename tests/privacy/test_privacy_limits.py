@@ -28,7 +28,7 @@ from pomona.privacy.accounting import (
     with_room,
 )
 from pomona.privacy.ledger import Draw, Head, Ledger, LedgerEntry, Position
-from pomona.privacy.noise import KeyStore, fingerprint, gaussian, poisson
+from pomona.privacy.noise import KeyStore, fingerprint, gaussian, poisson, require_sole
 from pomona.privacy.settings import (
     RELEASES,
     Release,
@@ -334,6 +334,20 @@ def test_a_key_its_ledger_its_client_and_its_origin_belong_together(tmp_path):
     (home / "key").unlink()
     with pytest.raises(PrivacyError, match="the key of a privacy ledger is missing"):
         KeyStore.open(tmp_path, 0, privacy())
+
+
+def test_a_key_is_the_systems_unless_a_test_seed_makes_it_and_a_folders_only_one(tmp_path):
+    for seed, distinct in ((None, 2), (5, 1)):
+        folders = [tmp_path / f"{seed}-{name}" for name in "ab"]
+        for folder in folders:
+            KeyStore.open(folder, 0, privacy(seed=seed))
+        assert len({key_of(folder) for folder in folders}) == distinct
+    require_sole(folder, 0)
+    with pytest.raises(PrivacyError, match="holds client-00 .*client-01"):
+        require_sole(folder, 1)
+    (folder / "client-00" / "key").write_text("ab" * 31)
+    with pytest.raises(PrivacyError, match="not a key of 32 bytes"):
+        KeyStore.open(folder, 0, privacy())
 
 
 def test_a_release_beyond_the_projected_cost_or_the_budget_is_not_made(tmp_path):
