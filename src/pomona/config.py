@@ -171,7 +171,8 @@ class Config(Settings):
     )
     lr_schedule: Literal["constant", "cosine", "steps"] = Field(
         "constant",
-        description="factor on all rates of training, beside lr_decay: 1; half a cosine from 1 to "
+        description="factor on all rates of training, in addition to lr_decay: 1; half a cosine "
+        "from 1 to "
         "0 over the rounds after warm-up; or lr_factor at each of lr_milestones",
     )
     lr_warmup_rounds: int = Field(
@@ -217,8 +218,8 @@ class Config(Settings):
     cluster: str | None = Field(
         None,
         pattern=r"^(ray|[A-Za-z0-9_.-]+:[0-9]{1,5})$",
-        description="Ray cluster whose cores are the workers: host:port, with this machine a "
-        "node; or ray: what RAY_ADDRESS names, else this machine",
+        description="Ray cluster that runs the workers: host:port, with this machine as a node; "
+        "or ray: the one that RAY_ADDRESS names, else this machine",
     )
     state_memory: float = Field(
         0.5,
@@ -257,14 +258,16 @@ class Config(Settings):
     )
     secure_aggregation: SecureAggregation | None = Field(
         None,
-        description="the server learns the mean of a round's models alone, in fixed point; a "
-        "simulation has its numbers, without masks",
+        description="the server learns only the mean of a round's models, in fixed point; a "
+        "simulation computes the same numbers, without masks",
     )
     membership: Membership = Field(
         Membership(), description="clients that join late, leave, or are never trained with"
     )
     attack: Attack | None = Field(
-        None, description="clients that lie; for simulations, a federation refuses it"
+        None,
+        description="clients that attack the training; in simulations only, a federation "
+        "refuses it",
     )
     checkpoint_every: int = Field(
         1, ge=1, le=10**6, description="rounds between checkpoints; the last is one"
@@ -303,7 +306,7 @@ class Config(Settings):
         None,
         exclude=True,  # a run is the same whatever tracks it, and an address may have a password
         repr=False,
-        description="tracker of settings and metrics beside the record: mlflow:URI, "
+        description="tracker that also receives settings and metrics: mlflow:URI, "
         "tensorboard:FOLDER, trackio:PROJECT or wandb:PROJECT; what follows the colon may be left "
         "out",
         json_schema_extra={"pattern": f"^({'|'.join(TRACKERS)})(:|$)"},

@@ -236,7 +236,7 @@ def _run_recorded(
             except WorkerError as fault:
                 if lost == (lost := last_round(folder)):
                     raise
-                notes.add(f"{fault}; once more from the last committed round", "training")
+                notes.add(f"{fault}; retrying from the last committed round", "training")
                 resume = True
 
 

@@ -25,7 +25,10 @@ app = App(
     help_flags=("--help", "-h"),
 )
 COMMANDS = {
-    "demo": ("run:demo", "Compare four methods on embedded data, in under a minute."),
+    "demo": (
+        "run:demo",
+        "Compare training alone, FedAvg and four personalized methods, in about a minute.",
+    ),
     "run": ("run:run", "Train one federation and record it."),
     "bench": ("bench:bench", "Run a suite: a table of methods and scenarios, tuned."),
     "compare": ("report:compare", "Compare recorded runs in one table."),
@@ -44,7 +47,7 @@ COMMANDS = {
 """The function of each command, in this folder, and its help."""
 OF_DATA = {
     "list": ("data:list_", "List data sets, partitions and models."),
-    "show": ("data:show", "Show a scenario: sizes, label map, divergence."),
+    "show": ("data:show", "Show how data are divided: sizes, label map, divergence."),
 }
 data = App(name="data", help="List data sets, and show a partition before any training.")
 for _app, _commands in ((app, COMMANDS), (data, OF_DATA)):

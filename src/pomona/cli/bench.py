@@ -49,7 +49,7 @@ def bench(
         str | None,
         Parameter(
             help=(
-                "a Ray cluster, host:port or ray as of the setting cluster; its nodes must see "
+                "a Ray cluster: host:port or ray, as in the setting cluster; its nodes must see "
                 "--out and the data at the same paths"
             )
         ),
@@ -62,7 +62,7 @@ def bench(
         bool,
         Parameter(
             negative="",
-            help="take the runs that no other bench in --out has taken: for an array of jobs",
+            help="share the runs with other processes on the same --out: for an array of jobs",
         ),
     ] = False,
     explain: Annotated[bool, Parameter(negative="", help="print what would run, and stop")] = False,

@@ -43,11 +43,13 @@ def predict(
     ] = None,
     client: Annotated[
         str | None,
-        Parameter(help="of a run: the client whose model answers all samples, by name or place"),
+        Parameter(
+            help="for a run folder: use the model of this client (name or place) for all samples"
+        ),
     ] = None,
     client_column: Annotated[
         str | None,
-        Parameter(help="of a run: column of a table that names each row's client"),
+        Parameter(help="for a run folder: column of the table that names each row's client"),
     ] = None,
     csv: Annotated[
         Path | None, Parameter(help="the .csv file to write, with every answer and output")

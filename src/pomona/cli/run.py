@@ -176,7 +176,7 @@ def demo(
     """Compare training alone, FedAvg and four personalized methods on scikit-learn's digits.
 
     Twenty-four clients of about 32 training images in four hidden groups of six; each group's
-    images are rotated by another quarter turn.
+    images are rotated by a different multiple of 90 degrees.
     """
     out = out or unused("pomona-demo")
     configs = [resolve(DEMO, settings, {"seed": seed}) for settings in DEMO_METHODS]
@@ -189,9 +189,9 @@ def demo(
     print_table(run_table(rows))
     echo(
         (
-            f"{DEMO['clients']} clients with about 32 training images each, 4 hidden groups with "
-            f"scanners turned by a quarter; {DEMO['rounds']} rounds, seed {seed}; clients with "
-            "hundreds of images gain little"
+            f"{DEMO['clients']} clients with about 32 training images each, 4 hidden groups, each "
+            f"with its images rotated differently; {DEMO['rounds']} rounds, seed {seed}; clients "
+            f"with hundreds of images gain little"
         ),
         f"report   {page}",
         f"records  {', '.join(str(r.folder) for r in results)}",
@@ -310,7 +310,7 @@ def _privacy_line(privacy: Mapping[str, Any]) -> str:
     )
     if own_noise := privacy.get("alone"):
         largest = "no bound" if None in own_noise else f"{max(own_noise):.3g}"
-        bound += f" with others' noise in the sums, {largest} by its own alone"
+        bound += f" counting the other clients' noise in the sums, {largest} by its own alone"
     line = f"privacy: the client that spent most has {bound}, for one {privacy['unit']}"
     if (groups := privacy.get("groups")) and not void:
         line += f"; {groups_note(groups['rows'], groups['clients'])}"

@@ -105,7 +105,7 @@ def parse(text: str | bytes, fault: Callable[[str], E], max_bytes: int = MOST_BY
     try:
         value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise fault(f"no JSON: {plain(str(error), 120)}") from None
+        raise fault(f"not JSON: {plain(str(error), 120)}") from None
     if not shallow(value):
         raise fault(f"it is nested more than {DEEPEST} deep")
     return value

@@ -53,7 +53,7 @@ class Membership(Settings):
                 )
         contradictory = sorted(set(self.unseen) & (set(self.joins) | set(self.leaves)))
         if contradictory:
-            raise ValueError(f"client {contradictory[0]} is unseen, so it neither joins nor leaves")
+            raise ValueError(f"client {contradictory[0]} is unseen, so it cannot join or leave")
         return self
 
     def idle(self) -> dict[str, str]:

@@ -74,7 +74,7 @@ class Settings(BaseModel):
         settings = handler(value)
         if isinstance(value, Mapping) and (
             misplaced := {
-                field.alias or name: "true and false are no numbers; give a number"
+                field.alias or name: "true and false are not numbers; give a number"
                 for name, field in cls.model_fields.items()
                 if _counted(value.get(name, value.get(field.alias)), getattr(settings, name))
             }

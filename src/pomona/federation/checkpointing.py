@@ -137,6 +137,6 @@ def find(folder: Path, current: Mapping[str, Any]) -> tuple[Checkpoint | None, l
         require_same(folder / FOLDER, resume_from.meta["identity"], current)
     checkpoint.set_aside(corrupt)
     return resume_from, [
-        f"{reason}; going on from round {resume_from.number if resume_from else 0}"
+        f"{reason}; continuing from round {resume_from.number if resume_from else 0}"
         for reason in corrupt.values()
     ]

@@ -55,7 +55,7 @@ class ValidationCurve:
 
     def _phrase(self, outvoted: Outvoted) -> str:
         score = f"its {self.metric.title} on validation"
-        gains = f"the others' gains are {outvoted.low:+.3g} to {outvoted.high:+.3g}"
+        gains = f"the other clients' gains are {outvoted.low:+.3g} to {outvoted.high:+.3g}"
         if outvoted.gain is None:
             return (
                 f"{score} is missing in this round or in the best before, and would decide which "

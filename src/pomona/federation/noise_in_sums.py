@@ -29,7 +29,7 @@ def require_honest(config: Config) -> None:
     terms, method, honest = config.secure_aggregation, config.method.method(), config.privacy.honest
     max_honest = terms.minimum - 1 if terms else 1
     faults = (
-        (terms is None, "only a sum hides one client's noise in others': set secure_aggregation"),
+        (terms is None, "other clients' noise protects only inside a sum: set secure_aggregation"),
         (
             honest > max_honest,
             "some client in a sum knows its own noise: set at most "
@@ -42,8 +42,8 @@ def require_honest(config: Config) -> None:
         ),
         (
             method.card.headline[1] == "trained",
-            f"{config.method.name} reports models that a client has trained, whose scores its "
-            "own noise alone protects: take fedavg",
+            f"{config.method.name} reports models that one client has trained; only that client's "
+            f"noise protects their scores: use fedavg",
         ),
         (
             config.local_steps != 1,
@@ -56,7 +56,7 @@ def require_honest(config: Config) -> None:
         ),
         (
             config.largest_share < 1,
-            "where shares are limited, others' noise may weigh next to nothing: set "
+            "with limited shares, other clients' noise may have almost no weight: set "
             "largest_share = 1",
         ),
     )

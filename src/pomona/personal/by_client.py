@@ -132,7 +132,7 @@ def _foreign_rows(
     if not foreign:
         return []
     return [
-        f"{table}: {foreign.total()} of {len(clients)} rows are of other clients than "
-        f"{model.about.client}, whose model answers: {with_counts(foreign)}; for each row its own "
-        f"client's model: pomona predict {run} {table}"
+        f"{table}: {foreign.total()} of {len(clients)} rows belong to other clients than "
+        f"{model.about.client}, the client of this model: {with_counts(foreign)}; to use each "
+        f"row's own client's model: pomona predict {run} {table}"
     ]

@@ -72,7 +72,7 @@ def _folder(path: Path, masks: Sequence[PredictedMask]) -> None:
     for mask in masks:
         if mask.grid is None and len(mask.sides) != 2:
             raise DataError(
-                f"{mask.source} holds arrays, whose masks have no grid; write them to an .npz file"
+                f"{mask.source} holds arrays, so its masks have no grid; write them to an .npz file"
             )
         name = f"{_stem(mask.source)}{'.png' if mask.grid is None else NIFTI[0]}"
         if name in content:

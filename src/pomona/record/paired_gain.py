@@ -248,9 +248,9 @@ def _of_client(
     if not _same_samples(client, [*runs, *bases], answers):
         if len(runs) > 1:
             raise ConfigError(
-                f"{titled(runs[0].about['clients'][client])} has other test samples in other "
-                f"seeds, so there is no gain over seeds; look at the gain of each, or "
-                f"{ONE_PARTITION}; of data in memory `test=` is the same for all"
+                f"{titled(runs[0].about['clients'][client])} has different test samples for each "
+                f"seed, so there is no gain over seeds; look at each seed's gain, or "
+                f"{ONE_PARTITION}; for data in memory, pass the same `test=`"
             )
         return ExcludedClient(client, len(targets), None)
     groups = _groups(runs[0], client, len(targets))

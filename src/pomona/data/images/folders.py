@@ -259,7 +259,7 @@ def _unused_files(
             other_files[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(name)
     problems = [
         f"{root}: {len(names)} images lie {location} ({listed(names, 3)}); put them into class "
-        "folders, or away"
+        f"folders, or elsewhere"
         for location, names in images.items()
     ]
     notes = []
@@ -267,7 +267,7 @@ def _unused_files(
         ending = suffix or "without a suffix"
         line = f"{root}: {len(names)} files {ending} are not read ({listed(names, 3)})"
         if text := unread.BY_SUFFIX.get(suffix):
-            problems.append(f"{line}: {text}, or put it away")
+            problems.append(f"{line}: {text}, or move it elsewhere")
         elif any("/" in name for name in names):  # no licence or list at the top
             notes.append(line)
     return problems, notes

@@ -16,7 +16,7 @@ from pomona.results.wording import capital
 GAINS = (
     " Right: the gain over separate training, with 95 % intervals that compare both models on the "
     "same test samples; left of the dashed line a client did worse than alone; a hollow mark is a "
-    "gain that is not significant in this data (all clients of a run together, Holm)."
+    "gain that is not significant (Holm's correction over all clients of a run)."
 )
 MAX_LABELS = 45
 """Maximum number of rows with name labels."""
@@ -224,9 +224,9 @@ def spread(runs: list[Run]) -> ReportFigure | None:
         name="spread",
         title="Distribution over clients",
         caption=f"Test {metric.title} of all clients with the headline model of each run, "
-        f"{evaluated(*selected)}: a dot a client, the box holds the middle half, the bar in it is "
-        "the median, whiskers reach the "
-        "extremes." + ("" if metric.higher else " Lower is better."),
+        f"{evaluated(*selected)}: one dot per client; the box is the middle half, the bar in it "
+        f"the median, whiskers reach the extremes."
+        + ("" if metric.higher else " Lower is better."),
         alt=f"Box plot of the clients' {metric.title}. "
         + " ".join(
             f"{r['run']}: worst {metric.text(r['worst'])}, {percentile} "

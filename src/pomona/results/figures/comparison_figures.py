@@ -175,7 +175,7 @@ def gains_by_client(comparison: Comparison, scenario: str) -> ReportFigure | Non
         figure, axes = _draw_points(comparison, gains, metric, names)
         note = (
             "; whiskers are each client's own 95 % interval, a hollow mark is a gain that is not "
-            "significant in this data (all clients of a method together, Holm)."
+            "significant (Holm's correction over all clients of a method)."
         )
     else:
         points = {

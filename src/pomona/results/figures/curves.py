@@ -196,10 +196,10 @@ def traffic(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="traffic",
         title=f"{capital(metric.title)} against traffic",
-        caption=f"Test {metric.title} of the headline model, mean over clients, against everything "
-        "sent until then: downloads and uploads of all clients. Further left is cheaper, "
+        caption=f"Test {metric.title} of the headline model, mean over clients, against the total "
+        f"traffic so far: downloads and uploads of all clients. Further left is cheaper, "
         f"{'higher' if metric.higher else 'lower'} is better; the marker is the last round. A "
-        "dashed level line is the last value of a run that sends nothing.",
+        f"dashed horizontal line is the last value of a run that sends nothing.",
         alt=f"Line chart of test {metric.title} against megabytes sent, logarithmic. "
         + " ".join(
             f"{name} ends at {metric.text(row[metric.name])} after {size(1e6 * row['megabytes'])}."

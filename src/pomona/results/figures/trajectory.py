@@ -108,8 +108,8 @@ def _require_traceable(config: Config, headline: tuple[str, str], client: int) -
     """Raise ConfigError if a run has no single model from which a client's training starts."""
     if headline[1] != "received":
         raise ConfigError(
-            f"{config.method.name} reports another model than the one that local training starts "
-            "from; take fedavg or fedala"
+            f"{config.method.name} reports a different model from the one that local training "
+            f"starts with; use fedavg or fedala"
         )
     if config.privacy or config.buffers != "local":
         raise ConfigError(
@@ -117,7 +117,7 @@ def _require_traceable(config: Config, headline: tuple[str, str], client: int) -
             "buffers out"
         )
     if config.attack:
-        raise ConfigError("a trajectory is one of honest clients; leave attack out")
+        raise ConfigError("a trajectory needs honest clients; leave attack out")
     if client not in range(config.clients):
         raise ConfigError(f"client {client}: there are {config.clients}, numbered from 0")
 

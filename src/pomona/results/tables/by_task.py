@@ -44,7 +44,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
                 f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
                 "Both C-indices and the AUROC are 0.5 for guessing, and 1 at best; the integrated "
                 "Brier score is 0 at best, and 0.25 for a constant one half. Inverse "
-                "probabilities of censoring are of the client's own test samples.",
+                "probabilities of censoring are estimated on the client's own test samples.",
             ],
             [
                 "Client",

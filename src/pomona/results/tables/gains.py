@@ -10,8 +10,8 @@ from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital, listing, slug
 
 OVER_SEEDS = (
-    "Of several seeds it is the mean over seeds, paired by seed, and the intervals cover "
-    "other seeds as well."
+    "With several seeds, it is the mean over seeds, paired by seed, and the intervals also cover "
+    "other seeds."
 )
 
 
@@ -32,8 +32,8 @@ def _overall(compared: list[Gains]) -> Table:
             f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
             "over clients. More than 0 is better. The intervals compare both models on the same "
             "test samples; where one includes 0, there is no significant difference. "
-            "Of several runs, and of clients, verdicts are joint, after Holm's correction: one "
-            "may be open although its own interval excludes 0."
+            "Verdicts on several runs or clients are corrected together (Holm), so a difference "
+            "may not be significant although its own interval excludes 0."
             + (" " + OVER_SEEDS if several else "")
             + _sides(compared)
         ],

@@ -33,8 +33,9 @@ def gains_table(comparison: Comparison) -> Table | None:
         if row["gain"] is not None
     ]
     note = (
-        "Gain over Separate, mean over clients and seeds, in the last round (with keep=best in "
-        "the one best on validation), of the same test samples; more than 0 is better. Where an "
+        "Gain over Separate on the same test samples, averaged over clients and seeds, in the "
+        "last round (with keep=best, in the round best on validation); more than 0 is better. "
+        "Where an "
         "interval includes 0, there is no significant difference; verdicts are "
         "corrected for the lines of their scenario (Holm)."
     )

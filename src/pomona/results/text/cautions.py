@@ -260,7 +260,7 @@ def _threshold(run: Run) -> Iterator[Caution]:
             f"({ACCURACY.text(frequent / total)}): rank by the probabilities, or choose a "
             "threshold, before you act on them."
         )
-        prefix = "Taken as answers, the most likely classes of "
+        prefix = "The predicted classes of "
         yield Caution(run.label, text, "", prefix, ACCURACY.text(correct / total))
 
 
@@ -301,8 +301,8 @@ def _without_baseline(runs: list[Run]) -> Iterator[str]:
     first = next((run for run in runs if run.mean is not None), None)
     if first and comparable(runs) and baseline(runs, first) is None:
         yield (
-            "Training alone was not run, so whether federation helps stays open: run “separate” "
-            "with the same data, partition and seed, and write a report of all."
+            "Training alone was not run, so it is unknown whether federation helps: run “separate” "
+            "with the same data, partition and seed, and report them together."
         )
 
 
@@ -365,7 +365,8 @@ def _events(runs: list[Run]) -> Iterator[str]:
     if any(units < samples for _, samples, units in sizes):
         yield (
             "Test samples of one group (data.group_column) belong together, such as the rows of a "
-            "patient: numbers of single clients have no intervals, gains have those of groups."
+            "patient: single clients have no intervals, and intervals of gains are computed over "
+            "groups."
         )
     if small:
         yield (
@@ -409,10 +410,7 @@ def _picked(runs: list[Run]) -> Iterator[str]:
 def _losses(runs: list[Run]) -> Iterator[str]:
     names = list(dict.fromkeys(run.loss for run in runs if run.loss))
     if len(names) > 1:
-        yield (
-            f"The runs minimise different losses ({listing(names)}), which do not compare with "
-            "each other."
-        )
+        yield (f"The runs minimise different losses ({listing(names)}), which cannot be compared.")
 
 
 def _one_seed(runs: list[Run]) -> Iterator[str]:
@@ -432,7 +430,7 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
         )
         yield (
             f"“Best on test”{papers} chooses its round on the test data: it is comparable with "
-            "published tables, and optimistic."
+            f"published tables, but optimistic."
         )
 
 
@@ -440,12 +438,13 @@ RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
     _incomplete: "",
     _diverging: "The training diverges: lower lr before you compare",
     _lied: "",
-    _undefined: "Undefined at clients whose test samples have one answer, so means leave them out",
+    _undefined: "Undefined for clients with only one answer in their test samples; means leave "
+    "them out",
     _constant: "No better than always giving one answer, on average over clients",
     _constant_for_some: "No better than always giving one answer for some clients",
     _threshold: (
-        "The most likely classes, taken as answers, are right on no more of the test samples than "
-        "each client's most frequent class"
+        "The predicted classes are right on no more of the test samples than each client's most "
+        "frequent class"
     ),
     _unmoved: "Relationships have hardly changed from the clients' shares of the samples",
     _climbing: "Still getting better at the end, so more rounds may change this page",

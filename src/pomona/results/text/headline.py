@@ -39,7 +39,7 @@ def _several(runs: list[Run]) -> str:
     if base is None:
         return (
             f"{best.label} has the best {best.metric.title}, {best.metric.text(best.mean)} on "
-            "average over clients; there is no run of training alone to compare with."
+            "average over clients; there is no run of training alone to compare it with."
         )
     return _helps(
         gained(best, base), [gained(run, base) for run in evaluated if run not in (best, base)]
@@ -58,7 +58,7 @@ def _helps(gains: Gains, rivals: list[Gains]) -> str:
     verb = "gains" if gains.mean.value >= 0 else "loses"
     change = f"{verb} {run.metric.gap(abs(gains.mean.value)).lstrip('+')} in {title}"
     if verdict == LEVEL:
-        return f"No significant difference to training alone: {run.label} {change}{range_text}."
+        return f"No significant difference from training alone: {run.label} {change}{range_text}."
     if overtrained(gains.base if verdict == "better" else run):
         return (
             f"Not decided: {run.label} {change}{range_text}, but one of the two has got worse "

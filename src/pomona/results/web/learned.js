@@ -35,9 +35,9 @@ function groupFrames(run, order) {
 const KINDS = {
   matrix: (run, what) => [
     { id: "matrix", half: true, title: what.title, words: () => `${run.label}, round ${what.rounds[timeOf(what)]}: ${what.meaning} Each client's own entry is left out${run.groups.length ? "; frames are the hidden groups, which no client knows" : ""}.`, draw: matrixMap },
-    { id: "graph", half: true, title: "Who helps whom", words: () => `An arrow runs from the client that helps to the one that is helped, the wider the more${run.groups.length ? ", in the colour of a hidden group where both are in it" : ""}; choose a client to see only its own arrows in full.`, draw: helpGraph, tools: threshold, key: () => graphKey(run, what) },
-    ...(what.rounds.length > 1 ? [{ id: "history", title: what.history, words: () => `${what.symbol} over the rounds, ${choice.client < 0 ? "a panel for each client i and " : `i = ${who()}, `}a line for each client j, ${run.groups.length ? "coloured by j's hidden group" : "a colour a client"}; thick: its entry for itself${choice.client < 0 && what.values.n > 12 ? ". The first 12 clients" : ""}.${recurring(run)}`, draw: histories, key: () => clientKey(run) }] : []),
-    ...(what.own && what.rounds.length > 1 ? [{ id: "own", title: what.own, words: () => `${entry(what)("i", "i")}, each client's entry for itself, over the rounds${run.groups.length ? "; a colour a hidden group" : ""}.${recurring(run)}`, draw: own, key: () => clientKey(run) }] : []),
+    { id: "graph", half: true, title: "Who helps whom", words: () => `An arrow runs from the client that helps to the one that is helped, the wider the more${run.groups.length ? ", in a hidden group's colour if both clients are in it" : ""}; choose a client to see only its own arrows in full.`, draw: helpGraph, tools: threshold, key: () => graphKey(run, what) },
+    ...(what.rounds.length > 1 ? [{ id: "history", title: what.history, words: () => `${what.symbol} over the rounds, ${choice.client < 0 ? "one panel per client i and " : `i = ${who()}, `}a line for each client j, ${run.groups.length ? "coloured by j's hidden group" : "one colour per client"}; thick: its entry for itself${choice.client < 0 && what.values.n > 12 ? ". The first 12 clients" : ""}.${recurring(run)}`, draw: histories, key: () => clientKey(run) }] : []),
+    ...(what.own && what.rounds.length > 1 ? [{ id: "own", title: what.own, words: () => `${entry(what)("i", "i")}, each client's entry for itself, over the rounds${run.groups.length ? "; one colour per hidden group" : ""}.${recurring(run)}`, draw: own, key: () => clientKey(run) }] : []),
   ],
   values: (run, what) => [
     { id: "values", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${what.values.width > 1 ? `A line ${article(what.entries)} ${what.entries}, ${who()}.` : `Thin lines are clients, the thick one their mean.${recurring(run)}`}`, draw: valueLines, key: () => (what.values.width > 1 ? entryKey(what) : clientKey(run, [{ name: "mean over clients", width: 2.8 }])) },
@@ -45,12 +45,12 @@ const KINDS = {
       ? { id: "entries", half: true, title: `By client, round ${what.rounds.at(-1)}`, heading: () => `By client, round ${what.rounds[timeOf(what)]}`, words: () => `After the chosen round, of every client (row) and ${what.entries} (column): ${what.symbol}.`, draw: valueMap }
       : { id: "bars", half: true, title: "By client", heading: () => `By client, round ${what.rounds[timeOf(what)]}`, words: () => `After the chosen round, of every client: ${what.symbol}.`, draw: valueBars },
   ],
-  clusters: (run, what) => [{ id: "clusters", title: what.title, words: () => `${run.label}: ${what.meaning} A colour a cluster; clients stand by their last one${run.groups.length ? ", the number behind a name is the hidden group" : ""}.`, draw: clusterMap, key: () => legend(clustersOf(what).map((c, k) => ({ name: `cluster ${figure(c)}`, colour: PALETTE[k % PALETTE.length], dot: true }))) }],
+  clusters: (run, what) => [{ id: "clusters", title: what.title, words: () => `${run.label}: ${what.meaning} One colour per cluster; clients are sorted by their last cluster${run.groups.length ? ", the number after a name is the hidden group" : ""}.`, draw: clusterMap, key: () => legend(clustersOf(what).map((c, k) => ({ name: `cluster ${figure(c)}`, colour: PALETTE[k % PALETTE.length], dot: true }))) }],
   norms: (run, what) => [
     { id: "mean-norm", half: true, title: "Norm of a cluster's mean update", words: () => `${run.label}: ${what.meaning}`, draw: host => norms(host, what, 1) },
     { id: "largest-norm", half: true, title: "Norm of a cluster's largest update", words: () => "The largest norm of one member's update, by round.", draw: host => norms(host, what, 2) },
   ],
-  epochs: (run, what) => [{ id: "epochs", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${choice.client >= 0 && what.stage[choice.client] ? `Dashed: ${who()} ends its initial stage after ${what.stage[choice.client]} epochs.` : `A line a client.${recurring(run)}`}`, draw: epochLines, key: () => clientKey(run) }],
+  epochs: (run, what) => [{ id: "epochs", half: true, title: what.title, words: () => `${run.label}: ${what.meaning} ${choice.client >= 0 && what.stage[choice.client] ? `Dashed: ${who()} ends its initial stage after ${what.stage[choice.client]} epochs.` : `One line per client.${recurring(run)}`}`, draw: epochLines, key: () => clientKey(run) }],
 };
 const article = word => (word ? "a" : "");
 

@@ -106,7 +106,7 @@ function sayHidden(host, named) {
   const alike = new Map();
   for (const [name, points] of named) alike.set(points, [...(alike.get(points) || []), name]);
   const same = [...alike.values()].filter(names => names.length > 1).map(names => names.join(" = "));
-  if (same.length) host.append(html("p", { class: "note" }, `One curve lies on another: ${same.join("; ")}.`));
+  if (same.length) host.append(html("p", { class: "note" }, `Curves that coincide: ${same.join("; ")}.`));
 }
 
 /* The markers of looks by number, around (0, 0): corners, turned by a share of a corner, and how deep it goes in between. */
@@ -145,7 +145,7 @@ function clientKey(run, more = []) {
   const entries = few ? run.clients.map((name, i) => ({ name, ...clientLook(run, i) })) : [];
   return entries.length + more.length ? legend([...entries, ...more]) : null;
 }
-const recurring = run => (run.groups.length || run.clients.length <= 2 * PALETTE.length ? "" : ` With ${run.clients.length} clients colours come round again: point at a line for its name.`);
+const recurring = run => (run.groups.length || run.clients.length <= 2 * PALETTE.length ? "" : ` With ${run.clients.length} clients, colours repeat: point at a line for its name.`);
 
 /* What the colours of a chart stand for; with `toggle` entries are buttons that hide and show. */
 function legend(entries, toggle) {

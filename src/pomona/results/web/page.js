@@ -113,7 +113,7 @@ function showLearned() {
   place.replaceChildren();
   if (!what) {
     const others = DATA.runs.filter(one => one.learned.length).map(one => one.label);
-    return place.append(html("p", { class: "note" }, `${run.label} shows nothing of itself beyond its models. ${others.length ? `Choose ${others.join(", ")} above.` : ""}`));
+    return place.append(html("p", { class: "note" }, `${run.label} reports nothing beyond its models. ${others.length ? `Choose ${others.join(", ")} above.` : ""}`));
   }
   for (const panel of KINDS[what.kind](run, what)) build(panel, place);
 }
@@ -218,7 +218,7 @@ if (choice.section) unfold(choice.section);
 const news = document.getElementById("news"), pause = document.getElementById("pause");
 function follow(seconds) {
   let held_ = remembered("pomona-pause") === "yes", touched = 0;
-  const state = () => { pause.textContent = held_ ? "Go on refreshing" : "Stop refreshing"; pause.setAttribute("aria-pressed", String(held_)); };
+  const state = () => { pause.textContent = held_ ? "Resume refreshing" : "Stop refreshing"; pause.setAttribute("aria-pressed", String(held_)); };
   pause.onclick = () => { held_ = !held_; remember("pomona-pause", held_ ? "yes" : undefined); state(); };
   for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"]) addEventListener(kind, () => { touched = performance.now(); }, { passive: true });
   state();
@@ -232,7 +232,7 @@ function follow(seconds) {
 /* A page that is old when it is read was left by a run that ended without a word. */
 function giveUp(written) {
   const since = new Date(1000 * written).toISOString().slice(0, 19).replace("T", " ");
-  news.replaceChildren(html("strong", {}, `No news since ${since} UTC`), "; the run may have ended. This page reads itself no more.");
+  news.replaceChildren(html("strong", {}, `No news since ${since} UTC`), "; the run may have ended. This page no longer reloads.");
   pause.textContent = "Look again";
   pause.onclick = () => location.reload();
 }

@@ -55,19 +55,19 @@ const drawnOf = runs => runs.filter(run => shownRuns().includes(run));
 const PANELS = [
   ...LOSSES.map((runs, k) => ({
     id: `loss-${k}`, section: "training", half: true, title: within(runs, `Training loss${several(run => run.minimised) ? ` (${runs[0].minimised})` : ""}`),
-    words: () => `The loss during local training, ${who()}, by round; lower is better.${several(run => run.minimised) ? " Runs that minimise another loss have a figure of their own." : ""}`,
+    words: () => `The loss during local training, ${who()}, by round; lower is better.${several(run => run.minimised) ? " Runs that minimise a different loss have a separate figure." : ""}`,
     draw: host => lineChart(host, { label: `Training loss over rounds, ${who()}`, x: ROUNDS, y: { text: figure }, at: choice.at(), pick: setRound, methods: true,
       lines: drawnOf(runs).map(run => ({ name: run.label, main: run.label, ...ink(run), points: run.rounds.map((r, t) => [r, over(run.loss, t)]) })) }),
   })),
   ...TESTS.map((runs, k) => ({
     id: `test-${k}`, section: "training", half: true, title: within(runs, `Test ${runs[0].metric.title}`),
-    words: () => `Test ${runs[0].metric.heading}, ${who()}; ${better(runs[0].metric)}. A thick line is the headline model of a run, a dotted one another model of the same run.`,
+    words: () => `Test ${runs[0].metric.heading}, ${who()}; ${better(runs[0].metric)}. Thick lines are the headline models of the runs, dotted lines other models of the same run.`,
     draw: host => lineChart(host, { label: `Test ${runs[0].metric.title} over rounds, ${who()}`, lines: testLines(drawnOf(runs)), methods: true, x: ROUNDS, y: { text: noted(runs[0].metric) }, at: choice.at(), pick: setRound }),
   })),
   {
     id: "traffic", section: "training", half: true, title: `${capital(DATA.runs[0].metric.title)} against traffic`, heading: () => `${capital(metricNow().title)} against traffic`,
     has: () => DATA.runs.some(run => run.sent.at(-1) > 0 && run.views.length),
-    words: () => `Test ${metricNow().heading}, ${who()}, against all that was sent until then, down and up (logarithmic): further left is cheaper, ${better(metricNow())}; a dashed level line is a run that sends nothing.`,
+    words: () => `Test ${metricNow().heading}, ${who()}, against the total traffic so far, down and up (logarithmic): further left is cheaper, ${better(metricNow())}; a dashed horizontal line is a run that sends nothing.`,
     draw: host => {
       const runs = alike().filter(outcome), sent = run => new Map(run.rounds.map((r, t) => [r, run.sent[t]]));
       const lines = runs.map(run => {
@@ -80,7 +80,7 @@ const PANELS = [
   },
   {
     id: "schedule", section: "training", half: true, title: "The loss scheduler λ(r)", has: () => DATA.runs.some(run => run.penalty),
-    words: () => "The weight λ(r) of the penalty that holds the relationships near their start: while it is high clients learn globally, as it falls each follows its own objective (dashed: where it ends).",
+    words: () => "The weight λ(r) of the penalty that holds the relationships near their start: while it is high, clients learn globally; as it falls, each follows its own objective (dashed: where it ends).",
     draw: host => {
       const runs = DATA.runs.filter(run => run.penalty);
       lineChart(host, {
@@ -102,13 +102,13 @@ const PANELS = [
   },
   {
     id: "gains", section: "outcome", half: true, title: "Gain over Separate by client", has: () => DATA.runs.some(run => run.base !== null && outcome(run)),
-    words: () => `Gain of each client in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero it did worse than alone on these samples. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that is not significant in this data (all clients of a run together, Holm).${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
+    words: () => `Gain of each client in ${metricNow().title} over separate training${metricNow().percent ? ", in percentage points" : ""}, ${lastRound(gaining())}: left of zero, the client did worse than alone on these samples. Whiskers are 95 % intervals on the same test samples${gaining().some(run => run.compared !== run.label) ? " and, of several seeds, cover other seeds" : ""}; a hollow bar or dot is a gain that is not significant (Holm's correction over all clients of a run).${gaining().length ? ` Sorted by the gain with ${gaining()[sortedBy(gaining())].compared}, largest on top.` : ""}`,
     key: () => clientsKey(gaining().map(run => ({ ...run, label: run.compared }))),
     draw: host => perClient(host, gaining(), { axis: `gain over Separate${metricNow().percent ? " (percentage points)" : ""}`, ends: [], best: 1, bar: gainBar, sign: "+", more: gainWords, name: run => run.compared }),
   },
   {
     id: "spread", section: "outcome", half: true, title: "Distribution over clients", has: () => DATA.runs.some(run => known(outcomes(run)).length > 1),
-    words: () => `Test ${metricNow().heading} of all clients, ${lastRound(alike())}: a dot a client, the box the middle half with the median, a cross the worst, a diamond the ${metricNow().higher ? "10th" : "90th"} percentile.`,
+    words: () => `Test ${metricNow().heading} of all clients, ${lastRound(alike())}: one dot per client; the box is the middle half with the median, the cross the worst client, the diamond the ${metricNow().higher ? "10th" : "90th"} percentile.`,
     draw: host => strips(host, {
       label: `Distribution of the clients' ${metricNow().title}`, axis: `test ${metricNow().heading}`, metric: metricNow(),
       rows: alike().filter(run => known(outcomes(run)).length > 1).map(run => ({ run, names: run.clients, values: outcomes(run) })),
@@ -131,18 +131,18 @@ const PANELS = [
   },
   {
     id: "calibration", section: "outcome", half: DATA.runs.every(run => run.calibration.length < 2), title: "Calibration", has: () => DATA.runs.some(run => run.calibration.length),
-    words: () => `${runNow().label}, ${lastRound([runNow()])}: the share of cases over the mean probability, of test samples in up to ten groups of equal size by rising probability. Thick: all clients' samples, each predicted by its client's own headline model, with 95 % intervals; thin: ${choice.client < 0 ? "single clients" : who()}. Probabilities that are right lie on the dashed line; below it they are too high.`,
+    words: () => `${runNow().label}, ${lastRound([runNow()])}: the share of cases over the mean probability, of test samples in up to ten groups of equal size by rising probability. Thick: all clients' samples, each predicted by its client's own headline model, with 95 % intervals; thin: ${choice.client < 0 ? "single clients" : who()}. Calibrated probabilities are on the dashed line; below it they are too high.`,
     draw: calibrations,
   },
   {
     id: "labels", section: "data", half: true, title: "Labels by client", has: () => Object.keys(DATA.partitions).length,
-    words: () => `The area of a bubble is the number of training samples of a class at a client${held()?.groups.length ? "; clients of one colour belong to one hidden group" : ""}.`,
+    words: () => `The area of a bubble is the number of training samples of a class at a client${held()?.groups.length ? "; clients of the same colour belong to the same hidden group" : ""}.`,
     key: () => (held()?.groups.length ? legend(groupEntries(held())) : null),
     draw: host => (held() ? bubbles(host, { label: "Training samples by client and class", held: held(), chosen: choice.client, pick: setClient }) : bare(host, "Not recorded for this run, or too large to draw.")),
   },
   {
     id: "holders", section: "data", half: true, title: "Clients by class", has: () => Object.keys(DATA.partitions).length,
-    words: () => `A bar a class, divided among the clients that hold its training samples${held()?.groups.length ? "; a colour a hidden group" : ""}.${piecesRecur() ? " With more than ten clients colours come round again: point at a piece for its client." : ""}`,
+    words: () => `One bar per class, divided among the clients that hold its training samples${held()?.groups.length ? "; one colour per hidden group" : ""}.${piecesRecur() ? " With more than ten clients, colours repeat: point at a piece for its client." : ""}`,
     key: () => holdersKey(),
     draw: host => (held() ? holders(host, { label: "Holders of each class", held: held(), chosen: choice.client }) : bare(host, "Not recorded for this run, or too large to draw.")),
   },
