@@ -485,7 +485,7 @@ def test_another_agreement_is_refused(world):
     (federation.server / "federation.toml").write_text(text)
     with pytest.raises(QuorumError):
         federation.run()
-    assert "something else than this silo agreed to" in reasons(federation)
+    assert "something other than what this silo agreed to" in reasons(federation)
 
 
 def test_a_silos_own_file_may_not_change_behind_its_back(world):

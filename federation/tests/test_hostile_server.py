@@ -168,7 +168,7 @@ def test_what_was_agreed_is_asked_once_for_a_task_and_before_the_data_are_read(s
     server.ask(task, enclosed)
     assert len(asked) == 1
     monkeypatch.setattr(Silo, "own", property(lambda _: pytest.fail("the data were read")))
-    with pytest.raises(ProtocolError, match="something else than this silo agreed to"):
+    with pytest.raises(ProtocolError, match="something other than what this silo agreed to"):
         server.ask(task.model_copy(update={"agreement": "0" * 64}), enclosed)
 
 
@@ -320,7 +320,7 @@ def test_a_silo_works_for_one_run(server):
             Hello(agreement=task.agreement, run="ef", nonce="cd")
         ),
     ):
-        with pytest.raises(ProtocolError, match="has begun another run"):
+        with pytest.raises(ProtocolError, match="but this silo works for run"):
             ask()
     (server.kit() / "state" / "agreement.json").unlink()  # its administrator means it
     again, same_uplink = server.ask(other, enclosed)
@@ -432,9 +432,9 @@ def test_a_round_is_trained_and_evaluated_once(server, world):
             update={"seconds": 0.0}
         )
         for other in ({"row": noise(2)}, {"row": noise(1), "watched": ()}):
-            with pytest.raises(ProtocolError, match="is asked again with another task"):
+            with pytest.raises(ProtocolError, match="is asked again with a different task"):
                 server.ask(*server.task(2, trains=trains, **{"settled": 0, **other}))
-        with pytest.raises(ProtocolError, match="is asked again with another task"):
+        with pytest.raises(ProtocolError, match="is asked again with a different task"):
             server.ask(*server.task(1, noise(1), trains=trains))
     assert trained == [(2, 1)]
 

@@ -119,7 +119,7 @@ def test_a_module_that_only_the_server_names_is_not_imported_by_a_silo(world, mo
         federation.run()
     assert imported == [False] * 3
     assert all(
-        "the server runs something else than this silo agreed to" in r
+        "the server runs something other than what this silo agreed to" in r
         for r in reasons(federation).values()
     )
     assert reasons(federation).keys() == set(federation.names)

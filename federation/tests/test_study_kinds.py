@@ -190,7 +190,7 @@ def test_a_model_is_not_judged_by_data_that_have_changed_since_it_was_trained(fe
         for r in audit_log.complete_lines(federation.kits / "silo-1/state/audit.jsonl")
         if r["event"] == "refused"
     ]
-    assert any("not what its model was trained on" in reason for reason in refused)
+    assert any("differs from what its model was trained on" in reason for reason in refused)
 
 
 def test_an_evaluation_that_does_not_fit_is_refused_when_it_is_submitted(federation):

@@ -264,7 +264,7 @@ def test_a_fault_that_comes_again_and_again_ends_the_server_in_one_line(tmp_path
         1,
         3 + server_supervisor.STUBBORN,
     )
-    assert "and a restart does not help" in status.reason
+    assert "so a restart does not help" in status.reason
     assert "\n" not in status.reason
     assert read_status(tmp_path / "run") == status
     assert sum("it restarts" in line for line in said) == 2 + server_supervisor.STUBBORN

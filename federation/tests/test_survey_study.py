@@ -311,7 +311,7 @@ def test_a_silo_answers_each_step_once(standing):
     assert SurveyAnswer.model_validate_json(same.body).figures
     refused = handled(folder, Message.of(changed))
     assert refused.kind == Refusal.kind
-    assert "answers each step once" in Refusal.model_validate_json(refused.body).fault
+    assert "answers each step only once" in Refusal.model_validate_json(refused.body).fault
 
 
 def test_a_question_that_could_not_be_answered_was_asked_nevertheless(standing):
@@ -327,7 +327,7 @@ def test_a_question_that_could_not_be_answered_was_asked_nevertheless(standing):
     table.rename(folder / "table.csv")
     fewer = question.figures.model_copy(update={"columns": question.figures.columns[:1]})
     refused = handled(folder, Message.of(question.model_copy(update={"figures": fewer})))
-    assert "answers each step once" in Refusal.model_validate_json(refused.body).fault
+    assert "answers each step only once" in Refusal.model_validate_json(refused.body).fault
     assert handled(folder, Message.of(question)).kind == SurveyAnswer.kind
 
 

@@ -74,7 +74,7 @@ def test_numbers_have_limits_on_both_sides(kind, most):
     ],
 )
 def test_what_is_no_bounded_json_is_the_readers_own_error(text):
-    with pytest.raises(ProtocolError, match=r"no JSON|nested"):
+    with pytest.raises(ProtocolError, match=r"not JSON|nested"):
         bounds.parse(text, ProtocolError)
 
 

@@ -157,7 +157,7 @@ def test_a_truth_value_is_no_number(said, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(tomli_w.dumps(said))
     for made in (lambda: Config(**said), lambda: resolve(read_file(path))):
-        with pytest.raises(ConfigError, match="true and false are no numbers") as caught:
+        with pytest.raises(ConfigError, match="true and false are not numbers") as caught:
             made()
         assert ";" in str(caught.value)
         assert "\n" not in str(caught.value)

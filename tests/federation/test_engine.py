@@ -274,7 +274,7 @@ def test_a_run_of_pytorch_goes_on_with_it(tmp_path):
 def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
     run(folder=tmp_path / "run", rounds=2, engine="native")
     monkeypatch.setattr(native_package, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"not installed.*; go on where it is, or give another"):
+    with pytest.raises(ConfigError, match=r"not installed.*; continue where it is available, or give another"):
         run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
     again, said = run(folder=tmp_path / "run", rounds=2, resume=True, engine="auto")
     assert computed(again) == computed(pomona.load(tmp_path / "run"))

@@ -402,7 +402,7 @@ def test_pseudo_values_over_seeds_are_those_of_the_mean_difference(groups):
 def test_seeds_of_other_samples_have_no_gain_together():
     """Other targets, or other rows of the same data whose targets are alike by chance."""
     one, other = answered([1] * 40, [0] * 9 + [1] * 31), answered([1] * 39, [0] * 9 + [1] * 30)
-    with pytest.raises(ConfigError, match="client site 0 has other test samples in other seeds"):
+    with pytest.raises(ConfigError, match="client site 0 has different test samples for each seed"):
         gains(*seeds_of("accuracy", "classes", [[one], [other]]))
     with pytest.raises(ConfigError, match="1 runs against 2"):
         gains(
@@ -418,7 +418,7 @@ def test_seeds_of_other_samples_have_no_gain_together():
     assert gain.verdict == "better"
     (moved,) = (replace(run, about=run.about | {"test_rows": ["cd"]}) for run in bases)
     assert gains(*runs, moved)[0] == [None]
-    with pytest.raises(ConfigError, match="other test samples"):
+    with pytest.raises(ConfigError, match="different test samples"):
         gains([*runs, *runs], [*bases, moved])
     elsewhere = replace(moved, about=moved.about | {"data": {"fingerprint": "g"}})
     assert gains(*runs, elsewhere)[0] == [gain]

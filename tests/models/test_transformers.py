@@ -332,7 +332,7 @@ def test_images_for_texts_are_refused():
     ("text", "message"),
     [
         (None, "no such|does not exist|No such"),
-        ("{", "no JSON"),
+        ("{", "not JSON"),
         ("[]", "its type is None"),
         (json.dumps({"model_type": "../x"}), r"its type is '\.\./x'"),
         (json.dumps({"model_type": ["vit"]}), "its type is"),

@@ -143,12 +143,12 @@ def test_what_is_no_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[" * 100_000, "no JSON"),
-        ('{"a":' * 100_000, "no JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('{"a":' * 100_000, "not JSON"),
         ("[[1]]", "Input should be"),
-        ("1" * 5000, "no JSON"),
+        ("1" * 5000, "not JSON"),
         ("null", "Input should be"),
-        ("\xff", "no JSON"),
+        ("\xff", "not JSON"),
         (
             (
                 '{"format": "pomona-partition-1", "recipe": {}, "groups": [], "turns": [], '

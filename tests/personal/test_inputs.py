@@ -160,7 +160,7 @@ def test_a_table_that_was_trained_on_is_answered_as_it_is_and_however_it_is_turn
     assert (about.columns, about.others) == (("age", "dose"), ("site", "out come"))
     _, out, err = call(capsys, "predict", model, tmp_path / "t.csv", "--json")
     assert "rows were training rows" in err
-    assert "40 of 80 rows are of other clients than A" in err
+    assert "40 of 80 rows belong to other clients than A" in err
     answers = json.loads(out)
     _, out, _ = call(capsys, "predict", model, tmp_path / "r.csv", "--json")
     assert [{**a, "input": ""} for a in json.loads(out)] == [{**a, "input": ""} for a in answers]

@@ -93,10 +93,10 @@ def test_one_clients_model_says_how_many_rows_are_of_others(run, tmp_path, capsy
     model = run / "models" / "client-00.safetensors"
     code, _, err = call(capsys, "predict", model, path, "--json")
     assert code == 0
-    assert "3 of 5 rows are of other clients than East" in err
+    assert "3 of 5 rows belong to other clients than East" in err
     assert "West (2), North (1)" in err
     code, _, err = call(capsys, "predict", model, run.parent / "patients.csv", "--json")
-    assert "80 of 120 rows are of other clients" in err
+    assert "80 of 120 rows belong to other clients" in err
     assert "were training rows" in err
     alone = table(tmp_path, ["East"] * 2, "east.csv")
     assert call(capsys, "predict", model, alone, "--json")[2] == ""

@@ -37,7 +37,7 @@ def test_of_many_clients_the_page_lists_those_that_fare_worst():
         name for name, _ in table.rows
     )
     text = page(made)
-    assert "30 are left out, clients.csv in the run's folder has all" in text
+    assert "30 are left out; clients.csv in the run's folder has all" in text
     assert text.count('<th scope="row">clinic') == MOST_ROWS
 
 

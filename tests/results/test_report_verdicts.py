@@ -340,7 +340,7 @@ def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_o
     overall, clients = gain_tables(runs([alone, together]))
     assert overall.rows[0][4:] == ["0", "0", "10"]
     assert {row[-1] for row in clients.rows} == {LEVEL}
-    assert "after Holm's correction" in overall.notes[0]
+    assert "corrected together (Holm)" in overall.notes[0]
     assert "no difference of" in said([alone, together])
     drawn = payload(runs([alone, together]), None)["runs"][1]["gains"]
     assert {gain["verdict"] for gain in drawn} == {LEVEL}
@@ -562,9 +562,9 @@ def test_answers_at_the_usual_threshold_that_are_the_most_frequent_class_are_a_c
         "are right on no more of the test samples than each client's most frequent class is "
         "(95.00 %)"
     )
-    assert f"Taken as answers, the most likely classes of FedAvg (95.00 %) {few}" in text
+    assert f"The predicted classes of FedAvg (95.00 %) {few}" in text
     final[1]["confusion"] = [[95, 0], [2, 3]]
-    assert "Taken as answers" not in warned([replace(base, evaluations=ranked, final=final)])
+    assert "The predicted classes" not in warned([replace(base, evaluations=ranked, final=final)])
 
 
 def test_what_holds_for_several_runs_is_said_once_and_names_them() -> None:

@@ -21,14 +21,14 @@ ELSEWHERE = {
     "partition": "the silos are the partition",
     "clients": "set places",
     "membership": "silos are added and revoked by `pomona server`",
-    "attack": "clients lie in simulations only; test with `pomona run`",
+    "attack": "attacks are for simulations only; test with `pomona run`",
     "workers": "every silo is one process",
     "cluster": "every silo computes on its own machine alone",
     "state_memory": "every silo keeps its state in its own folder",
     "device": "each silo sets its own in silo.toml",
     "rows_per_call": "every silo is one row",
     "checkpoint_every": "every round is committed",
-    "track": "it tracks simulations; the server has metrics for Prometheus",
+    "track": "it is for simulations; the server has metrics for Prometheus",
 }
 
 
@@ -106,20 +106,20 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         (
             config.keep == "best",
             (
-                "run.keep = 'best' is for a simulation; in a federation silos keep the last, or "
-                "their own_best"
+                "run.keep = 'best' is for simulations; in a federation, silos keep the last model "
+                "or their own_best"
             ),
         ),
         (
             config.lr == "auto",
-            "run.lr must be a number, since no one party holds the data to find one; `pomona run` "
+            "run.lr must be a number, since no party has all the data to choose one; `pomona run` "
             "chooses one on data like yours",
         ),
         (
             config.engine == "auto",
             (
-                "run.engine must be torch, as it is if left out, or native: what a silo has "
-                "installed must not change its numbers silently"
+                "run.engine must be torch (the default) or native: what a silo has installed must "
+                "not change its numbers silently"
             ),
         ),
     )

@@ -48,7 +48,7 @@ SHARE = 0.5  # largest share of one silo in a mean, by default: no more than all
 def _certificate(text: str) -> str:
     if not re.fullmatch(r"(ecdsa-sha2-nistp384-cert-v01@openssh\.com [A-Za-z0-9+/=]+)?", text):
         raise ValueError(
-            "not an OpenSSH certificate; a federation of an older Pomona is to be provisioned again"
+            "not an OpenSSH certificate; provision a federation of an older Pomona again"
         )
     return text
 
@@ -90,7 +90,7 @@ class Federation(Settings):
         description="where the server listens; all interfaces, or loopback if the server is",
     )
     silo: tuple[FoundingMember, ...] = Field(
-        min_length=1, max_length=MAX_CLIENTS, description="the members from the beginning"
+        min_length=1, max_length=MAX_CLIENTS, description="the first members"
     )
     quorum: int = Field(
         default_factory=lambda data: len(data["silo"]) // 2 + 1,
@@ -151,9 +151,9 @@ class Federation(Settings):
         study_keys = {key: value for key, value in tree.items() if key in OF_STUDY}
         if study_keys and "task" not in study_keys:
             raise ConfigError(
-                f"{listed(sorted(study_keys), 5)}: of a study, and there is no section task; "
-                "move to the STUDY.toml of each study, or give [task] for a study that the kits "
-                "come with"
+                f"{listed(sorted(study_keys), 5)}: settings of a study, but there is no section "
+                f"[task]; move them to each study's STUDY.toml, or add [task] for a study that "
+                f"comes with the kits"
             )
         study = (
             {"study": validated(TrainingStudy, {**study_keys, "name": KIT})} if study_keys else {}

@@ -14,9 +14,9 @@ GROUPS = {
 DEPLOY: Commands = {
     "provision": ("deploy:provision", "Make keys and kits for server and silos."),
     "renew": ("deploy:renew", "Renew the server's certificate before it ends."),
-    "task": ("deploy:task", "Write section task for silos with files like yours."),
+    "task": ("deploy:task", "Write the section [task] for silos with files like yours."),
     "rehearse": ("rehearse:rehearse", "Run a federation on this machine, and compare."),
-    "simulate": ("rehearse:simulate", "Simulate a study on data that have to fit it."),
+    "simulate": ("rehearse:simulate", "Simulate a study on data that fit its task."),
     "settings": ("deploy:settings", "Explain the files of a federation, or one KEY."),
     "renew-key": ("kits:certify_key", "Certify a silo's next key."),
 }
@@ -27,21 +27,21 @@ SERVER: Commands = {
         "server:status",
         "Show the round, who is present, absent or rejected and why, bytes and time.",
     ),
-    "drain": ("server:drain", "Finish the current round, then begin no round and no study."),
+    "drain": ("server:drain", "Finish the current round, then start no further round or study."),
     "undrain": ("server:undrain", "Let rounds and studies begin again."),
-    "why": ("server:why", "Say in which rounds a silo's uplink was not used, and why."),
-    "stop": ("server:stop", "Stop the server in order."),
+    "why": ("server:why", "List the rounds in which a silo's uplink was not used, and why."),
+    "stop": ("server:stop", "Stop the server cleanly."),
     "add": ("server:add", "Add a silo; it joins at the next round."),
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),
-    "readmit": ("server:readmit", "Take a silo again that was restored from an older backup."),
-    "renew-key": ("kits:replace_key", "Let a silo's next key take its key's place."),
+    "readmit": ("server:readmit", "Readmit a silo that was restored from an older backup."),
+    "renew-key": ("kits:replace_key", "Replace a silo's key with its next one."),
     "page": ("people:page", "List who may read the status page; give a person access, or end it."),
     "notify": ("people:notify", "Show where notices go, and send one to try it."),
 }
 SILO: Commands = {
     "check": (
         "silo:check",
-        "Find out what is wrong before taking part, and say what would leave the silo.",
+        "Check this silo before it takes part, and list what would leave it.",
     ),
     "start": ("silo:start", "Keep this silo connected until it is stopped."),
     "status": ("silo:status", "Show the node's state, the last visit, certificate and disk."),
@@ -51,7 +51,7 @@ SILO: Commands = {
         "helped.",
     ),
     "export": ("silo:export", "Export this silo's own model for other programs."),
-    "stop": ("silo:stop", "Stop taking part; the silo's state stays."),
+    "stop": ("silo:stop", "Stop taking part; the silo's state is kept."),
     "studies": (
         "studies:studies",
         "List the studies that the server has offered, and what was decided on each.",
@@ -59,13 +59,13 @@ SILO: Commands = {
     "accept": ("studies:accept", "Accept a study: this silo does its tasks from then on."),
     "decline": ("studies:decline", "Decline a study: this silo does none of its tasks."),
     "renew-key": ("kits:next_key", "Make this silo's next key."),
-    "use-key": ("kits:use_key", "Take this silo's next key into use."),
+    "use-key": ("kits:use_key", "Start using this silo's next key."),
 }
 STUDY: Commands = {
-    "submit": ("studies:submit", "Take a study into the queue."),
+    "submit": ("studies:submit", "Put a study into the queue."),
     "list": ("studies:list_", "List the studies in their order, with the silos' decisions."),
     "begin start": ("studies:begin", "Start a study with the silos that have accepted."),
-    "result": ("studies:result", "Print what a survey, an evaluation or a search has found."),
+    "result": ("studies:result", "Print the result of a survey, an evaluation or a search."),
     "abort": ("studies:abort", "End a study, or take it out of the queue."),
     "resume": (
         "studies:resume",

@@ -70,7 +70,7 @@ class Explanation(NamedTuple):
 
 CALL = "have its administrator look at `pomona silo status` and `pomona silo logs`"
 NO_ACTION = "nothing: it is asked again in the next round"
-REPEATEDLY = "nothing, unless it happens again and again: then " + CALL
+REPEATEDLY = "nothing, unless it keeps happening; then " + CALL
 ALIKE = "have the same releases of Pomona installed at the server and the silo"
 MISSING = "have those that are missing started, then resume if the study has ended"
 
@@ -104,7 +104,7 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.NOT_CONNECTED: Explanation(
         "connection",
-        "its node was not connected for longer than patience",
+        "its node was offline for longer than patience",
         "nothing if it was stopped on purpose; else have its administrator look at `pomona silo "
         "status`; it is taken again as soon as it is connected",
     ),
@@ -115,11 +115,11 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.DEADLINE: Explanation(
         "connection",
-        "it is connected and has not answered in time",
+        "it is connected but did not answer in time",
         "raise deadline, or have its network and its load checked",
     ),
     Reason.ANSWER_LOST: Explanation(
-        "connection", "its answer did not arrive whole before its time was over", REPEATEDLY
+        "connection", "its answer did not arrive completely in time", REPEATEDLY
     ),
     Reason.WORKER_ENDED: Explanation(
         "silo",
@@ -128,7 +128,8 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.NODE_REFUSED: Explanation(
         "silo",
-        "its node refuses the message: its kit allows another app, or only shorter messages",
+        "its node refuses the message: its kit expects a different app, or allows only shorter "
+        "messages",
         "compare app.sha256 of its kit with the server's, and max_download_mb in its silo.toml",
     ),
     Reason.ROWS_MISSING: Explanation(
@@ -156,7 +157,7 @@ REASONS: Mapping[Reason, Explanation] = {
         "silo", "it refuses the task, which is not what it agreed to", CALL
     ),
     Reason.SILO_FAULT: Explanation(
-        "silo", "an error there, whose text stays in the silo's log", CALL
+        "silo", "an error at the silo; its text stays in the silo's log", CALL
     ),
     Reason.SIGNATURE: Explanation(
         "answer",
@@ -170,7 +171,7 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.NOT_ASKED: Explanation("admission", "it was not asked in this round", NO_ACTION),
     Reason.SAMPLES: Explanation(
         "admission",
-        "it counts other training samples than it has registered",
+        "its number of training samples differs from the registered one",
         "have its data put back, or revoke it and add it under a new name",
     ),
     Reason.FORM: Explanation(
@@ -178,12 +179,12 @@ REASONS: Mapping[Reason, Explanation] = {
     ),
     Reason.VALUES: Explanation(
         "admission",
-        "numbers are not finite, or not such as the method allows",
+        "numbers are not finite, or outside what the method allows",
         "lower lr, or have its data looked at",
     ),
     Reason.NORM: Explanation(
         "admission",
-        "it is far larger than uplinks before",
+        "it is far larger than earlier uplinks",
         "lower lr, or have its data looked at",
     ),
     Reason.REPEATED: Explanation("admission", "it came twice; the first counts", NO_ACTION),
@@ -198,7 +199,7 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.SUM_PART: Explanation("sum", "its part of the sum is not as agreed", CALL),
     Reason.SUM_RANGE: Explanation(
         "sum",
-        "the sum is larger than its silos can have made it",
+        "the sum is larger than its silos could make it",
         "one of the silos did not clip: compare their versions",
     ),
 }

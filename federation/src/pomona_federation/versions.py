@@ -23,7 +23,7 @@ from pomona_federation.agreement import PROTOCOL
 from pomona_federation.json_store import read_json, write_json
 
 FILE = "versions.json"
-REMEDY = "install releases of Pomona and of Flower at both ends whose first two numbers agree"
+REMEDY = "install releases of Pomona and Flower with the same first two numbers at both ends"
 Name = Annotated[str, AfterValidator(lambda text: plain(text, 100))]
 Number = Annotated[str, Field(max_length=40), AfterValidator(plain)]
 
@@ -97,7 +97,7 @@ def note(state: Path, peer: str, peer_versions: Versions | None) -> None:
 
 def noted(state: Path) -> Mapping[str, Versions]:
     """The last versions of peers, by name. Raises StorageError."""
-    record = read_json(KnownVersions, state / FILE, remedy="remove it, it is written again")
+    record = read_json(KnownVersions, state / FILE, remedy="remove it; it is rewritten")
     return record.peers if record else {}
 
 

@@ -188,7 +188,7 @@ STEPS = ("open", "fsync", "replace", "fsync folder", "unlink")
 KILLED = -signal.SIGKILL
 
 PROCESSES = [
-    process("F1 a worker process is killed in a round", 0, ("died", ("once more from the last "
+    process("F1 a worker process is killed in a round", 0, ("died", ("retrying from the last "
                                                                     "committed round")), ("worker_killed", 1), then=as_whole, words=WORKERS),
     process("F4 SIGKILL between two rounds", KILLED, fault=("killed_after_commit", 2)),
     process("F5 SIGKILL in the save of a round: half written", KILLED, fault=("killed_in_save", "write", False, 3)),

@@ -70,4 +70,4 @@ def notify(
         rows = [{"receiver": name, "waiting": counts[name]} for name in settings.channels]
     emit(rows) if json else print_table(of_records(rows))
     if failed := [row["receiver"] for row in rows if row.get("outcome", "sent") != "sent"]:
-        raise ConfigError(f"no notice reaches {', '.join(failed)}; mend [notify] of {NAME}")
+        raise ConfigError(f"no notice reaches {', '.join(failed)}; correct [notify] in {NAME}")

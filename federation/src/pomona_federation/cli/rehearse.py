@@ -106,8 +106,8 @@ def simulate(
         Path | None,
         Parameter(
             help=(
-                "federation.toml or server's kit whose silos the clients of the data are; default "
-                "STUDY itself, if it names silos"
+                "federation.toml or server's kit that names the silos, one per client of the "
+                "data; default STUDY itself, if it names silos"
             )
         ),
     ] = None,

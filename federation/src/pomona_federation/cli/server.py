@@ -153,8 +153,8 @@ def _drain(folder: Path, json: bool, enabled: bool) -> None:
     state = server(folder)["drain"]
     sentences = {
         "": "rounds and studies begin again",
-        "draining": "the current round is finished first; then nothing begins",
-        "drained": "nothing runs, and nothing begins",
+        "draining": "the current round is finished first; then nothing starts",
+        "drained": "nothing is running, and nothing starts",
     }
     emit({"drain": state}) if json else print(sentences[state])
 
@@ -249,11 +249,11 @@ def add(
     if json:
         emit({"silo": name, "place": client, "reopened": reopened})
         return
-    print(f"{name} has place {client} and joins at the next round that it is there for")
+    print(f"{name} has place {client} and joins in the next round in which it is connected")
     for study in reopened:
         print(
             f"study {study}, which was declined, is open again: with {name} enough members could "
-            f"accept; if it shall not run, `pomona server study abort {study}`"
+            f"accept; if it should not run, `pomona server study abort {study}`"
         )
 
 
@@ -298,4 +298,4 @@ def readmit(
     if json:
         emit({"silo": name, "study": study_name, "round": number})
     else:
-        print(f"{name} is taken again in study {study_name}, at the latest in round {number}")
+        print(f"{name} is readmitted to study {study_name}, at the latest in round {number}")

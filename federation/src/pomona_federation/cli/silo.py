@@ -59,7 +59,7 @@ def status(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
         f"version   {s['version']}; the server's: {s['server_version'] or 'not known yet'}",
         *_if(
             torn,
-            f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and left out",
+            f"visits    {torn} lines of state/rounds.jsonl are cut short or damaged, and skipped",
         ),
         *_if(s["authority"], f"authority valid until {s['authority']}"),
         *map(cost_line, s["privacy"]),

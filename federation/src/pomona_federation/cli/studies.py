@@ -46,7 +46,7 @@ def submit(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> Non
         f"{digits}"
     )
     print(
-        "every silo's administrator finds it with `pomona silo studies`, and accepts or declines "
+        "every silo's administrator sees it with `pomona silo studies`, and accepts or declines "
         "it by this hash"
     )
 
@@ -71,7 +71,7 @@ def abort(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
 
     StudyQueue(folder).abort(name)
     emit({"study": name, "aborted": True}) if json else print(
-        f"study {name} runs no more; what it has done stays"
+        f"study {name} has ended; its results so far are kept"
     )
 
 
@@ -153,7 +153,7 @@ def studies(
         if waiting:
             echo(
                 f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what "
-                "to know first,"
+                f"to know first,"
             )
             echo("and what would leave")
             echo(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
@@ -213,7 +213,7 @@ def _decide(study: str, accepted: bool, decider: str, folder: Path, json: bool) 
     offered = studies.lookup(study)
     if unknown and accepted and study == offered.study.name:
         raise ConfigError(
-            f"study {study} has only now come from the server: see what it would do with `pomona "
+            f"study {study} has just arrived from the server: see what it would do with `pomona "
             f"silo check --study {offered.agreement[:9]}`, then accept it by this hash"
         )
     if accepted:
@@ -258,5 +258,5 @@ def _send_decisions(folder: Path) -> str:
     try:
         visit(folder, over_the_network(folder))
     except (PomonaError, OSError, ValueError):
-        return "the server cannot be reached now, and hears of it from the running silo"
+        return "the server cannot be reached now; the running silo will tell it"
     return "the server knows"

@@ -152,7 +152,8 @@ def use(
         )
         if membership != "member":
             raise ProtocolError(
-                f"the server does not say that it knows this key ({membership}); is it up, and has "
+                f"the server does not confirm that it knows this key ({membership}); is it up, "
+                f"and has "
                 f"its administrator run `pomona server renew-key {silo.name}`? Nothing was changed"
             )
         keys.replace(folder / "certs" / "silo.crt", _read(tls_certificate))

@@ -166,7 +166,7 @@ class Handshake:
         except (ConfigError, ProtocolError):
             if isinstance(reply, Refusal):
                 raise ProtocolError(
-                    f"{reply.fault} (not signed by {reply.silo}, whose name it gives)"
+                    f"{reply.fault} (it names {reply.silo}, which did not sign it)"
                 ) from None
             raise
         note(self.registry.path.parent, reply.silo, message.versions)
@@ -174,7 +174,7 @@ class Handshake:
             self._turn_away(reply.silo, message.refused(reply))
             return
         if (reply.nonce, reply.run, reply.agreement) != (hello.nonce, hello.run, hello.agreement):
-            raise ProtocolError(f"{reply.silo}: an answer to another hello")
+            raise ProtocolError(f"{reply.silo}: an answer to a different hello")
         if self.registry.entries[client].revoked:
             raise ProtocolError(f"{reply.silo} was revoked")
         self.registry.register(client, reply.samples)

@@ -135,7 +135,7 @@ class MemberRegistry:
                 )
             if len(entries) >= self._places:
                 raise ConfigError(
-                    f"all {self._places} places are taken; places are part of what silos agreed to"
+                    f"all {self._places} places are taken; their number is fixed in the agreement"
                 )
             self._audit("added", name)
             self._write([*entries, entry], settled)
@@ -197,7 +197,7 @@ class MemberRegistry:
         """
         if size > self._max_samples:
             raise ConfigError(
-                f"{self.entries[client].name} says that it has {size:.4g} training samples, "
+                f"{self.entries[client].name} reports {size:.4g} training samples, "
                 f"most_samples is {self._max_samples}"
             )
         registered = self.entries[client].size

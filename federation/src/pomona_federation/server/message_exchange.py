@@ -175,8 +175,8 @@ class MessageExchange:
                 self.audit.write(UNUSED, **self.absence(name, 0).fields)
             raise QuorumError(
                 f"{len(expected) - len(absent)} of {len(expected)} silos came within {wait:g} s, "
-                f"{quorum} are needed (missing: {', '.join(sorted(absent))}); have them started, "
-                "then resume"
+                f"{quorum} are needed (missing: {', '.join(sorted(absent))}); have them start, "
+                f"then resume"
             )
 
     def absence(self, name: str, number: int) -> UnusedUplink:

@@ -147,7 +147,7 @@ class Notifier:
                     lines.append(line)
             self._clear(LOG)
         except RewrittenError as fault:
-            self._trouble(LOG, f"{fault}; notices continue after its end")
+            self._trouble(LOG, f"{fault}; notices continue when it ends")
             mark, lines = self._end(), []
         progress, messages = self._events.read(lines, self._memory.progress)
         progress, conditions = self._events.conditions(progress)

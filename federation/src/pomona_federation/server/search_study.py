@@ -144,13 +144,13 @@ def _single_silo_notes(trials: Sequence[Trial], winner: int) -> Iterator[str]:
             for client, vote in outvoted(trial_scores, best_scores, 0.0, reported=True).items():
                 gain = "missing" if vote.gain is None else f"{vote.gain:+.3g}"
                 against[clients[client]].append(
-                    f"{trial.number} (its gain {gain}, the others' {vote.low:+.3g} to "
+                    f"{trial.number} (its gain {gain}, the other silos' {vote.low:+.3g} to "
                     f"{vote.high:+.3g})"
                 )
     for silo, outvoted_trials in against.items():
         yield (
             f"{silo}'s scores alone make trial {winner} better than {listed(outvoted_trials)}; a "
-            "silo reports them itself: see that they are right before training with these settings"
+            f"silo reports its own scores: check them before training with these settings"
         )
 
 

@@ -366,7 +366,7 @@ class StudyQueue:
         if not terms.survey and (sums := terms.config.method.method().server.mirrors):
             raise ConfigError(
                 f"study {study.name}: the server's {sums} count rounds that {silo} has lost and "
-                "would count them twice; it sits the study out, and takes part in the next"
+                "would count them twice; it sits this study out and takes part in the next"
             )
         members = None if terms.from_kit else MemberRegistry(self.kit / "run", self.federation)
         registry = MemberRegistry(study.at_work, self.federation, members=members)
@@ -394,7 +394,7 @@ class StudyQueue:
             return ""
         accepted, _ = self._decisions(study)
         quorum = study.terms(self.federation, self.kit).quorum
-        return f"time to decide is over, and {len(accepted)} of {quorum} needed have accepted"
+        return f"the time to decide is over: {len(accepted)} of {quorum} needed have accepted"
 
     def _decisions(self, study: QueuedStudy) -> tuple[frozenset[str], frozenset[str]]:
         """The members that have accepted a study, and those that have declined it."""

@@ -48,8 +48,8 @@ def result_text(kit: Path, name: str, suffix: Literal["json", "md"]) -> str:
     study_kind = study.submission.study.kind if study.submission else "train"
     if study_kind not in RESULTS:
         raise ConfigError(
-            f"study {study.name} is of kind {study_kind}, whose results are models: `pomona "
-            "report` shows them"
+            f"study {study.name} is of kind {study_kind}, which results in models: `pomona "
+            f"report` shows them"
         )
     path = study.folder / f"{RESULTS[study_kind]}.{suffix}"
     try:

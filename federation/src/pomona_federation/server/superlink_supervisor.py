@@ -232,8 +232,8 @@ class ServerPolicy:
             return status
         if status and failed and self._repeats >= STUBBORN:
             reason = (
-                f"{status.reason}; so {self._repeats} times since round {round_}, and a restart "
-                "does not help"
+                f"{status.reason}; this happened {self._repeats} times since round {round_}, so a "
+                f"restart does not help"
             )
             status = status.model_copy(update={"reason": f"{reason}: look at `pomona server logs`"})
             write_status(self.state, status)

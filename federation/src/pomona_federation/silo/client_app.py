@@ -245,8 +245,8 @@ class ClientApp:
         base = self._rounds.base(task, lambda: restored_from(self.silo.folder / "state"))
         if task.settled and not base and self.silo.terms.config.privacy:
             raise CheckpointError(
-                "it has no state of this private study, whose ledger knows what was spent; it sits "
-                "the study out to its end"
+                "its state of this private study is missing, and with it the record of the "
+                "privacy spent; it sits out the rest of the study"
             )
         return base
 

@@ -132,8 +132,8 @@ class ConsentPolicy(ConsentTerms):
         100,
         ge=1,
         le=10**4,
-        description="largest number of studies that rules have accepted, whose folders are in "
-        "state/studies; further ones do not fit",
+        description="largest number of studies accepted by rules, with their folders in "
+        "state/studies; further ones are not accepted",
     )
     epochs_in_all: int = Field(
         10_000,
@@ -145,8 +145,8 @@ class ConsentPolicy(ConsentTerms):
         DAY,
         gt=0,
         le=LONGEST,
-        description="longest deadline of a round in a study's text, in seconds; what ends this "
-        "silo's work on a message is the lifetime that the server gives it, of up to 30 days",
+        description="longest deadline of a round in a study's text, in seconds; this silo's work "
+        "on a message ends only with the lifetime that the server sets, up to 30 days",
     )
     mb_a_round: Megabytes | None = Field(
         None, description="largest traffic of models in a round, both ways"

@@ -88,8 +88,8 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
     for public_path in (folder / "keys" / "silo.pub", folder / "keys" / "peers" / f"{name}.pub"):
         if keys.public(public_path) != public_key:
             raise ConfigError(
-                f"{public_path} is not the public half of silo.key; the others would refuse this "
-                "silo: fetch it"
+                f"{public_path} is not the public half of silo.key; the other silos would refuse "
+                f"this one: fetch it"
             )
     n_peers = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
     return None, f"belongs to {name}; keys of {n_peers} others"
@@ -115,7 +115,7 @@ def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, 
             "renew it"
         )
     if answer.clock is None:
-        return None, f"{federation.server} answers, {details}; it does not say its time"
+        return None, f"{federation.server} answers, {details}; it does not send its time"
     offset = (datetime.now(UTC) - answer.clock).total_seconds()
     if abs(offset) > CLOCK:
         ahead = "ahead of" if offset > 0 else "behind"

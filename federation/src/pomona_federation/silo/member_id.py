@@ -66,4 +66,4 @@ def described(kit: Path, federation: Federation, silo: str) -> str:
         return f"{among}, by the order of silos in federation.toml"
     if known_id(kit, federation, silo) is not None:
         return f"{among}, as the server admitted this silo"
-    return f"{among} until the server's first message names it: rows may be split otherwise then"
+    return f"{among} until the server's first message names it: then rows may be split differently"

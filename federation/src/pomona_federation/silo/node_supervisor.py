@@ -152,7 +152,7 @@ class SiloPolicy:
         except Exception as fault:  # no answer of a server ends the supervisor
             if (error_type := type(fault).__name__) != self._unforeseen:
                 self._unforeseen = error_type
-                self.log(f"whether the server can be reached cannot be found out: a {error_type}")
+                self.log(f"cannot check whether the server can be reached: a {error_type}")
             return False
         return True
 
@@ -250,7 +250,7 @@ def exit_reason(code: int | None, log: Path) -> str:
         for sign, reason in REASONS.items():
             if sign in text:
                 return reason
-    return f"exit code {code}; `pomona silo logs` has its last words"
+    return f"exit code {code}; `pomona silo logs` shows its last lines"
 
 
 def run_node(folder: Path, echo: Callable[[str], None]) -> None:

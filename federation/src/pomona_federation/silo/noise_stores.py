@@ -52,7 +52,8 @@ def open_own(stores: Path, objective: PrivateObjective, member: int) -> None:
     elif current_seal != _seal(folder):
         raise PrivacyError(
             f"{folder / 'key'} was not made on this machine: whoever made it can remove the noise; "
-            "stop, find out where it comes from, and `pomona silo restore` a backup of before"
+            "stop, find out where it came from, and restore an earlier backup with `pomona silo "
+            "restore`"
         )
 
 

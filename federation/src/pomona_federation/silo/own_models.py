@@ -62,8 +62,9 @@ def starting_model(
     trained_rows = pinned.rows if pinned and source.study.view == terms.study.view else None
     if trained_rows not in {None, local.partition.sha256}:
         raise ProtocolError(
-            "this silo's data, or its division, is not what its model was trained on, which might "
-            "be evaluated on samples that it has seen; put the data back, or have the study name a "
+            "this silo's data or its split differs from what its model was trained on, so the "
+            "model might be evaluated on its training samples; put the data back, or have the "
+            "study name a "
             "view of other data"
         )
     return ParameterSpace(local.module()).row(model_file.tensors(path))
@@ -84,10 +85,7 @@ def source_of(kit: Path, evaluate: EvaluateTerms) -> tuple[StudyAgreement, Path]
     elif federation.kit_terms and federation.agreement == agreement:
         source, folder = federation.kit_terms, kit / "state"
     else:
-        raise ProtocolError(
-            f"this silo knows no study with the hash {agreement[:16]}, whose models are to be "
-            "evaluated"
-        )
+        raise ProtocolError(f"this silo has no study with the hash {agreement[:16]} to evaluate")
     if (name := source.study.name) != evaluate.of:
         raise ProtocolError(
             f"the study evaluates models of {evaluate.of}, but the hash {agreement[:16]} is that "
@@ -109,7 +107,7 @@ def _require_same(source: StudyAgreement, terms: StudyAgreement) -> None:
     for key, (trained_value, evaluated_value) in pairs.items():
         if trained_value != evaluated_value:
             raise ProtocolError(
-                f"{key} is not that of the study whose models are evaluated; give the same"
+                f"{key} differs from the study that trained the models; set the same"
             )
 
 

@@ -55,8 +55,8 @@ def _machine() -> bytes:
         if re.fullmatch(rb"[0-9a-f]{32}", machine_id):
             return machine_id
     raise StorageError(
-        f"{MACHINE[0]} is missing, by which a silo knows the state that it has made; in a "
-        "container mount the machine's, read-only (compose.yaml does)"
+        f"{MACHINE[0]} is missing: a silo needs it to recognise its own state; in a container, "
+        f"mount the machine's read-only (as compose.yaml does)"
     )
 
 
@@ -112,9 +112,9 @@ def origin(kit: Path) -> Origin | None:
             ", ..." if len(foreign) > MAX_LISTED else ""
         )
         raise ConfigError(
-            f"{state} holds what was not made on this machine ({names}); a kit comes without: "
-            "remove it. If it is this silo's own, from another machine: `pomona silo backup` it, "
-            "then `pomona silo restore` into a new folder"
+            f"{state} contains files that were not made on this machine ({names}) and do not "
+            f"belong in a kit: remove them. If they are this silo's, from another machine: run "
+            f"`pomona silo backup` there, then `pomona silo restore` into a new folder"
         )
     return None
 
@@ -176,8 +176,8 @@ def rules(kit: Path, silo: SiloFile, origin: Origin | None) -> Iterator[RuleLine
         assert current, "the file is there"
         provenance = (
             (
-                "it came with the kit, unless somebody here wrote it before the silo's first "
-                "start: read it"
+                "unless someone here wrote it before the silo's first start, it came with the "
+                "kit: read it"
             )
             if origin is None or current == origin.policy
             else "not that of the silo's first start; unless somebody here wrote it, a kit that "

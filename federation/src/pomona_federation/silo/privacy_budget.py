@@ -235,8 +235,8 @@ class PrivacyBudget:
                 return
             if len(existing) == MAX_RESERVATIONS:
                 raise PrivacyError(
-                    f"{self._path} has {MAX_RESERVATIONS} reservations, as many as it takes; begin "
-                    "a new federation"
+                    f"{self._path} has {MAX_RESERVATIONS} reservations, the most it can hold; "
+                    f"start a new federation"
                 )
             current = hashed(sources(data))
             updated = tuple(

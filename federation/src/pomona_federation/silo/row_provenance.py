@@ -67,7 +67,8 @@ class PeerKeys:
             serials = [keys.serial(k.certificate.encode()) for k in renewal.keys]
             if serials != sorted(set(serials)) or serials[-1] < newest.get(renewal.silo, 0):
                 raise ProtocolError(
-                    f"an older key of {renewal.silo} is shown than before; ask the server's "
+                    f"the key of {renewal.silo} is older than the one shown before; ask the "
+                    f"server's "
                     "operator"
                 )
 
@@ -291,7 +292,7 @@ class Provenance:
                 f"{key}: a row for {peer} is labelled as {origin.tensor} of {origin.silo}"
             )
         if origin.round < history.rounds.get(peer, 0):
-            raise ProtocolError(f"{key}: a row of {peer} is older than one that came before")
+            raise ProtocolError(f"{key}: a row of {peer} is older than an earlier one")
         statement = row_statement(task.agreement, task.run, origin, digest)
         signing_keys = self._keys.signing_keys(
             peer, task, origin.round, history.shown.get(peer, ())

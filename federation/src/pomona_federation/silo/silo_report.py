@@ -32,8 +32,8 @@ from pomona_federation.silo.silo_scenario import own_scenario
 LOCAL_SCORES = "alone.json"
 WITHOUT_NOISE = ", without noise,"
 NO_GAIN = (
-    "no gain is stated: the two figures are of one silo's test rows, and the difference has "
-    "no interval here"
+    "no gain is stated: both figures come from one silo's test rows, and their difference has no "
+    "interval here"
 )
 
 

@@ -145,8 +145,7 @@ def _untrained_loss(local: Scenario) -> float:
     loss, gradient = objective.gradient(model, [rows.to(model.device)])
     if not bool(torch.isfinite(loss).all() and torch.isfinite(gradient).all()):
         raise DataError(
-            "the untrained model's loss on this data is not finite; look at shift and scale, and "
-            "at the data"
+            "the untrained model's loss on this data is not finite; check shift, scale and the data"
         )
     return float(loss[0])
 

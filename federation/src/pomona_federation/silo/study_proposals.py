@@ -165,8 +165,8 @@ def require_harmless(study: Study, file: SiloFile) -> None:
     model = study.run.get("model")
     if isinstance(model, dict) and "init" in model:
         raise ConfigError(
-            f"study {study.name} names a file of first weights by its path; the hash alone may "
-            "travel"
+            f"study {study.name} names a file of initial weights by its path; only its hash may "
+            f"be sent"
         )
 
 

@@ -44,7 +44,7 @@ from pomona_federation.survey.replies import FiguresReply
 from pomona_federation.survey.settings import SurveySettings
 
 DISCLOSED = "disclosed"
-AGAIN = "this silo was asked another question of this step, and answers each step once"
+AGAIN = "this silo was asked a different question at this step, and answers each step only once"
 
 
 class DisclosedData(Settings):

@@ -34,7 +34,7 @@ from pomona_federation.silo.silo_scenario import InitialDownlink
 from pomona_federation.versions import installed, require_begun
 
 MAX_RUNS = 10_000  # most runs of a study
-START_OVER = "if that is meant, remove state/agreement.json"
+START_OVER = "if that is intended, remove state/agreement.json"
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,20 @@ class TaskPolicy:
         require_begun(pinned.begun, "this silo's part in the study")
         if mine != pinned.agreement:
             raise ProtocolError(
-                "federation.toml, or own code that it names, is no longer what this silo agreed "
-                "to when it first "
-                "started; restore it, or, if the change is intended, remove state/agreement.json"
+                "federation.toml, or own code that it names, has changed since this silo first "
+                "agreed to it; restore it, or, if the change is intended, remove "
+                "state/agreement.json"
             )
         if agreement != mine:
             raise ProtocolError(
-                "the server runs something else than this silo agreed to; compare federation.toml, "
+                "the server runs something other than what this silo agreed to; compare "
+                "federation.toml, "
                 "and own code that it names, with the server's"
             )
         if pinned.run not in {None, run}:
             raise ProtocolError(
-                f"the server has begun another run ({run}) than the one that this silo works for "
-                f"({pinned.run}); {START_OVER}"
+                f"the server has started run {run}, but this silo works for run {pinned.run}; "
+                f"{START_OVER}"
             )
 
     def note_place(self, hello: Hello) -> None:
@@ -238,7 +239,8 @@ class TaskLog:
         if task.number < number or (task.number == number and task.question != question):
             verb = "trained with" if task.trains else "evaluated"
             raise ProtocolError(
-                f"round {task.number} is asked again with another task, after round {number} was "
+                f"round {task.number} is asked again with a different task, after round {number} "
+                f"was "
                 f"{verb} once; if the server went back on purpose, remove state/asked.json"
             )
 
@@ -284,7 +286,7 @@ class TaskLog:
         if task.run in tasks.left:
             raise ProtocolError(
                 f"the server goes back to run {task.run}, which this silo has left for run "
-                f"{tasks.run}; if that is on purpose, remove state/asked.json"
+                f"{tasks.run}; if that is intended, remove state/asked.json"
             )
         if tasks.run == task.run:
             return tasks

@@ -95,7 +95,7 @@ L = TypeVar("L", bound=StatusFile)
 
 def read_status_file(model: type[L], path: Path) -> L:
     """Return a file's record, or defaults if there is no file. Raises StorageError, in one line."""
-    return read_json(model, path, remedy="remove it, it is written again") or model()
+    return read_json(model, path, remedy="remove it; it is rewritten") or model()
 
 
 def clock(seconds: float) -> str:

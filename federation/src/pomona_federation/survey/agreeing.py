@@ -53,8 +53,8 @@ def common_question(
     )
     if not question.columns:
         raise DataError(
-            f"{listed([*silos])} have no column in common; name their columns alike in their "
-            "silo.toml",
+            f"{listed([*silos])} have no column in common; give their columns the same names in "
+            f"their silo.toml",
             *notes,
         )
     return question, tuple(notes)

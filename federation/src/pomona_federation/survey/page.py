@@ -230,11 +230,11 @@ def opening(result: SurveyResult, problem: str = "") -> list[str]:
     if noise := result.survey.noise:
         lines.append(
             "Counts have noise: each silo's answer is differentially private with epsilon "
-            f"{noise.epsilon:g}, in {noise.columns} columns whose cells were agreed before; their "
+            f"{noise.epsilon:g}, in {noise.columns} columns with cells agreed in advance; their "
             "sum is the exact number of rows."
         )
     lines += [f"Absent: {', '.join(result.absent)}."] if result.absent else []
-    return [*lines, *result.notes, *([f"There is no section task: {problem}"] if problem else [])]
+    return [*lines, *result.notes, *([f"There is no section [task]: {problem}"] if problem else [])]
 
 
 def _html(result: SurveyResult, page_tables: list[Table], lines: list[str], task: str) -> str:
