@@ -50,8 +50,8 @@ def require_engine(scenario: Scenario, folder: Path) -> None:
     """
     if scenario.config.engine == "native" and (reason := scenario.not_native()):
         raise ConfigError(
-            f"{folder} was begun with engine = native, which is not possible here: {reason}; "
-            "go on where it is, or give another --out"
+            f"{folder} was started with engine = native, which is not available here: {reason}; "
+            "continue where it is available, or give another --out"
         )
 
 

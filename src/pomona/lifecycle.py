@@ -208,7 +208,7 @@ def require_matching_files(config: Config, partition: str, folder: Path) -> None
         partition: text of the partition.
         folder: the run's folder; missing files are written again.
     """
-    remedy = "restore it, or remove it: it is then written again"
+    remedy = "restore it, or remove it: it is then rewritten"
     if (folder / "config.toml").exists():
         stored, expected = (
             omit(c.tree(), (*FREE, "rounds")) for c in (_recorded_config(folder, config), config)

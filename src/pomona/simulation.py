@@ -178,7 +178,7 @@ def simulate(
         if complete(scenario.config, *_hashes(scenario), folder):
             notes.pass_on(f"{folder} is finished; nothing to do")
             return load(folder)
-        notes.pass_on(f"{folder} is finished after round {status.round}; going on")
+        notes.pass_on(f"{folder} is finished after round {status.round}; continuing")
     with _connected(scenario.config):
         place_state = _state_storage(scenario, folder, notes)
         with locked(folder), writing(folder):

@@ -154,7 +154,7 @@ def _require_clients(names: Sequence[str], runs: Sequence[Result]) -> None:
     for run in runs:
         if list(clients := run.about["clients"]) != list(names):
             raise ConfigError(
-                f"the runs are of other clients, {listed(names)} ({len(names)}) and "
+                f"the runs have different clients, {listed(names)} ({len(names)}) and "
                 f"{listed(clients)} ({len(clients)}), so there is no gain; give runs over the same "
                 "data and partition"
             )
