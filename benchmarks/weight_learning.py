@@ -48,9 +48,9 @@ class Stage:
 
     def learn(self) -> None:
         """Run the round with the stage."""
-        of = ConstantFeatures.of
-        kept = of if self.keeps else lambda _, __, make: make()
-        with patch.object(ConstantFeatures, "of", kept):
+        get = ConstantFeatures.get
+        cached = get if self.keeps else lambda _, __, make: make()
+        with patch.object(ConstantFeatures, "get", cached):
             self.rounds.run()
         self.model = self.rounds.state
 

@@ -76,7 +76,7 @@ class Ours:
         initial, objective = self.scenario.initial, self.scenario.objective()
         ids, roster, number = self.roster.members, self.roster, 0
         clients = ClientRuntime(made.client, objective, initial, tuple((i,) for i in ids), seed)
-        clients.begin(ids, roster, None)
+        clients.add_clients(ids, roster, None)
         state = made.server.start(initial, roster, seed)
         while number := number + 1:
             round_ = round_of(self.config, number)

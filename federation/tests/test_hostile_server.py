@@ -167,7 +167,7 @@ def test_what_was_agreed_is_asked_once_for_a_task_and_before_the_data_are_read(s
     task, enclosed = server.task()
     server.ask(task, enclosed)
     assert len(asked) == 1
-    monkeypatch.setattr(Silo, "own", property(lambda _: pytest.fail("the data were read")))
+    monkeypatch.setattr(Silo, "local", property(lambda _: pytest.fail("the data were read")))
     with pytest.raises(ProtocolError, match="something other than what this silo agreed to"):
         server.ask(task.model_copy(update={"agreement": "0" * 64}), enclosed)
 

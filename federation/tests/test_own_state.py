@@ -240,9 +240,7 @@ def test_check_and_start_say_which_rules_hold_and_that_a_policy_came_with_the_ki
     digest = ruled(federation, methods=["fedavg"])
     [(text, foreign), _] = told()
     assert foreign
-    assert text.startswith(
-        f"policy.toml (SHA-256 {digest[:16]}; unless someone here wrote it "
-    )
+    assert text.startswith(f"policy.toml (SHA-256 {digest[:16]}; unless someone here wrote it ")
     assert text.endswith('accepts studies by itself: kinds = ["train"], methods = ["fedavg"]')
     assert checked(kit)[0]["rules"].result in {"warning", "ok"}
     own_state.ensure_origin(kit)

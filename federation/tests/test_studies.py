@@ -553,12 +553,12 @@ def test_versions_are_compared_before_anything_waits(federation, monkeypatch):
 
     def of_another_release(path, body):
         """A silo with another Flower, beside an unchanged server."""
-        monkeypatch.setattr(versions, "own", lambda: here)
+        monkeypatch.setattr(versions, "installed", lambda: here)
         answer = ask(path, body)
-        monkeypatch.setattr(versions, "own", lambda: other)
+        monkeypatch.setattr(versions, "installed", lambda: other)
         return answer
 
-    monkeypatch.setattr(versions, "own", lambda: other)
+    monkeypatch.setattr(versions, "installed", lambda: other)
     why = versions.mismatch(compare(kit, of_another_release), "server")
     assert f"the server has {here}, here is {other}" in why
     assert versions.noted(federation.server / "run")["silo-1"] == other

@@ -521,7 +521,7 @@ def stopping_after(n, said, policy):
 
 
 def test_a_node_that_ends_is_started_again_and_the_reason_is_named(tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    monkeypatch.setattr(silo_supervisor, "LONGEST_DELAY", 0.01)
     made, policy, said = silo(tmp_path, KEY_REFUSED)
     stopping_after(3, said, policy)
     with pytest.raises(SystemExit):
@@ -541,7 +541,7 @@ def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(
     """A word between them that it is a member, or none, begins anew: no server switches a silo off
     by one.
     """
-    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    monkeypatch.setattr(silo_supervisor, "LONGEST_DELAY", 0.01)
     words = iter(
         ["revoked"] * 4
         + ["member"]
@@ -568,7 +568,7 @@ def test_a_silo_that_was_revoked_stops_after_several_words_alike_and_says_so(
 def test_a_node_that_ends_for_another_reason_is_not_explained_by_the_server(
     tmp_path, quick, monkeypatch
 ):
-    monkeypatch.setattr(silo_supervisor, "LONGEST", 0.01)
+    monkeypatch.setattr(silo_supervisor, "LONGEST_DELAY", 0.01)
     made, policy, said = silo(tmp_path, "raise SystemExit(3)")
     policy.membership = lambda: pytest.fail("asked")
     stopping_after(2, said, policy)

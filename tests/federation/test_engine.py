@@ -131,7 +131,7 @@ def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing)
 def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     largest = max(len(c.train) for c in Scenario.prepare(tiny("fedavg")).partition.clients)
     whole = {"batch_size": 10**6}  # no batch has more samples than its client
-    monkeypatch.setattr(NativeNetwork, "most", largest - 1)
+    monkeypatch.setattr(NativeNetwork, "max_batch", largest - 1)
     why = (
         f"a batch has {largest} samples, a call of this network takes {largest - 1}; lower "
         "batch_size"
@@ -140,7 +140,7 @@ def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     assert said == [f"engine = torch: {why}"]
     with pytest.raises(ConfigError, match=why):
         Scenario.prepare(tiny("fedavg", engine="native", **whole))
-    monkeypatch.setattr(NativeNetwork, "most", largest)
+    monkeypatch.setattr(NativeNetwork, "max_batch", largest)
     assert Scenario.prepare(tiny("fedavg", engine="native", **whole)).not_native() == ""
 
 
@@ -274,7 +274,9 @@ def test_a_run_of_pytorch_goes_on_with_it(tmp_path):
 def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
     run(folder=tmp_path / "run", rounds=2, engine="native")
     monkeypatch.setattr(native_package, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"not installed.*; continue where it is available, or give another"):
+    with pytest.raises(
+        ConfigError, match=r"not installed.*; continue where it is available, or give another"
+    ):
         run(folder=tmp_path / "run", rounds=4, resume=True, engine="auto")
     again, said = run(folder=tmp_path / "run", rounds=2, resume=True, engine="auto")
     assert computed(again) == computed(pomona.load(tmp_path / "run"))

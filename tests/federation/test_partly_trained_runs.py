@@ -193,7 +193,9 @@ def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     assert scenario.keeps_features
     again = scenario.with_settings(lr=0.2)
     assert again.resident is features
-    monkeypatch.setattr("pomona.scenario.cut", None)  # a call would fail: the network is not traced
+    monkeypatch.setattr(
+        "pomona.scenario.split_network", None
+    )  # a call would fail: the network is not traced
     assert again.keeps_features
 
 

@@ -74,7 +74,7 @@ def test_a_node_with_other_versions_is_refused(monkeypatch, tmp_path, machine):
 
 def test_cores_that_others_have_are_waited_for_but_not_for_ever(monkeypatch, machine):
     heard = Notes()
-    with reserved(1, heard.note):
+    with reserved(1, heard.on_note):
         monkeypatch.setattr("pomona.federation.ray_cluster.NOTICE_AFTER", 0.5)
         monkeypatch.setattr("pomona.federation.ray_cluster.PATIENCE", 0.6)
         with pytest.raises(ConfigError, match=r"not given 2 cores in 1 s \(. of its 2 are free\)"):

@@ -45,12 +45,12 @@ def scenario():
 def test_a_model_is_known_as_the_same_tensor_unchanged():
     rows, estimates = torch.zeros(2, 3), Estimates()
     row = rows[0]
-    estimates.keep(row, 1, [torch.ones(1)])
-    assert estimates.of(row, 1) == [torch.ones(1)]
-    assert estimates.of(row, 2) is None
-    assert estimates.of(rows[0], 1) is None  # another tensor on the same memory
+    estimates.put(row, 1, [torch.ones(1)])
+    assert estimates.get(row, 1) == [torch.ones(1)]
+    assert estimates.get(row, 2) is None
+    assert estimates.get(rows[0], 1) is None  # another tensor on the same memory
     rows.add_(1)  # changes the row too
-    assert estimates.of(row, 1) is None
+    assert estimates.get(row, 1) is None
 
 
 def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(
@@ -87,7 +87,7 @@ def test_statistics_are_estimated_once_for_all_splits_and_anew_after_a_change(
 @pytest.mark.parametrize("name", ["fedavg", "apfl"])
 def test_a_run_with_batchnorm_is_what_it_is_without_sharing(name, monkeypatch):
     shared = pomona.run(tiny(name, **NORMED))
-    monkeypatch.setattr(Estimates, "of", lambda *_: None)
+    monkeypatch.setattr(Estimates, "get", lambda *_: None)
     apart = pomona.run(tiny(name, **NORMED))
     assert shared.evaluations == apart.evaluations
     assert shared.final == apart.final

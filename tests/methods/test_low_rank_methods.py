@@ -139,7 +139,7 @@ def test_a_feddpa_model_is_the_sum_of_two_changes(share):
     module.load_state_dict(space.unpack(row * changes.sum(share, row)), strict=False)
     for part, weight in zip(parts, expected, strict=True):
         assert_close(part.weight.flatten(1), weight)
-    module.load_state_dict(space.unpack(row * changes.alone(row)), strict=False)
+    module.load_state_dict(space.unpack(row * changes.without_local(row)), strict=False)
     for part, (a, _) in zip(parts, pairs, strict=True):
         assert not part.lora_A.weight[2:].any()
         assert not part.lora_B.weight[:, 2:].any()

@@ -57,8 +57,8 @@ def test_beyond_the_limit_features_are_made_each_time():
 
     kept = ConstantFeatures(limit=20)
     for _ in range(2):
-        assert kept.of("first", make) is made[0]
-        assert kept.of("second", make) is made[-1]
+        assert kept.get("first", make) is made[0]
+        assert kept.get("second", make) is made[-1]
     assert len(made) == 3
 
 
@@ -74,7 +74,7 @@ def test_a_run_of_fedala_is_the_same_and_its_stage_computes_lower_layers_once(mo
         return result, len(passes)
 
     ours, fewer = run()
-    monkeypatch.setattr(ConstantFeatures, "of", lambda self, batch, make: make())
+    monkeypatch.setattr(ConstantFeatures, "get", lambda self, batch, make: make())
     theirs, more = run()
     assert fewer < more
     for client, model in theirs.models.items():

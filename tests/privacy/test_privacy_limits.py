@@ -343,7 +343,7 @@ def test_a_key_is_the_systems_unless_a_test_seed_makes_it_and_a_folders_only_one
             KeyStore.open(folder, 0, privacy(seed=seed))
         assert len({key_of(folder) for folder in folders}) == distinct
     require_sole(folder, 0)
-    with pytest.raises(PrivacyError, match="holds client-00 .*client-01"):
+    with pytest.raises(PrivacyError, match=r"holds client-00 .*client-01"):
         require_sole(folder, 1)
     (folder / "client-00" / "key").write_text("ab" * 31)
     with pytest.raises(PrivacyError, match="not a key of 32 bytes"):

@@ -49,8 +49,11 @@ PATHS = {
     "FedAvg, a row, sampled": Path(size=5, least=0.02),
     "Ditto, a row": Path("ditto"),
     "APPLE, a row": Path("apple"),
-    "FedAvg, a group of four, unit group": Path(terms={"unit": "group"}, patient=4),
-    "FedAvg, a group of four, unit row": Path(patient=4, terms={"noise_multiplier": 4.0}),
+    "FedAvg, a group of four, unit group": Path(terms={"unit": "group"}, patient=4, least=0.03),
+    # the attack has no power here: it shows only that the ledger is not exceeded
+    "FedAvg, a group of four, unit row": Path(
+        patient=4, terms={"noise_multiplier": 4.0}, least=-0.3
+    ),
     "a sum, two honest clients": Path(terms={"honest": 2}, clients=2),
     "a sum, three honest clients": Path(terms={"honest": 3}, clients=3, least=0.02),
 }

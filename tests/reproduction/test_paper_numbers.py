@@ -99,13 +99,13 @@ def test_every_number_can_be_shown(path):
     known = read_reference(path)
     for scenario in known.scenario.values():
         for row in {*scenario.numbers, *scenario.epsilon, *scenario.minutes}:
-            printed = Printed.of(scenario, row)
+            printed = Printed.lookup(scenario, row)
             assert all(map(as_printed, (printed.number, printed.epsilon, printed.minutes)))
 
 
 def test_numbers_are_as_printed():
     table = suite("apple-table1").reference
-    assert Printed.of(table.for_scenario("MNIST, pathological"), "Separate").value == 97.34
+    assert Printed.lookup(table.for_scenario("MNIST, pathological"), "Separate").value == 97.34
     slides = table.for_scenario("PathMNIST, practical").numbers["APFL"]
     assert (slides.value, slides.note) == (86.35, "the slides' value; the paper prints 78.7")
     private = "CIFAR-10, DP-SGD sigma=0, delta=1e-5, 15 clients, 5 latent distributions"

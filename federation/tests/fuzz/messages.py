@@ -73,7 +73,7 @@ def silo(world, name, state):
     anew = world.copy(world.kit, name)
     kit = anew()
     one = Silo(kit)
-    assert one.kit_terms
+    assert one.local
 
     def back():
         shutil.rmtree(kit / "state", ignore_errors=True)
