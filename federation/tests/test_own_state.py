@@ -112,6 +112,13 @@ def test_a_state_is_no_link_to_another(federation, tmp_path):
         own_state.ensure_origin(kit)
 
 
+def test_a_silo_killed_while_it_marks_its_state_goes_on(federation, tmp_path):
+    shutil.copytree(federation.kits / "silo-0", tmp_path / "kit")
+    (tmp_path / "kit/state").mkdir(exist_ok=True)
+    (tmp_path / "kit/state/.origin").write_text('{"mark": "cut')
+    assert own_state.ensure_origin(tmp_path / "kit") == own_state.origin(tmp_path / "kit")
+
+
 def test_what_a_silo_has_made_it_knows_again_also_in_another_folder(federation, tmp_path):
     kit = federation.kits / "silo-0"
     assert checked(kit)[0]["state"].text == "empty: this silo has not worked yet"
@@ -142,7 +149,7 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
 @pytest.mark.parametrize("number", ["", "uninitialized", "0" * 31, "0" * 64])
 def test_a_machine_without_an_id_is_a_line(federation, elsewhere, number):
     elsewhere(number)
-    with pytest.raises(StorageError, match=r"machine-id is missing, .* mount the machine's"):
+    with pytest.raises(StorageError, match=r"machine-id is missing: .* mount the machine's"):
         own_state.ensure_origin(federation.kits / "silo-0")
 
 

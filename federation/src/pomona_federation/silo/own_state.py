@@ -128,8 +128,8 @@ def mark(kit: Path, policy: str | None = None) -> Origin:
 
 
 def _strange(state: Path) -> Iterator[str]:
-    """Files of a state by path in the kit, and folders that cannot be listed; without locks and
-    empty folders.
+    """Files of a state by path in the kit, and folders that cannot be listed; without locks, empty
+    folders, and what a kill has left of the mark itself.
     """
     if state.is_symlink() or (state.exists() and not state.is_dir()):
         yield state.name
@@ -142,7 +142,8 @@ def _strange(state: Path) -> Iterator[str]:
         ]
         for path in sorted([*inside, *(Path(fault.filename) for fault in closed)]):
             name = str(path.relative_to(state.parent))
-            if name != f"{state.name}/{LOCK}":
+            unfinished = path == state / f".{Path(FILE).stem}" and not path.is_symlink()
+            if name != f"{state.name}/{LOCK}" and not unfinished:
                 yield name
 
 
