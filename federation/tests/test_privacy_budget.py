@@ -206,7 +206,7 @@ def test_reservations_have_a_limit(budget, tmp_path, monkeypatch):
     budget.reserve(claim(), data, TotalLimit())
     full = BudgetFile.sealed(budget.reservations * MAX_RESERVATIONS)
     monkeypatch.setattr("pomona_federation.silo.privacy_budget.read_json", lambda *_: full)
-    with pytest.raises(PrivacyError, match="as many as it takes"):
+    with pytest.raises(PrivacyError, match="the most it can hold"):
         budget.reserve(claim("two"), data, TotalLimit())
 
 

@@ -888,5 +888,5 @@ def test_a_run_without_a_task_is_no_study(tmp_path):
     path.write_text(
         tomli_w.dumps({k: v for k, v in tomllib.loads(agreement(28443)).items() if k != "task"})
     )
-    with pytest.raises(ConfigError, match="no section task"):
+    with pytest.raises(ConfigError, match=r"no section \[task\]"):
         provision(path, tmp_path / "kits")

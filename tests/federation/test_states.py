@@ -143,7 +143,7 @@ def test_the_limit_is_a_share_of_the_machines_memory(monkeypatch):
     hold, notes = planned(monkeypatch, 2 * NEED - 2, 2 * NEED)
     assert hold is to_file
     said = (
-        "the clients' states take 23.3 GB, more than 0.5 of this machine's 46.6 GB: they lie "
+        "the clients' states take 23.3 GB, more than 0.5 of this machine's 46.6 GB: they are "
         "in files in "
     )
     assert notes == [said + tempfile.gettempdir()]
@@ -187,7 +187,7 @@ def test_of_a_cluster_its_nodes_memory_counts(monkeypatch):
     hold, notes = planned(monkeypatch, 1, 0, nodes=[NEED, NEED - 2])
     assert hold is to_file
     said = (
-        "more than 0.5 of the cluster's 46.6 GB: they lie in files in its nodes' temporary folders"
+        "more than 0.5 of the cluster's 46.6 GB: they are in files in its nodes' temporary folders"
     )
     assert notes == [f"the clients' states take 23.3 GB, {said}"]
 
@@ -291,7 +291,7 @@ def test_a_run_with_states_in_files_is_the_same_run(name, over, tmp_path):
         )
         assert rest == 0  # sending them to a checkpoint has not changed it
         assert 1 <= pieces <= 4  # at most 4 x 4 rows
-    said = [note for note in listener.said if "they lie in files" in note]
+    said = [note for note in listener.said if "they are in files" in note]
     assert len(said) == (name != "fedavg")  # whose clients keep nothing
 
 

@@ -418,7 +418,7 @@ def test_the_door_refuses_calls():
 
 def test_a_batch_of_one_number_has_no_statistics():
     made = step_of(vectors(nn.BatchNorm1d(20)), samples(4, (36,)))
-    row = torch.ones(made.ends[-1])
+    row = torch.ones(made.layer_ends[-1])
     with pytest.raises(ValueError, match="more than one"):
         made.gradient(row, torch.empty_like(row), made.resident(torch.tensor([2])))
 

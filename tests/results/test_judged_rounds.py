@@ -95,7 +95,7 @@ def test_gains_name_both_sides_and_runs_of_other_clients_have_none(folders):
     clients, mean = pomona.gains(run, base)
     for gain in (*clients, mean):
         assert "best on validation" in gain.model
-        assert "round 9, the last" in gain.base
+        assert "round 9, the last" in gain.base_model
     other = pomona.run(method="separate", data="digits", clients=3, rounds=1, lr=0.1, workers=1)
-    with pytest.raises(ConfigError, match=r"other clients, s0.* \(4\) and client 0.* \(3\)"):
+    with pytest.raises(ConfigError, match=r"different clients, s0.* \(4\) and client 0.* \(3\)"):
         pomona.gains(run, other)

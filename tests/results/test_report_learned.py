@@ -183,7 +183,7 @@ def test_each_line_of_one_clients_relationships_is_named() -> None:
         word = one_client(of(showing([{plain.name: np.eye(6)}] * 2))[plain.name])
     assert word.figure.axes[0].get_ylabel() == plain.symbol
     many = drawn(result("apple", n=30))["dr-first"]
-    assert "Named are the 20 highest of 30" in many.caption
+    assert "The 20 highest of 30" in many.caption
 
 
 def test_values_hold_the_numbers_and_their_mean() -> None:
