@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # One would guess: SuperLink starts one ServerApp for a run, and waits for it however long its imports take.
-# What happens (flwr 1.42.0): an app that has not reported after 30 s is started again beside the first, and again every
+# What happens (flwr 1.42.0): an app that has not reported after 30 s is started again next to the first, and again every
 # 30 s; each new one invalidates the token of the one before. On a machine where starting takes longer, as a loaded one
 # where PyTorch is imported, no app ever begins, and the run stays pending. Takes three minutes.
 set -euo pipefail

@@ -152,8 +152,8 @@ class Federation(Settings):
         if study_keys and "task" not in study_keys:
             raise ConfigError(
                 f"{listed(sorted(study_keys), 5)}: settings of a study, but there is no section "
-                f"[task]; move them to each study's STUDY.toml, or add [task] for a study that "
-                f"comes with the kits"
+                "[task]; move them to each study's STUDY.toml, or add [task] for a study that "
+                "comes with the kits"
             )
         study = (
             {"study": validated(TrainingStudy, {**study_keys, "name": KIT})} if study_keys else {}

@@ -52,10 +52,7 @@ class Audit:
     def __init__(self, path: Path) -> None:
         self.path = path
         # bytes of the file seen by this process; -1 before the first look
-        self._chain, self._end = (
-            START,
-            -1,
-        )
+        self._chain, self._end = START, -1
         with _writing(path):
             self._handle = os.open(
                 path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600

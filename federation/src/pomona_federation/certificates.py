@@ -19,10 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ec import (
     generate_private_key,
 )
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.core import files
@@ -87,10 +84,8 @@ def renewed(issuer: Pair, certificate: bytes, time: datetime | None = None) -> b
         old.verify_directly_issued_by(above)
     except (InvalidSignature, ValueError):  # another key, another name
         raise ValueError("was not signed by this authority") from None
-    names, key = (
-        old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value,
-        old.public_key(),
-    )
+    names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    key = old.public_key()
     assert isinstance(key, EllipticCurvePublicKey), "the authority signs no other"
     return _served(issuer, key, names, time)
 

@@ -39,10 +39,7 @@ SERVER: Commands = {
     "notify": ("people:notify", "Show where notices go, and send one to try it."),
 }
 SILO: Commands = {
-    "check": (
-        "silo:check",
-        "Check this silo before it takes part, and list what would leave it.",
-    ),
+    "check": ("silo:check", "Check this silo before it takes part, and list what would leave it."),
     "start": ("silo:start", "Keep this silo connected until it is stopped."),
     "status": ("silo:status", "Show the node's state, the last visit, certificate and disk."),
     "report": (

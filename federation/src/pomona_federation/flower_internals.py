@@ -26,10 +26,7 @@ from pomona.core.bounds import MOST_BYTES
 from pomona.core.errors import ConfigError, ProtocolError
 
 # Flower's codes: the app is not accepted; its process has ended without an answer
-INVALID, CRASHED = (
-    7,
-    8,
-)
+INVALID, CRASHED = 7, 8
 RAISED = 2  # the app has raised an exception
 PIECE = 5 * 2**20  # bytes of a record of a message, as in Flower's own pieces of an array
 EXTRA_OBJECTS = 8  # objects of a message in addition to its pieces
@@ -116,10 +113,8 @@ class Connection:
         from flwr.supercore.inflatable.inflatable_utils import push_object_contents_from_iterable
         from flwr.supercore.run import RunNotRunningException
 
-        message, tree = (
-            message_from_proto(MessageProto.FromString(reply[0])),
-            ObjectTree.FromString(reply[1]),
-        )
+        message = message_from_proto(MessageProto.FromString(reply[0]))
+        tree = ObjectTree.FromString(reply[1])
         objects = dict(zip((o.decode() for o in reply[2::2]), reply[3::2], strict=True))
         try:
             requested, session = self.send(message, tree, seconds)
@@ -205,7 +200,7 @@ def run_client_app(app: Any, request: Sequence[bytes], node: int) -> list[bytes]
 
 
 def deflated(message: Any) -> list[bytes]:
-    """A message as bytes: without its content, the tree of its parts, and each object's id and
+    """A message as bytes: without its content, the tree of its objects, and each one's id and
     bytes.
     """
     from flwr.app.message import remove_content_from_message

@@ -61,10 +61,8 @@ def server(folder: Path, study: str | None = None) -> Row:
         terms, state, work = chosen.terms(federation, folder), chosen.folder, chosen.at_work
     state_in_queue = queue.state(chosen) if chosen and chosen.submission else None
     live, process = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
-    members, share = (
-        entries(folder, work if chosen and chosen.submission else None),
-        terms.largest_share if terms else SHARE,
-    )
+    members = entries(folder, work if chosen and chosen.submission else None)
+    share = terms.largest_share if terms else SHARE
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
     return {
         "federation": federation.name,
@@ -110,11 +108,9 @@ def _run(state: Path, work: Path, alive: bool, queued: str | None) -> Row:
     """The state of a run, ``queued`` if it has one in the queue, its last round, and what it waits
     for, unless that is from an earlier life of the server.
     """
-    status, work_status, waiting = (
-        read_status(state),
-        read_status(work),
-        read_status_file(WaitingStatus, work / WAITING),
-    )
+    status = read_status(state)
+    work_status = read_status(work)
+    waiting = read_status_file(WaitingStatus, work / WAITING)
     current = (
         status is not None and alive and status.state == "running" and waiting.since >= status.time
     )

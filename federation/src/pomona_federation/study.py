@@ -48,29 +48,13 @@ MOST_JUDGED = 500  # most models in one study; each has a score on two splits
 MOST_TRIALS = 200
 TRIALS = "trials"  # folder of a search's trials, in the study's
 # what consent rests on
-FIXED = (
-    "method",
-    "model",
-    "metric",
-    "model.init",
-    "model.init_sha256",
-    "model.loss",
-)
+FIXED = ("method", "model", "metric", "model.init", "model.init_sha256", "model.loss")
 MOST_CELLS = 10_000  # largest grid from which they are drawn
 # names of a study's result files by kind
-RESULTS = {
-    "evaluate": "evaluation",
-    "search": "search",
-    "survey": "survey",
-}
+RESULTS = {"evaluate": "evaluation", "search": "search", "survey": "survey"}
 LEAST_SAMPLES = 10  # smallest number of samples whose scores an evaluation shares
 # keys of section run that affect the evaluation of a model
-JUDGING = (
-    "model",
-    "metric",
-    "seed",
-    "precision",
-)
+JUDGING = ("model", "metric", "seed", "precision")
 
 Value = (
     bool

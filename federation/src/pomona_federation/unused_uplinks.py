@@ -81,9 +81,7 @@ REASONS: Mapping[Reason, Explanation] = {
         "nothing; its administrator may still accept with `pomona silo accept`",
     ),
     Reason.UNDECIDED: Explanation(
-        "study",
-        "it has not decided on the study",
-        "ask its administrator to accept or decline it",
+        "study", "it has not decided on the study", "ask its administrator to accept or decline it"
     ),
     Reason.NOT_DRAWN: Explanation(
         "study", "the round did not ask it, as participation and absence are agreed", "nothing"
@@ -183,9 +181,7 @@ REASONS: Mapping[Reason, Explanation] = {
         "lower lr, or have its data looked at",
     ),
     Reason.NORM: Explanation(
-        "admission",
-        "it is far larger than earlier uplinks",
-        "lower lr, or have its data looked at",
+        "admission", "it is far larger than earlier uplinks", "lower lr, or have its data looked at"
     ),
     Reason.REPEATED: Explanation("admission", "it came twice; the first counts", NO_ACTION),
     Reason.SUM_KEY: Explanation(

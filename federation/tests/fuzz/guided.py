@@ -105,6 +105,8 @@ def main(words):
     parser.add_argument("--seconds", type=int, default=120)
     options = parser.parse_args(words)
     names = tuple(options.names) or DECODERS
+    if missing := [n for n in names if not any(t.name.startswith(n) for t in TARGETS)]:
+        parser.error(f"no target begins with {missing[0]!r}")
     broken = executions = 0
     with tempfile.TemporaryDirectory() as folder:
         with instrumented():

@@ -236,11 +236,7 @@ FILES: Mapping[str, type[Settings]] = {
 }
 
 
-def settings(
-    key: str | None = None,
-    *,
-    json: Json = False,
-) -> None:
+def settings(key: str | None = None, *, json: Json = False) -> None:
     """Explain the settings of a federation's files.
 
     Parameters

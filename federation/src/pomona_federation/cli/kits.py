@@ -164,21 +164,13 @@ ELSEWHERE = (
 
 
 def contents_silo(
-    *,
-    folder: SiloKit = CURRENT_FOLDER,
-    paths: Paths = None,
-    json: Json = False,
+    *, folder: SiloKit = CURRENT_FOLDER, paths: Paths = None, json: Json = False
 ) -> None:
     """List the files of this silo's kit: what to keep at the end, and what is secret."""
     _show(folder, "silo", paths, json)
 
 
-def contents_server(
-    *,
-    folder: ServerKit = SERVER,
-    paths: Paths = None,
-    json: Json = False,
-) -> None:
+def contents_server(*, folder: ServerKit = SERVER, paths: Paths = None, json: Json = False) -> None:
     """List the files of this server's kit: what to keep at the end, and what is secret."""
     _show(folder, "server", paths, json)
 

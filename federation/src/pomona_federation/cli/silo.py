@@ -130,10 +130,10 @@ def report(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json 
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import progress_display
     from pomona_federation.silo.silo_report import NO_GAIN, WITHOUT_NOISE
-    from pomona_federation.silo.silo_report import report as made
+    from pomona_federation.silo.silo_report import report as create_report
 
     with progress_display(stays=False) as display:
-        r, page = made(folder, display, study)
+        r, page = create_report(folder, display, study)
     if json:
         emit(vars(r))
         return

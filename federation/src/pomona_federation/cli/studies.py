@@ -153,7 +153,7 @@ def studies(
         if waiting:
             echo(
                 f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what "
-                f"to know first,"
+                "to know first,"
             )
             echo("and what would leave")
             echo(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")

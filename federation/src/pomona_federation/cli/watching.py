@@ -24,21 +24,13 @@ AUDIT = "audit.jsonl"
 Verify = Annotated[bool, Parameter(negative="", help="only check that the file is unchanged")]
 
 
-def audit_server(
-    *,
-    folder: ServerKit = SERVER,
-    verify: Verify = False,
-    json: Json = False,
-) -> None:
+def audit_server(*, folder: ServerKit = SERVER, verify: Verify = False, json: Json = False) -> None:
     """Show the server's audit log, or verify it."""
     _audit("server", folder, verify, json)
 
 
 def audit_silo(
-    *,
-    folder: SiloKit = CURRENT_FOLDER,
-    verify: Verify = False,
-    json: Json = False,
+    *, folder: SiloKit = CURRENT_FOLDER, verify: Verify = False, json: Json = False
 ) -> None:
     """Show the silo's audit log, or verify it."""
     _audit("silo", folder, verify, json)
@@ -83,11 +75,7 @@ Follow = Annotated[bool, Parameter(negative="", help="show new lines too, until 
 
 
 def logs_server(
-    *,
-    folder: ServerKit = SERVER,
-    lines: Lines = 100,
-    follow: Follow = False,
-    json: Json = False,
+    *, folder: ServerKit = SERVER, lines: Lines = 100, follow: Follow = False, json: Json = False
 ) -> None:
     """Show the last lines of the server's logs, by time, in UTC: its supervisor's, SuperLink's and
     the ServerApp's.
@@ -138,11 +126,7 @@ Port = Annotated[
 ]
 
 
-def metrics_server(
-    *,
-    folder: ServerKit = SERVER,
-    port: Port = 9464,
-) -> None:
+def metrics_server(*, folder: ServerKit = SERVER, port: Port = 9464) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
     from pomona_federation.monitoring.metrics_app import metrics_app, of_server
 

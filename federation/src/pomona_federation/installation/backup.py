@@ -58,9 +58,8 @@ FLOWERS = ("state/flwr/**", "state/node/**", "run/flwr/**", "run/scratch/**")
 # The budget is written before the audit log mentions it, so it is read after the log.
 ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jsonl", "budget.json")
 KEY, BUDGET = "keys/silo.key", "state/private/budget.json"
-ATTEMPTS = (
-    10  # attempts to find the rounds, since a running silo removes old ones as newer ones come
-)
+# attempts to find the rounds, since a running silo removes old ones as newer ones come
+ATTEMPTS = 10
 
 
 class SavedFile(Settings):

@@ -78,9 +78,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("state/report.md", "keep", "your report"),
         Rule("state/audit.jsonl", "keep", "audit log"),
         Rule(
-            "state/private/dp/*/ledger.jsonl",
-            "keep",
-            "privacy ledger: what was spent on your data",
+            "state/private/dp/*/ledger.jsonl", "keep", "privacy ledger: what was spent on your data"
         ),
         Rule(
             "state/private/budget.json",

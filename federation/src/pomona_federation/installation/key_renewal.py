@@ -117,18 +117,14 @@ def use(
         ProtocolError: the authority has not certified the key, or the server does not know it.
         LockedError: the silo is running.
     """
-    federation, silo = (
-        Federation.read(folder / "federation.toml"),
-        SiloFile.load(folder / "silo.toml"),
-    )
+    federation = Federation.read(folder / "federation.toml")
+    silo = SiloFile.load(folder / "silo.toml")
     private, public = (folder / "keys" / name for name in NEXT)
     if not private.is_file():
         raise ConfigError(f"{private} is missing; `pomona silo renew-key` makes it")
-    public_key, certificate, tls_certificate = (
-        keys.line(keys.private_key(private).public_key()),
-        _read(received / f"{silo.name}.cert"),
-        received / "silo.crt",
-    )
+    public_key = keys.line(keys.private_key(private).public_key())
+    certificate = _read(received / f"{silo.name}.cert")
+    tls_certificate = received / "silo.crt"
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, silo.name, public_key, certificate):
         raise ProtocolError(
@@ -153,7 +149,7 @@ def use(
         if membership != "member":
             raise ProtocolError(
                 f"the server does not confirm that it knows this key ({membership}); is it up, "
-                f"and has "
+                "and has "
                 f"its administrator run `pomona server renew-key {silo.name}`? Nothing was changed"
             )
         keys.replace(folder / "certs" / "silo.crt", _read(tls_certificate))

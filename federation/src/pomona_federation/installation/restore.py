@@ -46,19 +46,10 @@ from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.versions import installed
 
 # files that start a kit
-START_FILES = (
-    "start.sh",
-    "Dockerfile",
-    "compose.yaml",
-    ".dockerignore",
-    "*.service",
-)
+START_FILES = ("start.sh", "Dockerfile", "compose.yaml", ".dockerignore", "*.service")
 CODE = tuple(all_suffixes())  # suffixes of files that Python imports, also from folders of the kit
 # sections whose values may name code
-CODE_SECTIONS = {
-    FEDERATION_FILE: ("run", "search"),
-    "silo.toml": ("data", "views", "code"),
-}
+CODE_SECTIONS = {FEDERATION_FILE: ("run", "search"), "silo.toml": ("data", "views", "code")}
 
 
 def deciding(kit: Path, role: Role) -> list[str]:

@@ -114,9 +114,9 @@ def _run(study: StudyView) -> list[Family]:
             "Mean over silos of the last evaluation of each kind.",
             tuple(
                 Sample(
-                    mean, {"metric": record.metric, "model": model, "when": timing, "split": split}
+                    mean, {"metric": record.metric, "model": model, "when": stage, "split": split}
                 )
-                for (model, timing, split), mean in record.means.items()
+                for (model, stage, split), mean in record.means.items()
             ),
         ),
     ]
@@ -229,10 +229,8 @@ class WatchedSilo:
         """For each study that this silo takes part in: its name, the folders of its rounds, and
         itself.
         """
-        federation, studies = (
-            Federation.read(self.kit / "federation.toml"),
-            StudyDecisions(self.kit),
-        )
+        federation = Federation.read(self.kit / "federation.toml")
+        studies = StudyDecisions(self.kit)
         if federation.study:
             yield KIT, [self.kit / "state"], federation.study
         for study in studies.all:
@@ -246,10 +244,8 @@ class WatchedSilo:
             "version": version("pomona"),
         }
         counts = Counter(str(study.status) for study in StudyDecisions(self.kit).all)
-        costs, reserved = (
-            _by_study(node["privacy"], "spent", max),
-            _by_study(node["privacy"], "epsilon_at_most", sum),
-        )
+        costs = _by_study(node["privacy"], "spent", max)
+        reserved = _by_study(node["privacy"], "epsilon_at_most", sum)
         total = max((_bound(row["all_on_its_data"]) for row in node["privacy"]), default=None)
         return [
             gauge(

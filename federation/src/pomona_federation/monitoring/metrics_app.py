@@ -12,10 +12,7 @@ from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, m
 from pomona_federation.monitoring.watched_server import WatchedServer
 
 # host names that a browser on this machine, or a tunnel, may use
-LOCAL = [
-    "127.0.0.1",
-    "localhost",
-]
+LOCAL = ["127.0.0.1", "localhost"]
 MAX_CONNECTIONS = 32  # most connections
 
 

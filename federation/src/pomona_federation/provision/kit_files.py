@@ -74,21 +74,9 @@ Role = Literal["server", "silo"]
 
 INSTALL_ROOT = "/var/lib/pomona"  # where the units expect the kits
 # the only folder of a kit that is written to
-STATE: dict[Role, str] = {
-    "server": "run",
-    "silo": "state",
-}
+STATE: dict[Role, str] = {"server": "run", "silo": "state"}
 # exit codes that a restart cannot fix, or that are intended
-LASTING = (
-    2,
-    3,
-    4,
-    8,
-    9,
-    10,
-    130,
-    143,
-)
+LASTING = (2, 3, 4, 8, 9, 10, 130, 143)
 FINAL: dict[Role, tuple[int, ...]] = {"server": (0, 1, *LASTING), "silo": LASTING}
 UNPRIVILEGED = 1024  # lower ports need a capability
 

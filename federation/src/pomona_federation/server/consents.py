@@ -18,9 +18,8 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Decision
 
 CONSENTS = "consents.json"
-MOST_CHANGES = (
-    100  # of a silo's decision on a study: each is a line of the audit log, and disks are finite
-)
+# of a silo's decision on a study: each is a line of the audit log, and disks are finite
+MOST_CHANGES = 100
 
 
 class SignedDecision(Settings):

@@ -14,9 +14,8 @@ from pomona.core.files import content, publish
 from pomona_federation.server.gate import ACTIVATE, DEACTIVATE
 
 FOLDER = "seen"
-OFFLINE_AFTER = (
-    60.0  # seconds without a request: two of a node's signs of life, as SuperLink counts
-)
+# seconds without a request: two of a node's signs of life, as SuperLink counts
+OFFLINE_AFTER = 60.0
 MAX_BYTES = 100  # bytes of a file that are read
 
 

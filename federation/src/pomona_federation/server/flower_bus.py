@@ -31,13 +31,11 @@ REASONS = {
 }
 RETRIED = {3, 5, 8}
 FETCH_TIMEOUT = 3.0  # seconds that one look waits for answers in transit
-SWEEP = (
-    5.0  # seconds after which all answers are looked for, also those without notice from the gate
-)
+# seconds after which all answers are looked for, also those without notice from the gate
+SWEEP = 5.0
 BATCH_BYTES = 64 * 2**20  # bytes of messages sent at once; at least one message
-MAX_PULLS = (
-    4  # complete answers pulled at a time: each takes several copies in memory until it is spooled
-)
+# complete answers pulled at a time: each takes several copies in memory until it is spooled
+MAX_PULLS = 4
 
 T = TypeVar("T")
 
@@ -143,7 +141,7 @@ class FlowerBus:
 
 
 def _batches(messages: Sequence[Outgoing]) -> Iterator[list[Outgoing]]:
-    """Messages in order, in groups of up to ``TOGETHER`` bytes, or of one message."""
+    """Messages in order, in groups of up to ``BATCH_BYTES`` bytes, or of one message."""
     batch: list[Outgoing] = []
     for outgoing in messages:
         if batch and sum(o.message.size for o in batch) + outgoing.message.size > BATCH_BYTES:

@@ -80,13 +80,7 @@ class FlowerTransport:
 
     def __post_init__(self) -> None:
         self.exchange = MessageExchange(
-            self.terms,
-            self.kit_run,
-            self.run,
-            self.registry,
-            self.bus,
-            self.audit,
-            self.pause,
+            self.terms, self.kit_run, self.run, self.registry, self.bus, self.audit, self.pause
         )
         self._reader = AnswerReader(self.exchange, tuple(self.server.relays.values()))
         if terms := self.terms.config.secure_aggregation:

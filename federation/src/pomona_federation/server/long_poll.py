@@ -176,10 +176,8 @@ class LongPoll:
         from flwr.proto.message_pb2 import PushObjectRequest
 
         if path == ANSWERS:
-            reply, accepted = (
-                PushMessagesRequest.FromString(request),
-                PushMessagesResponse.FromString(response),
-            )
+            reply = PushMessagesRequest.FromString(request)
+            accepted = PushMessagesResponse.FromString(response)
             session = accepted.session_id
             # a member may send none
             ticket = next((m.metadata.reply_to_message_id for m in reply.messages_list), "")

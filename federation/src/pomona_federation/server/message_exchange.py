@@ -47,10 +47,8 @@ class WaitingFile:
     def start(self, stage: str, seconds: float) -> None:
         """Start a stage that lasts at most ``seconds``."""
         began = time()
-        self._status, self._next_log = (
-            WaitingStatus(stage=stage, since=began, until=began + seconds),
-            0.0,
-        )
+        self._status = WaitingStatus(stage=stage, since=began, until=began + seconds)
+        self._next_log = 0.0
 
     def update(
         self, answered: Collection[str], missing: Mapping[str, str], abandoned: Collection[str] = ()
@@ -176,7 +174,7 @@ class MessageExchange:
             raise QuorumError(
                 f"{len(expected) - len(absent)} of {len(expected)} silos came within {wait:g} s, "
                 f"{quorum} are needed (missing: {', '.join(sorted(absent))}); have them start, "
-                f"then resume"
+                "then resume"
             )
 
     def absence(self, name: str, number: int) -> UnusedUplink:

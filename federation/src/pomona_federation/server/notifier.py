@@ -163,11 +163,9 @@ class Notifier:
             self._trouble(
                 "queue", f"{len(waiting) - WAITING_LIMIT} notices are dropped, the oldest first"
             )
-        previous, self._memory = (
-            self._memory,
-            self._memory.model_copy(
-                update={"mark": mark, "progress": progress, "waiting": waiting[-WAITING_LIMIT:]}
-            ),
+        previous = self._memory
+        self._memory = previous.model_copy(
+            update={"mark": mark, "progress": progress, "waiting": waiting[-WAITING_LIMIT:]}
         )
         if self._memory != previous:
             self._write()

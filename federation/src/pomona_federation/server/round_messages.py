@@ -281,10 +281,8 @@ def checked_scores(answer: Answer, watched: Collection[str], terms: StudyAgreeme
     if isinstance(terms.study, TrainingStudy) and not terms.study.share_scores:
         return []
     card = terms.config.method.method().card
-    models, metric = (
-        MODELS | {card.headline[0], *card.models},
-        metric_named(str(terms.config.metric)),
-    )
+    models = MODELS | {card.headline[0], *card.models}
+    metric = metric_named(str(terms.config.metric))
     scores: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
         if not terms.run_study.shares(score.split, score.samples):

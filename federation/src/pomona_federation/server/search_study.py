@@ -150,7 +150,7 @@ def _single_silo_notes(trials: Sequence[Trial], winner: int) -> Iterator[str]:
     for silo, outvoted_trials in against.items():
         yield (
             f"{silo}'s scores alone make trial {winner} better than {listed(outvoted_trials)}; a "
-            f"silo reports its own scores: check them before training with these settings"
+            "silo reports its own scores: check them before training with these settings"
         )
 
 

@@ -49,7 +49,7 @@ def result_text(kit: Path, name: str, suffix: Literal["json", "md"]) -> str:
     if study_kind not in RESULTS:
         raise ConfigError(
             f"study {study.name} is of kind {study_kind}, which results in models: `pomona "
-            f"report` shows them"
+            "report` shows them"
         )
     path = study.folder / f"{RESULTS[study_kind]}.{suffix}"
     try:
@@ -157,10 +157,8 @@ class StudyRequests:
         for study in queue.all:
             if not study.submission or study.submission.agreement not in last:
                 continue
-            decision, signature = (
-                last[study.submission.agreement].decision,
-                last[study.submission.agreement].signature,
-            )
+            decision = last[study.submission.agreement].decision
+            signature = last[study.submission.agreement].signature
             registry.require_signed(client, decision.kind, decision.statement, signature)
             consents = Consents(study.folder)
             if consents.is_new(decision):

@@ -269,9 +269,8 @@ def main(page: Callable[[Path, Federation], Application | None]) -> None:
     folder = Path(sys.argv.pop(1))
     federation = Federation.read(folder / "federation.toml")
     _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(
-        resource.RLIMIT_NOFILE, (hard_limit, hard_limit)
-    )  # idle connections take a file each
+    # idle connections take a file each
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
     from starlette.middleware import Middleware
 

@@ -35,10 +35,7 @@ Action = Literal[
     "wait", "finished", "failed", "aborted", "drained", "resubmit", "restart", "refused"
 ]
 # why a study that the operator has stopped is interrupted
-STOPS = {
-    "aborted": "aborted by the server's operator",
-    "drained": DRAINED,
-}
+STOPS = {"aborted": "aborted by the server's operator", "drained": DRAINED}
 
 
 @dataclass(frozen=True)
@@ -90,10 +87,8 @@ APP, HELPER = "flwr-serverapp", "flower-superexec"  # in their command lines
 TICK = 1.0  # seconds between observations
 ANSWER = 300.0  # seconds until a SuperLink must answer, on a busy machine
 STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
-FIRST_DELAY, LONGEST_DELAY = (
-    1.0,
-    60.0,
-)  # seconds before a restart, doubled by each failure since the last round
+# seconds before a restart, doubled by each failure since the last round
+FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
 
 
 @dataclass
@@ -233,7 +228,7 @@ class ServerPolicy:
         if status and failed and self._repeats >= STUBBORN:
             reason = (
                 f"{status.reason}; this happened {self._repeats} times since round {round_}, so a "
-                f"restart does not help"
+                "restart does not help"
             )
             status = status.model_copy(update={"reason": f"{reason}: look at `pomona server logs`"})
             write_status(self.state, status)

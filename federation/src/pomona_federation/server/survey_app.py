@@ -89,10 +89,8 @@ class Inquiry:
         self, client: int, outgoing: OutgoingQuestion, message: Message, check: Check
     ) -> SurveyAnswer:
         """An answer signed by the client's silo. Raises ProtocolError."""
-        body, question = (
-            self.exchange.verified(client, outgoing, SurveyAnswer, message),
-            outgoing.body,
-        )
+        body = self.exchange.verified(client, outgoing, SurveyAnswer, message)
+        question = outgoing.body
         if isinstance(body, Refusal):
             raise message.refused(body)
         if (body.silo, body.agreement, body.run, body.question) != (
@@ -137,11 +135,7 @@ def conduct(
         )
         exchange = MessageExchange(terms, kit_run, run_id(folder), registry, bus, audit, pause)
         inquiry = Inquiry(exchange)
-        fields = {
-            "agreement": terms.agreement,
-            "run": exchange.run,
-            "study": terms.study.name,
-        }
+        fields = {"agreement": terms.agreement, "run": exchange.run, "study": terms.study.name}
         audit.write("start", round=0, **fields)
         consents = Consents(folder)
         exchange.gather(consents.awaited)
@@ -212,11 +206,7 @@ def _ask_figures(
         if not entry.revoked
     }
     silos = {name: clients[name] for name in first.silos if name in clients}
-    fields = {
-        "agreement": terms.agreement,
-        "run": inquiry.exchange.run,
-        "figures": first.question,
-    }
+    fields = {"agreement": terms.agreement, "run": inquiry.exchange.run, "figures": first.question}
     question = SurveyQuestion(
         **fields, members=sum(first.silos[name].rows > 0 for name in silos) or 1
     )

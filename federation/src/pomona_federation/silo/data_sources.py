@@ -74,10 +74,8 @@ def with_names(
     So a moved file is known by its new path before it grows.
     """
     sources = tuple(recorded)
-    locations, contents = (
-        {source.place for source in sources},
-        {source.sha256 for source in sources if source.sha256},
-    )
+    locations = {source.place for source in sources}
+    contents = {source.sha256 for source in sources if source.sha256}
     return tuple(
         dict.fromkeys(
             (

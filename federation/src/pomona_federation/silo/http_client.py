@@ -70,9 +70,8 @@ def _login(silo: SiloFile) -> tuple[str, str] | None:
     return None if path is None else (silo.proxy_user, password(path, "the proxy's"))
 
 
-REFUSES = (
-    "the proxy refuses"  # start of the text for a proxy's refusal; Flower's log contains it, too
-)
+# start of the text for a proxy's refusal; Flower's log contains it, too
+REFUSES = "the proxy refuses"
 UNREACHABLE = "5"  # start of a proxy's answer if the server cannot be reached
 # bytes of an answer: Flower's app has 10 MB at most, and a piece of a message 5 MiB
 LONGEST = 32 * 2**20

@@ -34,9 +34,8 @@ logger = logging.getLogger("pomona")
 REQUEST_FILE = "wanted.json"  # in the folder state/
 READERS = {"table", "text", "arrays"}
 SUFFIXES = {".npz", *(suffix for suffix, name in formats().items() if name == CSV)}
-SETTLED = (
-    2.0  # seconds that a file must have been unchanged: two writes may have the same time stamp
-)
+# seconds that a file must have been unchanged: two writes may have the same time stamp
+SETTLED = 2.0
 MEGABYTE = 10**6
 
 Stamps = tuple[tuple[str, int, int, int, int, int], ...]
@@ -139,11 +138,8 @@ class DataCache:
             return False
         settings = self.folder / "silo.toml"
         if (request_stamps := stamps((settings, self._request_path))) != self._request_stamps:
-            self._request_stamps, self._request, self._file_stamps = (
-                request_stamps,
-                self._read_request(),
-                (),
-            )
+            self._request = self._read_request()
+            self._request_stamps, self._file_stamps = request_stamps, ()
         if not self._request:
             self.cached = None
             return False

@@ -51,9 +51,7 @@ class Checks:
                 value, text = check()
         except Remark as fault:
             self.lines.append(CheckLine(name, "warning", str(fault)))
-        except (
-            Exception
-        ) as fault:  # from a driver, custom code or a library: the other checks run all the same
+        except Exception as fault:  # from a driver, own code or a library: other checks still run
             error = fault if isinstance(fault, PomonaError) else PomonaError(worded(fault))
             self._faults.append(error)
             self.lines.append(CheckLine(name, "failed", str(error), error.code))
@@ -74,9 +72,8 @@ class Checks:
             raise type(max(self._faults, key=lambda fault: fault.code))(summary, *lines)
 
 
-CLOCK = (
-    10.0  # seconds; Flower refuses requests signed over 5 s in its future or 5 minutes in its past
-)
+# seconds; Flower refuses requests signed over 5 s in its future or 5 minutes in its past
+CLOCK = 10.0
 SPARE = 20  # rounds' worth of models that the disk should have room for
 
 
@@ -89,7 +86,7 @@ def own_key(folder: Path, name: str) -> tuple[None, str]:
         if keys.public(public_path) != public_key:
             raise ConfigError(
                 f"{public_path} is not the public half of silo.key; the other silos would refuse "
-                f"this one: fetch it"
+                "this one: fetch it"
             )
     n_peers = len(list((folder / "keys" / "peers").glob("*.pub"))) - 1
     return None, f"belongs to {name}; keys of {n_peers} others"

@@ -36,9 +36,8 @@ REFUSAL = "refused: the server's app is not the one that this silo agreed to run
 NUMBER_FILE = Path("state", "node", "number")  # of the node in the previous life
 NUMBER_BYTES = 100  # most bytes of that file
 IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
-SHORTEST_HOLD = (
-    0.25  # shortest duration in seconds of a request for messages that the gate has held
-)
+# shortest duration in seconds of a request for messages that the gate has held
+SHORTEST_HOLD = 0.25
 
 
 def command(folder: Path, app: str) -> list[str]:

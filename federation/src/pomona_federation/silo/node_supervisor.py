@@ -37,17 +37,15 @@ from pomona_federation.supervision.supervisor import Restart, Supervisor, backof
 HEARTBEAT = 30.0  # seconds between a node's signs of life
 PATIENCE = 5 * HEARTBEAT
 TICK = 1.0
-HEARTBEAT_CONNECTION = (
-    4.0  # seconds at least that a node keeps a sign of life's connection; Flower waits for 5 s
-)
+# seconds at least that a node keeps a sign of life's connection; Flower waits for 5 s
+HEARTBEAT_CONNECTION = 4.0
 PROBE = 30.0  # seconds between requests to the server
 # seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a
 # minute
 FIRST_DELAY, LONGEST_DELAY = 5.0, 600.0
 STEADY = 300.0  # seconds of connection after which failures are forgotten
-UNFINISHED = (
-    ".node"  # name of the status file while it is written; a report is written in its folder, too
-)
+# name of the status file while it is written; a report is written in its folder, too
+UNFINISHED = ".node"
 TAIL = 20_000  # bytes of a log's end that contain a node's last output, tracebacks included
 
 
@@ -120,9 +118,8 @@ class SiloPolicy:
                 if reachable:
                     self.studies()
                 reap({process.pid})
-                probed = timestamp = (
-                    time.monotonic()
-                )  # however long they take, a heartbeat fits between
+                # however long they take, a heartbeat fits between
+                probed = timestamp = time.monotonic()
             online = self.online(process.pid)
             if online:
                 first, last = first or timestamp, timestamp
@@ -261,10 +258,8 @@ def run_node(folder: Path, echo: Callable[[str], None]) -> None:
         SystemExit, KeyboardInterrupt: after everything has been stopped.
     """
     folder = folder.absolute()
-    silo, federation = (
-        SiloFile.load(folder / "silo.toml"),
-        Federation.read(folder / "federation.toml"),
-    )
+    silo = SiloFile.load(folder / "silo.toml")
+    federation = Federation.read(folder / "federation.toml")
     app, key = pinned(folder), folder / "keys" / "silo.key"
     if not federation.insecure:
         keys.private_key(key)  # raises here for an unusable one, instead of repeatedly in the node

@@ -32,13 +32,7 @@ from pomona_federation.survey.settings import SurveySettings
 # apart
 DIGITS = 3
 # errors whose lines name cells, columns, classes, own settings, files
-QUOTING = (
-    ConfigError,
-    DataError,
-    OutOfMemoryError,
-    PrivacyError,
-    StorageError,
-)
+QUOTING = (ConfigError, DataError, OutOfMemoryError, PrivacyError, StorageError)
 
 
 def loss(value: float | None) -> float | None:
@@ -160,7 +154,7 @@ def departing_in_survey(
         "columns": f"names and kinds of columns; asked about: {columns}",
         "cells": f"counts of groups of {survey.least} rows or more, {survey.cells} groups a column "
         f"at most, and each group's middle value{private}; of texts, words in as many; once, and "
-        f"the same in every later survey",
+        "the same in every later survey",
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
         "groups": _rows_of_groups(survey, largest_group),

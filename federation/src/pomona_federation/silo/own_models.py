@@ -64,8 +64,7 @@ def starting_model(
         raise ProtocolError(
             "this silo's data or its split differs from what its model was trained on, so the "
             "model might be evaluated on its training samples; put the data back, or have the "
-            "study name a "
-            "view of other data"
+            "study name a view of other data"
         )
     return ParameterSpace(local.module()).row(model_file.tensors(path))
 
@@ -75,11 +74,9 @@ def source_of(kit: Path, evaluate: EvaluateTerms) -> tuple[StudyAgreement, Path]
 
     Raises ProtocolError for an unknown study, and for one of another name than people were told.
     """
-    federation, studies, agreement = (
-        Federation.read(kit / "federation.toml"),
-        StudyDecisions(kit),
-        evaluate.agreement or "",
-    )
+    federation = Federation.read(kit / "federation.toml")
+    studies = StudyDecisions(kit)
+    agreement = evaluate.agreement or ""
     if decision := studies.find(agreement):
         source, folder = studies.terms(federation, decision), studies.folder(decision)
     elif federation.kit_terms and federation.agreement == agreement:

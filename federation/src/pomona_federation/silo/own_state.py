@@ -56,7 +56,7 @@ def _machine() -> bytes:
             return machine_id
     raise StorageError(
         f"{MACHINE[0]} is missing: a silo needs it to recognise its own state; in a container, "
-        f"mount the machine's read-only (as compose.yaml does)"
+        "mount the machine's read-only (as compose.yaml does)"
     )
 
 
@@ -113,8 +113,8 @@ def origin(kit: Path) -> Origin | None:
         )
         raise ConfigError(
             f"{state} contains files that were not made on this machine ({names}) and do not "
-            f"belong in a kit: remove them. If they are this silo's, from another machine: run "
-            f"`pomona silo backup` there, then `pomona silo restore` into a new folder"
+            "belong in a kit: remove them. If they are this silo's, from another machine: run "
+            "`pomona silo backup` there, then `pomona silo restore` into a new folder"
         )
     return None
 

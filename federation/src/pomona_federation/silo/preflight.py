@@ -166,13 +166,8 @@ def _study(folder: Path, query: str, file: SiloFile | None) -> tuple[Silo, str]:
     data = f"view {study.view}" if study.view else "[data]"
     limits = file.limits_of(study.kind, study.view) if file else None
     worded = f"; {limits.worded}" if limits else ""
-    return (
-        silo,
-        (
-            f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; "
-            f"{decision.status}{worded}"
-        ),
-    )
+    text = f"{study.name}: {study.kind} on {data}, {study.deadline:g} s a round at most; "
+    return silo, f"{text}{decision.status}{worded}"
 
 
 def _policy(folder: Path, decision: StudyDecision) -> tuple[None, str]:
@@ -285,10 +280,8 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
         sizes += "; training: " + ", ".join(
             f"{n} {c}" for c, n in zip(local.dataset.classes, counts, strict=True)
         )
-    return (
-        remarks(work),
-        (f"{sizes}; the model takes it ({n_parameters} numbers, loss {costs.loss:.3g} untrained)"),
-    )
+    text = f"{sizes}; the model takes it ({n_parameters} numbers, loss {costs.loss:.3g} untrained)"
+    return remarks(work), text
 
 
 def _whole_run(cost: Cost, protects: str) -> str:

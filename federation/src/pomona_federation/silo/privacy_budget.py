@@ -236,7 +236,7 @@ class PrivacyBudget:
             if len(existing) == MAX_RESERVATIONS:
                 raise PrivacyError(
                     f"{self._path} has {MAX_RESERVATIONS} reservations, the most it can hold; "
-                    f"start a new federation"
+                    "start a new federation"
                 )
             current = hashed(sources(data))
             updated = tuple(

@@ -26,9 +26,8 @@ from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Answer, Task
 from pomona_federation.messages.tensor_bytes import sha256
 
-ROUNDS_KEPT = (
-    3  # rounds kept: the one in flight, its predecessor, and one more in case a disk fails
-)
+# rounds kept: the one in flight, its predecessor, and one more in case a disk fails
+ROUNDS_KEPT = 3
 ANSWER = "answer"  # the uplink's bytes, stored with the state
 EVALUATION = "evaluation.json"
 

@@ -68,8 +68,7 @@ class PeerKeys:
             if serials != sorted(set(serials)) or serials[-1] < newest.get(renewal.silo, 0):
                 raise ProtocolError(
                     f"the key of {renewal.silo} is older than the one shown before; ask the "
-                    f"server's "
-                    "operator"
+                    "server's operator"
                 )
 
     def signing_keys(

@@ -28,10 +28,7 @@ TOTAL_TIMEOUT = 60.0  # seconds until an answer must be complete: the supervisor
 
 
 # httpcore events; a TLS stream replaces the plain one
-CONNECTION_EVENTS = (
-    "connect_tcp.complete",
-    "start_tls.complete",
-)
+CONNECTION_EVENTS = ("connect_tcp.complete", "start_tls.complete")
 
 
 @dataclass
@@ -115,13 +112,7 @@ def clock(date: str) -> datetime | None:
     # of the library, by the text
     try:
         return parsedate_to_datetime(date).astimezone(UTC)
-    except (
-        ValueError,
-        TypeError,
-        IndexError,
-        ArithmeticError,
-        OSError,
-    ):
+    except (ValueError, TypeError, IndexError, ArithmeticError, OSError):
         return None
 
 

@@ -184,10 +184,8 @@ class Silo:
 
         ``run``: its id; None for any, before there is one.
         """
-        limit, unknown_epsilon = (
-            self.file.accept_epsilon,
-            PrivacyBudget(self.folder).unknown.epsilon,
-        )
+        limit = self.file.accept_epsilon
+        unknown_epsilon = PrivacyBudget(self.folder).unknown.epsilon
         if limit is not None and (worst := self._run_cost.epsilon) + unknown_epsilon > limit:
             cost = (
                 f"epsilon {worst:.4g}"

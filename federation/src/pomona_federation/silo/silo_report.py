@@ -223,9 +223,7 @@ def helpers(
 
 
 def _local_scores(
-    silo: Silo,
-    rounds: int,
-    watch: Callable[[Config], Callback | None],
+    silo: Silo, rounds: int, watch: Callable[[Config], Callback | None]
 ) -> dict[str, Any]:
     """Scores of local training for as many rounds, computed once."""
     terms = silo.terms

@@ -160,10 +160,8 @@ class InitialDownlink:
     def downlink(self) -> Downlink:
         """The first round's downlink."""
         scenario = self.scenario()
-        server, roster = (
-            with_statistics(self.server, scenario.initial),
-            roster_of(self.task, scenario.config),
-        )
+        server = with_statistics(self.server, scenario.initial)
+        roster = roster_of(self.task, scenario.config)
         state = server.start(scenario.initial, roster, scenario.config.seed)
         return server.downlink(state, (self.task.place,), roster, round_of(scenario.config, 1))
 

@@ -1,8 +1,8 @@
 """The studies that a silo knows, in ``state/studies/``: their texts, and its administrator's
 decisions.
 
-A study's folder is named after it and its hash. Beside ``study.json`` are the files that the silo
-keeps for that study alone.
+A study's folder is named after it and its hash. Next to ``study.json`` are the files that the
+silo keeps for that study alone.
 """
 
 import json
@@ -29,10 +29,8 @@ from pomona_federation.supervision.process_logs import clock
 
 STUDIES, FILE = "studies", "study.json"
 ANSWERS = "survey.json"  # a survey's answers, in its study's folder
-MAX_PENDING, MOST_BYTES = (
-    100,
-    2**26,
-)  # most kept studies that are neither accepted nor decided by a rule
+# most studies, and bytes of them, that are kept though no person has accepted them
+MAX_PENDING, MOST_BYTES = 100, 2**26
 MIN_DIGITS = 8  # digits of its hash that name a study
 DECISION = ("event", "study", "agreement", "by", "why", "terms")  # of a line in the audit log
 ANSWER_FILES = (HISTORY, ANSWERS)  # present in a study's folder once the silo has answered in it

@@ -54,10 +54,8 @@ def over_the_network(kit: Path) -> Fetch:
     Each raises ProtocolError.
     """
     federation = Federation.read(kit / "federation.toml")
-    route, key = (
-        ServerRoute.of_kit(kit, SiloFile.load(kit / "silo.toml"), federation),
-        kit / "keys" / "silo.key",
-    )
+    route = ServerRoute.of_kit(kit, SiloFile.load(kit / "silo.toml"), federation)
+    key = kit / "keys" / "silo.key"
 
     def fetch(path: str, body: bytes | None) -> bytes:
         headers = {} if federation.insecure else signed(key)
@@ -166,7 +164,7 @@ def require_harmless(study: Study, file: SiloFile) -> None:
     if isinstance(model, dict) and "init" in model:
         raise ConfigError(
             f"study {study.name} names a file of initial weights by its path; only its hash may "
-            f"be sent"
+            "be sent"
         )
 
 
@@ -278,9 +276,7 @@ class StudyWatch:
 
     kit: Path
     log: Callable[[str], None]
-    _next_attempts: dict[str, float] = field(
-        default_factory=dict
-    )  # time of the next attempt, by study
+    _next_attempts: dict[str, float] = field(default_factory=dict)  # their times, by study
     _began: float = 0.0  # when the process was started, or was seen to begin the next study
     _lock: int = 0  # time of the lock file then, in ns
     _trouble: str = ""

@@ -60,8 +60,7 @@ class TaskPolicy:
         if agreement != mine:
             raise ProtocolError(
                 "the server runs something other than what this silo agreed to; compare "
-                "federation.toml, "
-                "and own code that it names, with the server's"
+                "federation.toml, and own code that it names, with the server's"
             )
         if pinned.run not in {None, run}:
             raise ProtocolError(
@@ -240,8 +239,7 @@ class TaskLog:
             verb = "trained with" if task.trains else "evaluated"
             raise ProtocolError(
                 f"round {task.number} is asked again with a different task, after round {number} "
-                f"was "
-                f"{verb} once; if the server went back on purpose, remove state/asked.json"
+                f"was {verb} once; if the server went back on purpose, remove state/asked.json"
             )
 
     def note(self, task: Task) -> None:

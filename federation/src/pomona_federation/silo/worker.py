@@ -39,16 +39,9 @@ ONE_THREAD = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 APP = "pomona_federation.flower_apps"  # by name, as Flower itself loads an app
-MODULES = (
-    "flwr.supercore.inflatable.inflatable_utils",
-    APP,
-    "pomona_federation.silo.client_app",
-)
+MODULES = ("flwr.supercore.inflatable.inflatable_utils", APP, "pomona_federation.silo.client_app")
 REQUEST, REPLY, FAILURE = b"?", b"!", b"x"  # what comes with a file, or instead of one
-FIRST_DELAY, LONGEST_DELAY = (
-    0.2,
-    60.0,
-)  # seconds before a restart, doubled by each failure since an answer
+FIRST_DELAY, LONGEST_DELAY = 0.2, 60.0  # before a restart, doubled by each failure since an answer
 
 
 # The node's side.

@@ -32,10 +32,7 @@ SERVER_KIT = "POMONA_SERVER_KIT"
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 LOCAL = ("localhost", "127.0.0.1", "::1")
 # psutil and the standard library have no binding of prctl
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = (
-    1,
-    36,
-)
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def environment(flower_home: Path) -> dict[str, str]:

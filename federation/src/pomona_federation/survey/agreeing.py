@@ -54,7 +54,7 @@ def common_question(
     if not question.columns:
         raise DataError(
             f"{listed([*silos])} have no column in common; give their columns the same names in "
-            f"their silo.toml",
+            "their silo.toml",
             *notes,
         )
     return question, tuple(notes)

@@ -103,10 +103,7 @@ class SurveySettings(Settings):
         description="columns to ask about; if empty, all that every silo has",
     )
     words: int = Field(
-        20_000,
-        ge=0,
-        le=MAX_WORDS,
-        description="texts: largest number of words that a silo reports",
+        20_000, ge=0, le=MAX_WORDS, description="texts: largest number of words that a silo reports"
     )
     seed: int = Field(
         0,
