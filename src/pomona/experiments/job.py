@@ -246,12 +246,12 @@ class ValidationScore(NamedTuple):
     round: int
 
 
-def best_on_validation(result: Result, model: str, moment: str) -> ValidationScore | None:
+def best_on_validation(result: Result, model: str, stage: str) -> ValidationScore | None:
     """Return the best client mean on validation and its round, the first in case of ties.
 
     The untrained model is used only if there is no other.
     """
-    curve = [e.point for e in result.curve(model, moment, "validation")]
+    curve = [e.point for e in result.curve(model, stage, "validation")]
     best_point = best(curve, result.metric) or best(curve, result.metric, first_round=0)
     return (
         ValidationScore(best_point.metric.goodness(best_point.value), best_point.round)
@@ -260,11 +260,11 @@ def best_on_validation(result: Result, model: str, moment: str) -> ValidationSco
     )
 
 
-def _moments(result: Result, model: str, moment: str, n: int) -> dict[str, Any] | None:
-    tests = {e.round: e for e in result.curve(model, moment, "test")}
+def _moments(result: Result, model: str, stage: str, n: int) -> dict[str, Any] | None:
+    tests = {e.round: e for e in result.curve(model, stage, "test")}
     if not tests:
         return None
-    chosen, liars = best_on_validation(result, model, moment), attack_of(result)
+    chosen, liars = best_on_validation(result, model, stage), attack_of(result)
     among = liars.honest(n) if liars else range(n)
     return {
         "last": _moment(tests[max(tests)], n, among),
@@ -294,9 +294,9 @@ def _moment(evaluation: Evaluation, n: int, among: Sequence[int]) -> dict[str, A
     }
 
 
-def _curve(result: Result, model: str, moment: str) -> dict[str, list[Any]]:
-    tests = result.curve(model, moment, "test")
-    validation = {e.round: e for e in result.curve(model, moment, "validation")}
+def _curve(result: Result, model: str, stage: str) -> dict[str, list[Any]]:
+    tests = result.curve(model, stage, "test")
+    validation = {e.round: e for e in result.curve(model, stage, "validation")}
     paired = [validation.get(e.round) for e in tests]
     return {
         "round": [e.round for e in tests],

@@ -347,9 +347,9 @@ class ClientRuntime:
         broken = dict.fromkeys(
             (s.model, s.when) for s in scores if s.broken and s.when == "trained"
         )
-        for model, moment in broken:
-            w = models[model, moment]
-            if self.scoring.score(self.objective, model, moment, "train", client, w).broken:
+        for model, stage in broken:
+            w = models[model, stage]
+            if self.scoring.score(self.objective, model, stage, "train", client, w).broken:
                 raise DivergedError(
                     f"client {client}: the {model} model's loss on its training samples is not "
                     "finite after training; lower lr"

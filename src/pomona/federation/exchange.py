@@ -26,7 +26,7 @@ class ClientRequest:
         roster: the members of the federation.
         ids: the clients asked, in the order of the downlink's leading axis.
         trains: False if clients only evaluate the received models.
-        watched: the moments to evaluate: "received", "trained".
+        watched: the stages to evaluate: "received", "trained".
         keep_models: whether to keep the observed models, for the record.
         best: the best common validation round so far; -1 before there is one.
         adapts: whether these clients' results are not used by others.

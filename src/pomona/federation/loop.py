@@ -499,16 +499,16 @@ class Loop:
 
     def _store_scores(self, number: int, cohort: tuple[int, ...], replies: Sequence[Reply]) -> None:
         """Keep the scores of a round's replies, and report those that have become undefined."""
-        for (model, moment, split), ids in self._scores.note(cohort, replies).items():
+        for (model, stage, split), ids in self._scores.note(cohort, replies).items():
             self._add_note(
                 f"{listed([self.client_name(i) for i in ids], 10)}, round {number}: the {model} "
-                f"model's loss on {split}, {moment}, is not finite; {VALUES_REMEDY}",
+                f"model's loss on {split}, {stage}, is not finite; {VALUES_REMEDY}",
                 min(number, self.last),
             )
 
-    def _evaluate(self, number: int, moment: str) -> list[Evaluation]:
+    def _evaluate(self, number: int, stage: str) -> list[Evaluation]:
         """Record the known evaluations of each named model."""
-        evaluations = self._scores.evaluations(number, moment, self._roster(max(number, 1)).members)
+        evaluations = self._scores.evaluations(number, stage, self._roster(max(number, 1)).members)
         for evaluation in evaluations:
             self.record.evaluation(evaluation)
             if self.curve.note(evaluation):

@@ -80,7 +80,7 @@ class RunProgress:
 
 
 def metric_text(tests: Sequence[Evaluation], headline: tuple[str, str]) -> str:
-    """Format the metric of each model, the headline one first, with the moment if a model has
+    """Format the metric of each model, the headline one first, with the stage if a model has
     two.
     """
     texts: dict[str, list[str]] = {}

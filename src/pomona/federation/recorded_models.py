@@ -167,7 +167,7 @@ class RecordedModels:
     def stored(self, client: int) -> dict[str, Tensor]:
         """Return all that a checkpoint needs of a client's models, by dotted path."""
         tensors = {
-            f"kept.{client}.{model}.{moment}": w for (model, moment), w in self.last(client).items()
+            f"kept.{client}.{model}.{stage}": w for (model, stage), w in self.last(client).items()
         }
         return tensors | self.choice.stored(client)
 
@@ -175,7 +175,7 @@ class RecordedModels:
         """Restore one of the ``stored`` tensors; others are ignored."""
         section, client, *entry = path.split(".")
         if section == "kept":
-            model, moment = entry
-            self._models.setdefault(int(client), {})[model, moment] = tensor
+            model, stage = entry
+            self._models.setdefault(int(client), {})[model, stage] = tensor
         elif section == "chosen":
             self.choice.restore(int(client), entry[0], tensor)

@@ -17,7 +17,7 @@ class RoundPlan:
         round: its settings.
         roster: the members.
         cohort: the clients that train; ids ascending.
-        watched: the moments to evaluate: "received", "trained".
+        watched: the stages to evaluate: "received", "trained".
         keep_models: whether clients keep their models, for the record.
     """
 
@@ -59,7 +59,7 @@ def plan_of(
     # Before a client is drawn again, or leaves, its trained model must be evaluated.
     trained = is_evaluated(config, number) or partial or stoppable or (may_stop and received)
     watched = {
-        moment for moment, enabled in (("received", received), ("trained", trained)) if enabled
+        stage for stage, enabled in (("received", received), ("trained", trained)) if enabled
     }
     needs_models = may_stop or stoppable or config.keep != "last"
     keep_models = number == config.rounds or partial or has_leavers or needs_models

@@ -25,8 +25,8 @@ class Scoreboard:
         Returns the clients whose loss is newly not finite, by (model, when, split).
         """
         absent = set(cohort) - {r.client for r in replies}
-        for (_, moment, _), per_client in self._scores.items():
-            if moment == "received":
+        for (_, stage, _), per_client in self._scores.items():
+            if stage == "received":
                 for client in absent & per_client.keys():
                     del per_client[client]
         broken: dict[tuple[str, str, str], list[int]] = {}
@@ -38,7 +38,7 @@ class Scoreboard:
                     broken.setdefault(score.key, []).append(reply.client)
         return broken
 
-    def evaluations(self, number: int, moment: str, members: Sequence[int]) -> list[Evaluation]:
+    def evaluations(self, number: int, stage: str, members: Sequence[int]) -> list[Evaluation]:
         """Return the known evaluations after round ``number`` of each named model, received or
         trained.
 
@@ -46,9 +46,9 @@ class Scoreboard:
         none yet, and former members do not count.
         """
         evaluations = []
-        for (_, score_moment, _), per_client in self._scores.items():
+        for (_, score_stage, _), per_client in self._scores.items():
             scores = {i: per_client[i] for i in members if i in per_client}
-            if score_moment == moment and any(score.samples for score in scores.values()):
+            if score_stage == stage and any(score.samples for score in scores.values()):
                 evaluations.append(Evaluation.from_scores(number, scores, self.metric))
         return evaluations
 
@@ -71,7 +71,7 @@ class Scoreboard:
 
     def restore(self, body: Iterable[Sequence[Any]]) -> None:
         """Restore the result of ``as_json``."""
-        for model, moment, split, client, *values in body:
-            self._scores.setdefault((model, moment, split), {})[client] = Score(
-                model, moment, split, *values
+        for model, stage, split, client, *values in body:
+            self._scores.setdefault((model, stage, split), {})[client] = Score(
+                model, stage, split, *values
             )

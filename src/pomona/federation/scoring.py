@@ -53,7 +53,7 @@ class Scoring:
     interval: IntervalOf = no_interval
 
     def score(
-        self, objective: Objective, model: str, moment: str, split: str, client: int, w: Tensor
+        self, objective: Objective, model: str, stage: str, split: str, client: int, w: Tensor
     ) -> Score:
         """Return a model's score, without values if its loss is not finite.
 
@@ -63,7 +63,7 @@ class Scoring:
         data, task = objective.data, objective.data.task
         samples = len(data.rows[split][client])
         if not samples:
-            return Score(model, moment, split, 0)
+            return Score(model, stage, split, 0)
 
         def measured(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
             return (objective.criterion(outputs, targets), *task.reduce(outputs, targets))
@@ -71,7 +71,7 @@ class Scoring:
         losses, outputs, targets = objective.batchwise(w, client, split, measured)
         loss = float(losses.double().mean())
         if not isfinite(loss):
-            return Score(model, moment, split, samples)
+            return Score(model, stage, split, samples)
         accuracy = task.accuracy(outputs, targets) if task.accuracy else None
         answers = data.in_units(outputs, targets, client, split)
         match self.metric.name:
@@ -82,7 +82,7 @@ class Scoring:
             case name:
                 value = compute(name, *answers, task)
         interval = self.interval(answers, client)
-        return Score(model, moment, split, samples, loss, accuracy, value, interval)
+        return Score(model, stage, split, samples, loss, accuracy, value, interval)
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,11 @@ class Examination:
         samples; none where the outputs are not finite.
         """
         records = []
-        for (model, moment), split in product(models, EVALUATED):
-            if (model, moment) in self.models and self._samples(split):
+        for (model, stage), split in product(models, EVALUATED):
+            if (model, stage) in self.models and self._samples(split):
                 with suppress(DivergedError):
-                    figures = self._figures(self._predictors[model, moment], split)
-                    labels = {"model": model, "when": moment, "split": split, "client": self.client}
+                    figures = self._figures(self._predictors[model, stage], split)
+                    labels = {"model": model, "when": stage, "split": split, "client": self.client}
                     records.append(labels | figures)
         return records
 

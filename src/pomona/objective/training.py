@@ -42,7 +42,7 @@ class LocalTraining:
         round: the round's settings.
         trains: False for a call that only evaluates: training passes are empty, and results are
             discarded.
-        watched: the moments evaluated in this call ("received", "trained"); a method may skip work
+        watched: the stages evaluated in this call ("received", "trained"); a method may skip work
             that only serves an evaluation when ``watches`` returns False.
         statistics: BatchNorm statistics (n, b) as received with the global model; None if none are
             sent.
@@ -256,7 +256,7 @@ class LocalTraining:
         ]
 
     def watches(self, stage: Stage) -> bool:
-        """Return whether models observed at this moment will be evaluated: never those after
+        """Return whether models observed at this stage will be evaluated: never those after
         training where only sums of them may be seen.
         """
         return stage in self.watched and (stage == "received" or self.objective.shows_trained)

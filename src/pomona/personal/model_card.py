@@ -158,14 +158,12 @@ def _facts(scenario: Scenario, path: Path, completed_rounds: int) -> Rows:
 
 def _measured(config: Config, number: int | None, best_note: str) -> str:
     """Describe the model that was measured; ``best_note``: round and metrics of another in the file."""
-    model, timing = config.method.method().card.headline
-    moment = (
-        "as received, before local training" if timing == "received" else "after local training"
-    )
+    model, stage = config.method.method().card.headline
+    state = "as received, before local training" if stage == "received" else "after local training"
     own_best = config.keep == "own_best"
     subject = "the last round's model" if own_best else "this model"
     sentence = (
-        f"Of {subject} ({model}, {moment}) on the client's own test samples, after round {number}."
+        f"Of {subject} ({model}, {state}) on the client's own test samples, after round {number}."
     )
     if not own_best:
         return sentence

@@ -31,7 +31,7 @@ class ModelMetadata(Settings):
     Attributes:
         format: of the file.
         client: the client whose model it is.
-        model: model and moment in the round, as in reports.
+        model: model and stage in the round, as in reports.
         network: as in the run's settings.
         kind: ``image`` samples (H, W, C) or (D, H, W, C), ``table`` (F,), ``text`` (T,), as in a
             data set.

@@ -74,8 +74,8 @@ def _of_study(view: StudyView) -> Iterable[str]:
         yield f"Why: {status['reason']} (code {status['code']})"
     if status["sum"]:
         yield status["sum"]
-    for (model, moment, split), mean in record.means.items():
-        yield f"Mean over silos of {record.metric}, {model}, {moment}, {split}: {mean:.4g}"
+    for (model, stage, split), mean in record.means.items():
+        yield f"Mean over silos of {record.metric}, {model}, {stage}, {split}: {mean:.4g}"
 
 
 def _title(status: Row) -> str:

@@ -28,7 +28,7 @@ from pomona_federation.unused_uplinks import ADMITTED, UNUSED
 
 ROUNDS = 40  # rounds whose silos are remembered
 SPOKE = {"present", "received"}  # events backed by a silo's own signature
-Key = tuple[str, str, str]  # model, when, split
+Key = tuple[str, str, str]  # model, stage, split
 
 
 @dataclass
@@ -38,7 +38,7 @@ class RecordedRun:
     Attributes:
         metric: the run's, as the record names it.
         bytes_down, bytes_up: bytes of models, over all rounds and silos.
-        means: the last mean over silos, by model, moment and split.
+        means: the last mean over silos, by model, stage and split.
     """
 
     metric: str = ""

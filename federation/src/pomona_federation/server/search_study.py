@@ -116,11 +116,11 @@ def _run_trial(
                 result = rounds(terms, folder)
         except DivergedError as fault:
             return Trial(**fields, fault=str(fault))
-    model, moment = terms.config.method.method().card.headline
-    best = best_on_validation(result, model, moment)
+    model, stage = terms.config.method.method().card.headline
+    best = best_on_validation(result, model, stage)
     if best is None:
         return Trial(**fields, fault="no silo has a score on validation samples")
-    curve = result.curve(model, moment, "validation")
+    curve = result.curve(model, stage, "validation")
     scored = next(e.point for e in curve if e.round == best.round)
     metric, values = (
         (LOSS, scored.losses) if scored.value is None else (result.metric, scored.values)
