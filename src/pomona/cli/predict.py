@@ -264,7 +264,7 @@ def export_model(
         path.parent.mkdir(parents=True, exist_ok=True)
         write(net, path, file_format)
         if model_card.write_of_export(model, path) is None:
-            echo_stderr(f"note: {path} has no card: {model} has none, or one of an earlier round")
+            echo_stderr(f"note: no card for {path}: {model} has none, or one of an earlier round")
     if json:
         emit(
             {
