@@ -150,26 +150,26 @@ def _own_data() -> Iterable[Run]:
             "a,b,y",
             "{a},{b},{a}{odd}",
             "apple",
-            "csv data.label_column=y data.targets=regression",
+            "table data.label_column=y data.targets=regression",
         ),
         "multilabel": (
             "a,b,u,v",
             "{a},{b},{odd},{high}",
             "fedrep",
-            """csv 'data.label_columns=["u", "v"]' data.targets=multilabel""",
+            """table 'data.label_columns=["u", "v"]' data.targets=multilabel""",
         ),
         "text": (
             "mood,text",
             "m{high},word{a} word{b} stay",
             "fedavg-ft",
-            "csv-text data.label_column=mood 'data.text_columns=[\"text\"]' data.sequence_length=4 "
+            "text data.label_column=mood 'data.text_columns=[\"text\"]' data.sequence_length=4 "
             "model=fasttext",
         ),
         "natural": (
             "a,b,site,y",
             "{a},{b},s{odd},c{high}",
             "ditto",
-            "csv data.label_column=y data.client_column=site --partition natural clients=2",
+            "table data.label_column=y data.client_column=site --partition natural clients=2",
         ),
     }
     for name, (head, row, method, options) in formats.items():
