@@ -75,7 +75,7 @@ def test_an_overtrained_baseline_decides_nothing_and_at_the_best_rounds_there_is
         for line in noted
     )
     assert (
-        "Between FedAvg-FT and Separate, training alone, there is no difference"
+        "Between FedAvg-FT and Separate, training alone, there is no significant difference"
         in verdicts(compared["best"])[0]
     )
     assert not any("got worse" in line for line in cautions(compared["best"]))

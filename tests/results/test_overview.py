@@ -1,12 +1,13 @@
 """The top of a report: one sentence, and each run's gain with the clients as dots."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from report_results import degenerate
-from test_report_verdicts import scored, scored_of
+from report_results import degenerate, regression
+from test_report_verdicts import scored, scored_of, sized
 
 from pomona.results.run_numbers import runs
 from pomona.results.text.headline import headline
@@ -18,7 +19,7 @@ from pomona.results.web.overview import MOST_DOTS, _Scale, overview
     [
         ((60, 80, 70), (95, 60, 71), "Federation helps: FedAvg gains", "5.33"),
         ((95, 60, 71), (60, 80, 70), "Federation does not help here: FedAvg loses", "5.33"),
-        ((60, 80, 70), (61, 80, 70), "No significant difference from training alone: ", "0.33"),
+        ((60, 80, 70), (61, 80, 70), "No significant difference: ", "0.33"),
     ],
 )
 def test_the_headline_is_the_verdict_with_its_size(alone, together, verdict, change):
@@ -28,9 +29,61 @@ def test_the_headline_is_the_verdict_with_its_size(alone, together, verdict, cha
     assert "95\N{NO-BREAK SPACE}% interval" in text
 
 
+def test_the_headline_names_the_correction_and_the_best_of_several():
+    """FedAvg's lone interval excludes 0; with ten more runs it is corrected."""
+    alone = scored("separate", (60, 80, 70))
+    pair = [alone, scored("fedavg", (64, 82, 71))]
+    assert headline(runs(pair)).startswith("Federation helps")
+    text = headline(runs([*pair, *(scored("apple", (60, 80, k)) for k in range(60, 70))]))
+    assert text.startswith("No significant difference, corrected for the number of runs")
+    assert "the best of 11 runs," in text
+    assert " +0." in text
+
+
+def test_a_gain_without_an_interval_decides_nothing():
+    few = [sized(m, k, (4, 4)) for m, k in (("separate", (1, 2)), ("fedavg", (4, 4)))]
+    assert headline(runs(few)).startswith("Not decided: FedAvg gains 62.50")
+    blank = [replace(run, answers={}) for run in few]
+    assert "100.00\N{NO-BREAK SPACE}% against 37.50\N{NO-BREAK SPACE}%" in headline(runs(blank))
+    assert "without an interval" in overview(runs(blank)).note
+
+
+def test_clients_that_are_left_out_of_a_mean_are_counted():
+    results = [sized(m, (30, k), (60, 4)) for m, k in (("separate", 1), ("fedavg", 4))]
+    assert "(1 of 2 clients; 95" in headline(runs(results))
+    assert "mean over the clients with enough test samples" in overview(runs(results)).note
+
+
+def test_of_errors_less_is_better_and_the_ticks_have_signs():
+    results = [regression("separate", (0.6, 0.9, 0.8)), regression("apple", (0.3, 0.5, 0.9))]
+    assert "less is better" in headline(runs(results))
+    picture = overview(runs(results))
+    assert "above 0 is better" in picture.note
+    labels = [label for _, label in picture.ticks]
+    assert all(label[0] in "+\N{MINUS SIGN}0" for label in labels)
+    assert labels.count("0") == 1
+    assert "less is better" in overview(runs(results[:1])).title
+
+
+def test_runs_of_different_metrics_or_rounds_are_not_drawn_as_if_they_were_alike():
+    alone, together = scored("separate", (60, 80)), scored("fedavg", (70, 90))
+    late = replace(together, evaluations=[replace(together.evaluations[0], round=7)])
+    assert "in different rounds" in headline(runs([alone, late]))
+    assert "after the round that each run is compared by" in overview(runs([alone, late])).note
+    assert overview(runs([regression("separate", (0.6, 0.9)), together])) is None
+
+
+def test_only_training_alone_was_evaluated():
+    text = headline(
+        runs([scored("separate", (60, 80)), replace(scored("fedavg", (1, 2)), evaluations=[])])
+    )
+    assert "Separate" in text
+    assert "no other run" in text
+
+
 def test_one_run_alone_and_runs_without_training_alone_claim_no_gain():
     assert headline(runs([scored("apple", (60, 80))])) == (
-        "Accuracy 70.00\N{NO-BREAK SPACE}% on average over 2 clients."
+        "Accuracy 70.00\N{NO-BREAK SPACE}% on average over 2 clients, after round 1."
     )
     text = headline(runs([scored("apple", (60, 80)), scored("fedavg", (50, 80))]))
     assert text.startswith("APPLE has the best accuracy, 70.00")
@@ -62,7 +115,9 @@ def test_without_training_alone_the_dots_are_values():
 def test_a_thousand_clients_are_quantiles_and_the_note_says_so():
     right = [i % 100 for i in range(1000)]
     picture = overview(runs([scored_of("apple", right)]))
-    assert len(picture.strips[0].dots) == MOST_DOTS
+    (strip,) = picture.strips
+    assert len(strip.dots) == MOST_DOTS
+    assert strip.dots[0] + strip.dots[-1] == pytest.approx(100, abs=0.1), "worst and best client"
     assert str(MOST_DOTS) in picture.note
 
 

@@ -97,10 +97,15 @@ def interval(metric: Metric, gain: Gain) -> str:
     return f"{low} to {high}"
 
 
+def interval_text(metric: Metric, gain: Gain) -> str:
+    """Format an interval with its level, ``95 % interval +0.021 to +0.135``, or its absence."""
+    return f"{'95 % interval ' if gain.interval else ''}{interval(metric, gain)}"
+
+
 def measured(metric: Metric, gain: Gain) -> str:
     """Format a gain, ``+0.078 (95 % interval +0.021 to +0.135)``."""
     value = metric.gap(gain.value).replace("-", MINUS)
-    return f"{value} ({'95 % interval ' if gain.interval else ''}{interval(metric, gain)})"
+    return f"{value} ({interval_text(metric, gain)})"
 
 
 def evidence(run: Run, gain: Gain) -> str:

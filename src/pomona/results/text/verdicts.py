@@ -7,6 +7,7 @@ interval over clients excludes 0, of several runs after Holm's correction (see
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 
 from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
@@ -69,24 +70,79 @@ def _several(runs: list[Run]) -> list[str]:
     if reason := unranked(runs):
         return [reason]
     evaluated = [run for run in runs if run.mean is not None]
-    base = baseline(evaluated, evaluated[0]) if evaluated else None
-    best = contender(evaluated)
-    if best is None or best is base:
+    contest, best = contest_of(evaluated), contender(evaluated)
+    if best is None:
         return [f"No {runs[0].metric.title} was recorded, so the runs cannot be ranked."]
-    other_runs = [run for run in evaluated if run is not best and run is not base]
-    rivals = [gained(best, run) for run in other_runs]
-    if base is None:
+    rivals = [
+        gained(best, run)
+        for run in evaluated
+        if run is not best and not (contest and run is contest.gains.base)
+    ]
+    if contest is None:
         return [*useless(evaluated), _level(best), *_yardsticks(best), *_among(best, rivals)]
-    gains = gained(best, base)
-    verdict = jointly([gains.mean, *(gained(run, base).mean for run in other_runs)])[0]
+    gains = contest.gains
     return [
         *useless(evaluated),
-        _helps(gains, verdict, len(rivals) + 1),
+        _helps(contest),
         *([evidence(best, gains.mean)] if gains.mean else []),
         by_client(gains),
         *_yardsticks(best, _counted(gains)),
         *_among(best, rivals),
     ]
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The best run against training alone.
+
+    Attributes:
+        gains: of the best run.
+        verdict: on their mean, corrected for all runs tried; None without such a mean.
+        tried: the number of runs of which it is the best.
+    """
+
+    gains: Gains
+    verdict: Verdict | None
+    tried: int
+
+    @property
+    def best(self) -> str:
+        """The best run, ``APPLE, the best of 3 runs,``."""
+        run = self.gains.run
+        if self.tried == 1:
+            return run.label
+        return f"{run.label}, the best of {self.tried} {'candidates' if run.seeds else 'runs'},"
+
+    @property
+    def corrected(self) -> str:
+        """A note if only the correction makes the difference insignificant; else empty."""
+        alone = self.gains.mean.verdict if self.gains.mean else self.verdict
+        return "" if alone == self.verdict else ", corrected for the number of runs compared"
+
+    @property
+    def caveat(self) -> str:
+        """Explain why the compared round is unfair to the worse run; empty if it is not."""
+        worse = {"better": self.gains.base, "worse": self.gains.run}.get(self.verdict or "")
+        best_round = worse_since(worse) if worse else None
+        if worse is None or best_round is None:
+            return ""
+        return (
+            f" But {worse.label} has got worse since round {best_round}, so this does not show "
+            f"whether federation helps: {REMEDY}."
+        )
+
+
+def contest_of(evaluated: list[Run]) -> Contest | None:
+    """Return the contest of evaluated runs; None without training alone, or a run to compare with
+    it.
+    """
+    best = contender(evaluated)
+    base = baseline(evaluated, best) if best else None
+    if best is None or base is None or best is base:
+        return None
+    gains = gained(best, base)
+    rivals = [gained(run, base).mean for run in evaluated if run is not best and run is not base]
+    return Contest(gains, jointly([gains.mean, *rivals])[0], len(rivals) + 1)
 
 
 def unranked(runs: list[Run]) -> str:
@@ -120,18 +176,14 @@ def _seeds(run: Run) -> str:
     return f", over {len(run.seeds)} seeds" if run.seeds else ""
 
 
-def _helps(gains: Gains, verdict: Verdict | None, tried: int) -> str:
+def _helps(contest: Contest) -> str:
     """Describe whether federation helps, by the best of the runs tried and its verdict among them.
 
     No conclusion is drawn if the worse run was better before the compared round.
     """
+    gains, best = contest.gains, contest.best
     run, base, title = gains.run, gains.base, gains.run.metric.title
-    best = (
-        f"{run.label}, the best of {tried} {'candidates' if run.seeds else 'runs'},"
-        if tried > 1
-        else run.label
-    )
-    levels, averaged = _levels(gains), _averaged(gains)
+    averaged = f"on average over {few_clients(gains)}clients{_seeds(run)}"
     if gains.mean is None:
         reason = (
             "a metric of your own has no interval"
@@ -140,30 +192,27 @@ def _helps(gains: Gains, verdict: Verdict | None, tried: int) -> str:
         )
         return (
             f"{capital(averaged)} the {title} of {best} and of {base.label}, training alone, are "
-            f"{levels}; {reason}, so whether that is more than chance is unknown."
+            f"{levels(gains)}; {reason}, so whether that is more than chance is unknown."
         )
     gain = measured(run.metric, gains.mean)
-    if verdict == LEVEL:
-        corrected = (
-            ", corrected for the number of runs compared" if gains.mean.verdict != LEVEL else ""
-        )
+    if contest.verdict == LEVEL:
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
-            f"{LEVEL}{corrected}: {title} {levels} {averaged}, a gain of {gain}."
+            f"{LEVEL}{contest.corrected}: {title} {levels(gains)} {averaged}, a gain of {gain}."
         )
-    if verdict == "better":
-        position, caveat = "ahead of", overtrained(base)
-        opening = "" if caveat or useless([run]) else "Federation helps: "
+    if contest.verdict == "better":
+        position = "ahead of"
+        opening = "" if contest.caveat or useless([run]) else "Federation helps: "
     else:
-        position, caveat = "behind", overtrained(run)
-        opening = "" if caveat else "Federation does not help here: "
+        position = "behind"
+        opening = "" if contest.caveat else "Federation does not help here: "
     return (
-        f"{opening}{best} is {position} {base.label}, training alone, in {title}, {levels} "
-        f"{averaged}: {gain}.{caveat}"
+        f"{opening}{best} is {position} {base.label}, training alone, in {title}, {levels(gains)} "
+        f"{averaged}: {gain}.{contest.caveat}"
     )
 
 
-def _levels(gains: Gains) -> str:
+def levels(gains: Gains) -> str:
     """Format both runs' means over the clients in the gain's mean, ``91.20 % against 90.40 %``."""
     counted, metric = _counted(gains), gains.run.metric
     mean, base_mean = (
@@ -173,24 +222,10 @@ def _levels(gains: Gains) -> str:
     return f"{metric.text(mean)} against {metric.text(base_mean)}"
 
 
-def _averaged(gains: Gains) -> str:
-    """Format the clients and seeds of these means, ``on average over 3 of 4 clients, over 3
-    seeds``.
-    """
+def few_clients(gains: Gains) -> str:
+    """Format the clients in these means, ``3 of 4 ``; empty if these are all."""
     counted, total = len(_counted(gains)), len(gains.run.values)
-    few = f"{counted} of {total} " if counted < total else ""
-    return f"on average over {few}clients{_seeds(gains.run)}"
-
-
-def overtrained(worse: Run) -> str:
-    """Explain why the compared round is unfair to the worse run; empty if it is not."""
-    best_round = worse_since(worse)
-    if best_round is None:
-        return ""
-    return (
-        f" But {worse.label} has got worse since round {best_round}, so this does not show whether "
-        f"federation helps: {REMEDY}."
-    )
+    return f"{counted} of {total} " if counted < total else ""
 
 
 def useless(runs: list[Run]) -> list[str]:

@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from pomona.metrics.nan_safe import mean_of_known
+import numpy as np
+
+from pomona.record.paired_gain import Gain
 from pomona.results.gain_presentation import MINUS, Gains, gained_over, interval, signed
 from pomona.results.method_colours import Style
-from pomona.results.run_numbers import Run, baseline
+from pomona.results.run_numbers import Run, baseline, comparable, evaluated
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital
 
@@ -53,102 +55,99 @@ class Overview:
     note: str
 
 
+@dataclass(frozen=True)
+class _Row:
+    """A run with its clients' values or gains, and their mean; ``gain`` has its interval, if
+    known.
+    """
+
+    run: Run
+    values: Mapping[int, float]
+    mean: float
+    gain: Gain | None = None
+
+    @classmethod
+    def of_gains(cls, gains: Gains) -> "_Row":
+        """Return the row of a run's gains."""
+        mean = gains.mean.value if gains.mean else float(np.mean([*gains.differences.values()]))
+        return cls(gains.run, gains.differences, mean, gains.mean)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval of the mean."""
+        return self.gain.interval if self.gain else None
+
+
 def overview(runs: Sequence[Run]) -> Overview | None:
-    """Return the picture; None if no client has a value."""
-    compared = over_seeds(list(runs))
-    base = baseline(compared, compared[0])
-    gains = [gained for gained in gained_over(compared, base) if gained.differences]
-    if base and gains:
-        return _of_gains(gains, base)
-    rows = [run for run in compared if run.values and run.mean is not None]
-    if not rows or len({run.metric for run in rows}) > 1:
+    """Return the picture; None if no client has a value or the runs cannot be ranked."""
+    compared = [run for run in over_seeds(list(runs)) if run.mean is not None]
+    if not compared or not comparable(compared):
         return None
-    return _of_values(rows)
-
-
-def _of_gains(gains: Sequence[Gains], base: Run) -> Overview:
-    metric = gains[0].run.metric
-    unit = "percentage points" if metric.percent else metric.title
-    means = {
-        g.run: g.mean.value if g.mean else mean_of_known(g.differences.values()) or 0.0
-        for g in gains
-    }
-    ranges = {g.run: g.mean.interval if g.mean and g.mean.interval else None for g in gains}
-    scale = _Scale.covering(
-        [0.0, *means.values()]
-        + [end for bounds in ranges.values() if bounds for end in bounds]
-        + [value for g in gains for value in g.differences.values()]
-    )
-    strips = [
-        _strip(
-            g.run,
-            scale,
-            signed(metric, means[g.run]),
-            interval(metric, g.mean) if g.mean and g.mean.interval else "",
-            means[g.run],
-            ranges[g.run],
-            g.differences,
-        )
-        for g in gains
-    ]
+    metric, base = compared[0].metric, baseline(compared, compared[0])
+    rows = [_Row.of_gains(g) for g in gained_over(compared, base) if g.differences]
+    if base and rows:
+        unit = " (percentage points)" if metric.percent else ""
+        title = f"Gain in {metric.title} over {base.label}, training alone{unit}"
+        scale, sign = _scale(rows, 0.0), "+"
+        note = f"{_bar(rows)}, {evaluated(base, *compared)}; above 0 is better"
+    else:
+        rows = [_Row(run, run.values, run.mean) for run in compared if run.mean is not None]
+        title = f"{capital(metric.heading)} by client{'' if metric.higher else ', less is better'}"
+        scale, sign = _scale(rows), ""
+        note = f"Bar: mean over clients, {evaluated(*compared)}"
     return Overview(
-        f"Gain in {metric.title} over {base.label}, training alone"
-        + (f" ({unit})" if metric.percent else ""),
-        strips,
-        [
-            (scale.position(v), f"{metric.scaled(v):+.4g}".replace("-", MINUS).replace("+0", "0"))
-            for v in scale.ticks
-        ],
-        scale.position(0.0),
-        _note(gains[0].run, len(gains[0].differences)),
+        title,
+        [_strip(row, scale, sign) for row in rows],
+        [(scale.position(v), _tick(metric.scaled(v), sign)) for v in scale.ticks],
+        scale.position(0.0) if sign else None,
+        f"{note}; {_dots(rows)}.",
     )
 
 
-def _of_values(runs: Sequence[Run]) -> Overview:
-    metric = runs[0].metric
-    scale = _Scale.covering([value for run in runs for value in run.values.values()])
-    strips = []
-    for run in runs:
-        assert run.mean is not None
-        strips.append(_strip(run, scale, metric.number(run.mean), "", run.mean, None, run.values))
-    return Overview(
-        f"{capital(metric.heading)} by client",
-        strips,
-        [(scale.position(v), f"{metric.scaled(v):.4g}") for v in scale.ticks],
-        None,
-        _note(runs[0], len(runs[0].values)),
-    )
+def _bar(rows: Sequence[_Row]) -> str:
+    """Describe the bars of gains."""
+    few = any(row.gain and row.gain.excluded for row in rows)
+    intervals = sum(row.interval is not None for row in rows)
+    text = f"Bar: mean over {'the clients with enough test samples' if few else 'clients'}"
+    if not intervals:
+        return f"{text}, without an interval"
+    text += " with its 95 % interval" + (" where it has one" if intervals < len(rows) else "")
+    return text + (", not corrected for the number of runs" if intervals > 1 else "")
 
 
-def _note(run: Run, clients: int) -> str:
-    """Describe the marks."""
-    dots = "a dot a client" if clients <= MOST_DOTS else f"{MOST_DOTS} quantiles of the clients"
-    return f"Bar: mean over clients with its 95 % interval, {run.moment}; {dots}."
+def _dots(rows: Sequence[_Row]) -> str:
+    """Describe the dots."""
+    if max(len(row.values) for row in rows) <= MOST_DOTS:
+        return "a dot for each client"
+    return f"{MOST_DOTS} dots are quantiles of the clients"
 
 
-def _strip(
-    run: Run,
-    scale: "_Scale",
-    text: str,
-    range_text: str,
-    mean: float,
-    bounds: tuple[float, float] | None,
-    values: Mapping[int, float],
-) -> Strip:
-    low, high = bounds or (mean, mean)
-    ordered = sorted(values.values())
-    step = max(1.0, len(ordered) / MOST_DOTS)
-    dots = [ordered[int(i * step)] for i in range(min(len(ordered), MOST_DOTS))]
+def _strip(row: _Row, scale: "_Scale", sign: str) -> Strip:
+    metric, ordered = row.run.metric, sorted(row.values.values())
+    if len(ordered) > MOST_DOTS:
+        step = (len(ordered) - 1) / (MOST_DOTS - 1)
+        ordered = [ordered[round(i * step)] for i in range(MOST_DOTS)]
+    low, high = row.interval or (row.mean, row.mean)
     return Strip(
-        label=run.label,
-        style=run.style,
-        text=text,
-        range_text=range_text,
-        mean=scale.position(mean),
+        label=row.run.label,
+        style=row.run.style,
+        text=signed(metric, row.mean) if sign else metric.number(row.mean),
+        range_text=interval(metric, row.gain) if row.gain and row.interval else "",
+        mean=scale.position(row.mean),
         low=scale.position(low),
         high=scale.position(high),
-        dots=[scale.position(value) for value in dots],
+        dots=[scale.position(value) for value in ordered],
     )
+
+
+def _tick(value: float, sign: str) -> str:
+    return f"{value:{sign}g}".replace("-", MINUS) if value else "0"
+
+
+def _scale(rows: Sequence[_Row], *values: float) -> "_Scale":
+    """Return a scale for all numbers of the rows, and further values."""
+    ends = (end for row in rows for end in (row.mean, *(row.interval or ())))
+    return _Scale.covering([*values, *ends, *(v for row in rows for v in row.values.values())])
 
 
 @dataclass(frozen=True)
@@ -163,7 +162,8 @@ class _Scale:
     def covering(cls, values: Sequence[float]) -> "_Scale":
         """Cover all values, with ticks at multiples of 1, 2 or 5 times a power of ten."""
         low, high = min(values), max(values)
-        width = high - low or abs(high) or 1.0
+        size = max(abs(low), abs(high))
+        width = high - low if high - low > 1e-9 * size else size or 1.0
         low, high = low - 0.03 * width, high + 0.03 * width
         power = 10.0 ** floor(log10(high - low))
         steps = (factor * power for factor in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0))

@@ -22,8 +22,8 @@ from pomona.record.result import Result
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.sections import SECTIONS, pictures
 from pomona.results.figures.stills import STILLS, shows_stills, stills
-from pomona.results.gain_presentation import fewer_clients, gained
-from pomona.results.run_numbers import Run, baseline, comparable, contender, records, stage_name
+from pomona.results.gain_presentation import fewer_clients
+from pomona.results.run_numbers import Run, comparable, contender, records, stage_name
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.seeds import over_seeds
 from pomona.results.summary_table import distinct, table
@@ -36,7 +36,7 @@ from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.headline import headline
-from pomona.results.text.verdicts import verdicts
+from pomona.results.text.verdicts import contest_of, verdicts
 from pomona.results.web.overview import overview
 from pomona.results.web.page_data import Json, LiveProgress, omitted_quantities, payload
 from pomona.results.web.page_writer import render, write_page
@@ -228,10 +228,8 @@ def fewer(runs: list[Run]) -> str:
     """Note that the verdict is over fewer clients than the means in the summary; empty if it is
     not.
     """
-    compared = over_seeds(runs)
-    best = contender([run for run in compared if run.mean is not None])
-    base = baseline(compared, best) if best else None
-    return fewer_clients(gained(best, base)) if best and base and best is not base else ""
+    contest = contest_of([run for run in over_seeds(runs) if run.mean is not None])
+    return fewer_clients(contest.gains) if contest else ""
 
 
 @dataclass(frozen=True)
