@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pomona.auto_settings import require_engine, with_engine, with_learning_rate
 from pomona.config import Config
+from pomona.core.bounds import Stage
 from pomona.core.errors import ConfigError, WorkerError, enough
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import PlannedMembership
@@ -58,7 +59,6 @@ from pomona.lifecycle import (
     shared_versions,
     version_changes,
 )
-from pomona.objective.training import Stage
 from pomona.personal.backdoor import backdoor
 from pomona.personal.collect import (
     ClientModels,

@@ -80,6 +80,7 @@ Measured = Annotated[float, Field(ge=-HUGE, le=HUGE, allow_inf_nan=False)]  # a 
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[str, ...] = get_args(Split)
+Stage = Literal["received", "trained"]  # before or after local training
 # each is a task in tasks/
 Targets = Literal["classes", "multilabel", "regression", "segmentation", "survival"]
 WITH_CLASS_NAMES: frozenset[Targets] = frozenset({"classes", "segmentation"})

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from pomona.core.bounds import Stage
 from pomona.core.errors import DivergedError
 from pomona.metrics.metric import ACCURACY, Metric, Score, is_own
 from pomona.metrics.nan_safe import Array, row_means
@@ -53,7 +54,7 @@ class Scoring:
     interval: IntervalOf = no_interval
 
     def score(
-        self, objective: Objective, model: str, stage: str, split: str, client: int, w: Tensor
+        self, objective: Objective, model: str, stage: Stage, split: str, client: int, w: Tensor
     ) -> Score:
         """Return a model's score, without values if its loss is not finite.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pydantic import field_validator
 from torch import Tensor
 
-from pomona.core.bounds import Targets
+from pomona.core.bounds import Stage, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
@@ -36,7 +36,7 @@ from pomona.models.parameter_space import Head, ParameterSlice, ParameterSpace
 from pomona.models.settings import LoraPart
 from pomona.objective.objective import Pull, RowCriterion
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
-from pomona.objective.training import LocalTraining, Stage
+from pomona.objective.training import LocalTraining
 from pomona.partition.partition import Partition
 from pomona.privacy.accounting import Gradients
 from pomona.privacy.settings import RELEASES, Release

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Field, StringConstraints
 
-from pomona.core.bounds import Count, Label, Measured
+from pomona.core.bounds import Count, Label, Measured, Stage
 from pomona.core.table import PLACEHOLDER
 
 if TYPE_CHECKING:
@@ -150,7 +150,6 @@ def array(values: Arrays) -> NDArray[Any]:
     return values if isinstance(values, np.ndarray) else np.asarray(values.detach().cpu())
 
 
-Moment = Annotated[str, StringConstraints(pattern="^(received|trained)$")]
 Split = Annotated[str, StringConstraints(pattern="^(validation|test)$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
@@ -179,7 +178,7 @@ class Score:
     )
 
     model: Label
-    when: Moment
+    when: Stage
     split: Split
     samples: Count
     loss: Measured | None = None

@@ -5,11 +5,12 @@ evaluate.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from pomona.core.bounds import Stage
 from pomona.core.errors import DivergedError
 from pomona.core.round import Roster, Round
 from pomona.core.training_settings import Passes
@@ -25,7 +26,6 @@ from pomona.objective.objective import (
     RowCriterion,
 )
 
-Stage = Literal["received", "trained"]
 TRAINING = "training"
 STATISTICS = "statistics"  # key in a downlink and in an uplink
 GLOBAL = "global"  # the model that all clients receive

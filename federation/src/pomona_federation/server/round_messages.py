@@ -270,7 +270,7 @@ def checked_scores(answer: Answer, watched: Collection[str], terms: StudyAgreeme
 
     Args:
         answer: as signed by a silo.
-        watched: the requested moments.
+        watched: the requested stages.
         terms: defines whether scores are shared, how many samples a silo may have, and the
             method.
 
