@@ -202,7 +202,7 @@ def test_a_schedule_over_all_rounds_cannot_be_given_more(name, settings, tmp_pat
     pomona.run(tiny(name, settings, rounds=1), tmp_path / "run")
     before = files(tmp_path / "run")
     with pytest.raises(
-        CheckpointError, match="lays its schedule out over all rounds; resume with rounds = 1"
+        CheckpointError, match="schedules its steps over all rounds; resume with rounds = 1"
     ):
         pomona.run(tiny(name, settings, rounds=2), tmp_path / "run", resume=True)
     assert files(tmp_path / "run") == before

@@ -79,7 +79,7 @@ def test_the_models_are_those_of_the_run_and_losses_are_measured_on_them(tmp_pat
     ("configs", "client", "since", "said"),
     [
         ([], 0, 1, "at least one run"),
-        ([of("separate")], 0, 1, "separate reports another model than"),
+        ([of("separate")], 0, 1, "separate reports a different model"),
         ([of("fedavg")], 4, 1, "client 4: there are 4"),
         ([of("fedavg")], 0, 5, "trains in 1 rounds from round 5"),
         ([of("fedavg"), resolve(BASE, {"seed": 1})], 0, 1, "differ in data, partition or model"),

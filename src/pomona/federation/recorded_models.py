@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pomona.core.bounds import Stage
 from pomona.core.errors import CheckpointError
 from pomona.federation.exchange import ClientRequest
 from pomona.federation.scoring import Model
@@ -35,7 +36,7 @@ class ModelChoice:
     """
 
     rule: KeepRule = "last"
-    headline: tuple[str, str] = ("", "")
+    headline: Model = ("", "received")
     metric: Metric = ACCURACY
     _rows: dict[int, Tensor] = field(default_factory=dict)
     _round: dict[int, int] = field(default_factory=dict)  # of the last model
@@ -176,6 +177,7 @@ class RecordedModels:
         section, client, *entry = path.split(".")
         if section == "kept":
             model, stage = entry
-            self._models.setdefault(int(client), {})[model, stage] = tensor
+            when: Stage = "received" if stage == "received" else "trained"
+            self._models.setdefault(int(client), {})[model, when] = tensor
         elif section == "chosen":
             self.choice.restore(int(client), entry[0], tensor)

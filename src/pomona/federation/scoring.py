@@ -23,7 +23,7 @@ from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute, full_metrics, outcome_metrics, without_intervals
 
 EVALUATED = ("validation", "test")
-Model = tuple[str, str]  # (model, when)
+Model = tuple[str, Stage]
 Figures = dict[str, Any]
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 Predictor = Callable[

@@ -12,6 +12,7 @@ from torch import Tensor
 from pomona import personal
 from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
+from pomona.federation.scoring import Model
 from pomona.federation.stale_models import SharedRows
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.best_round import Best, Point, best
@@ -28,7 +29,7 @@ from pomona.storage.safetensors_stream import pieces
 class ClientModels(Mapping[int, Mapping[str, Tensor]]):
     """The headline models that clients keep at present, fetched from them on access."""
 
-    def __init__(self, transport: LocalTransport, clients: int, headline: tuple[str, str]) -> None:
+    def __init__(self, transport: LocalTransport, clients: int, headline: Model) -> None:
         self._transport, self._clients, self._headline = transport, clients, headline
 
     def __getitem__(self, client: int) -> Mapping[str, Tensor]:
@@ -52,7 +53,7 @@ class ClientModels(Mapping[int, Mapping[str, Tensor]]):
 
 
 def collect_models(
-    transport: LocalTransport, clients: int, headline: tuple[str, str], best: int
+    transport: LocalTransport, clients: int, headline: Model, best: int
 ) -> dict[int, Mapping[str, Tensor]]:
     """Return the headline model of each client that has one; ``best``: the best common validation
     round.
@@ -74,7 +75,7 @@ def save_models(
     folder: Path,
     transport: LocalTransport,
     scenario: Scenario,
-    headline: tuple[str, str],
+    headline: Model,
     best: int,
 ) -> None:
     """Write one safetensors file per client with its headline model, and separately its private
@@ -204,7 +205,7 @@ def save_mask_examples(
     folder: Path,
     transport: LocalTransport,
     scenario: Scenario,
-    headline: tuple[str, str],
+    headline: Model,
     best: int,
 ) -> None:
     """Write the best and the worst mask of the first clients, with their images, for display;

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.functional import hvp
 from torch.nn.functional import cross_entropy
 
+from pomona.core.bounds import Stage
 from pomona.core.round import Roster, Round
 from pomona.core.state import flatten
 from pomona.core.training_settings import Optimizer
@@ -343,7 +344,7 @@ class Federation:
         self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
         self.clients.commit(ids)
 
-    def model(self, client: int, model: str, stage: str) -> Tensor:
+    def model(self, client: int, model: str, stage: Stage) -> Tensor:
         """Return the parameters (d,) of a model that was observed in the last round."""
         return self.clients.models(client)[model, stage]["w"]
 
