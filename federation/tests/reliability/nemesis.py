@@ -5,8 +5,8 @@ cuts, slows and misdates its processes; then the history checker and the simulat
     python federation/tests/reliability/nemesis.py --minutes 60 --seed 1 [--calm] [--out FOLDER]
 
 An operator, as a person would, starts again what was killed, accepts studies at the silos, and
-resumes a study that has lost its quorum. ``--calm``: no nemesis, one study
-after the other, for growth of memory and files, which is in ``samples.csv``.
+resumes a study that has lost its quorum. There are always two open studies, as the server ends with
+the last. ``--calm``: no nemesis, for growth of memory and files, which is in ``samples.csv``.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Arena:
 
     local: object
     rounds: int
-    together: int = 2  # open studies
+    together: int = 2  # open studies: the server ends with the last
     lines: dict = field(default_factory=dict)
     clocks: dict = field(default_factory=dict)
     scenarios: dict = field(default_factory=dict)
@@ -318,7 +318,7 @@ def main():
         kit = scenario_of(STUDIES["apple"], given.rounds, given.silos)
         kept = {k: v for k, v in TERMS.items() if k != "decide"}
         local = closing.enter_context(local_federation(kit, out / "local", **kept))
-        arena = Arena(local, given.rounds, 1 if given.calm else 2, until=began + 60 * given.minutes)
+        arena = Arena(local, given.rounds, until=began + 60 * given.minutes)
         arena.scenarios[KIT] = kit
         for name in local.names:
             arena.lines[name] = closing.enter_context(between(Line(), local, [name]))

@@ -43,7 +43,9 @@ PROBE = 30.0  # seconds between requests to the server
 # seconds before a restart, doubled by each failure; SuperLink counts a lost node as connected for a
 # minute
 FIRST_DELAY, LONGEST_DELAY = 5.0, 600.0
-STEADY = 300.0  # seconds of connection after which failures are forgotten
+# seconds of connection after which failures are forgotten: a server that restarts after each of
+# several short studies is no fault of the node, and SuperLink no longer counts the lost one then
+STEADY = 60.0
 # name of the status file while it is written; a report is written in its folder, too
 UNFINISHED = ".node"
 TAIL = 20_000  # bytes of a log's end that contain a node's last output, tracebacks included
