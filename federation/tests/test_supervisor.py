@@ -390,6 +390,25 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
     assert b"no database" in (tmp_path / "run" / "logs" / "superlink.log").read_bytes()
 
 
+def test_a_superlink_that_is_slow_to_start_is_given_longer_each_time(tmp_path, quick, monkeypatch):
+    made, policy, said = server(tmp_path, Fake([]))
+    monkeypatch.setattr(server_supervisor, "ANSWER", 0.2)
+    first_asked = {}
+
+    def connect():
+        began = first_asked.setdefault(made.process.pid, time.monotonic())
+        if time.monotonic() < began + 0.6:
+            raise ConnectionError("not yet")
+        raise KeyboardInterrupt  # it answers
+
+    monkeypatch.setattr(policy, "connect", connect)
+    with pytest.raises(KeyboardInterrupt):
+        made.run(policy)
+    policy.audit.close()
+    assert 2 <= len(first_asked) <= 4
+    assert all("did not come up" in line for line in said[::2])
+
+
 def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):
     from pomona_federation import keys
 

@@ -85,7 +85,7 @@ def next_action(observation: Observation) -> Action:
 
 APP, HELPER = "flwr-serverapp", "flower-superexec"  # in their command lines
 TICK = 1.0  # seconds between observations
-ANSWER = 300.0  # seconds until a SuperLink must answer, on a busy machine
+ANSWER = 300.0  # seconds until a SuperLink must answer at its first start, on a busy machine
 STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
 # seconds before a restart, doubled by each failure since the last round
 FIRST_DELAY, LONGEST_DELAY = 1.0, 60.0
@@ -121,6 +121,7 @@ class ServerPolicy:
     _reached: tuple[str, int] = ("", -1)  # the folder of the current rounds, and the last one there
     _repeats: int = 0  # failures with code 1 since then
     _refusals: int = 0  # of SuperLink since a run was last watched
+    _silent: int = 0  # starts of SuperLink in a row without an answer
 
     @property
     def state(self) -> Path:
@@ -305,7 +306,11 @@ class ServerPolicy:
         """Start SuperLink and wait until it answers. Raises ConnectionError."""
         began = time.monotonic()
         process = supervisor.start()
-        while supervisor.alive and time.monotonic() < began + ANSWER:
+        # A slow disk or a busy machine may need longer each time: stopping SuperLink at the same
+        # moment of its start again and again would never let it come up.
+        limit = began + ANSWER * 2 ** min(self._silent, 4)
+        self._silent += 1
+        while supervisor.alive and time.monotonic() < limit:
             try:
                 self._link = self.connect()
                 self._link.nodes()
@@ -313,6 +318,7 @@ class ServerPolicy:
                 self._close()
                 time.sleep(0.25)
                 continue
+            self._silent = 0
             self.log(f"SuperLink answers after {time.monotonic() - began:.1f} s")
             self.audit.write("superlink", pid=process.pid)
             return
