@@ -170,15 +170,19 @@ CONTAINERS ?= podman
 image:
 	$(CONTAINERS) build --tag pomona .
 
-# docs/ as a site, in build/site: no network is needed to read it. Warnings are errors, and links that lead nowhere are warnings.
+# docs/ and the pages made from the code as a site, in build/site: no network is needed to read it. Warnings are errors, and
+# links that lead nowhere are warnings.
 # Its tools are in an environment of their own, which borrows the dependencies of .venv
 SITE := .venv/site
+GENERATORS := tools/method_pages.py tools/settings_pages.py federation/tests/reliability/fault_table.py
 site: $(SITE)/ready
-	$(SITE)/bin/sphinx-build --quiet --keep-going --fail-on-warning --fresh-env --doctree-dir $(SITE)/doctrees docs build/site
+	rm -rf build/docs && mkdir -p build && cp -r docs build/docs
+	for script in $(GENERATORS); do PYTHONPATH=tests:federation/tests $(BIN)/python $$script build/docs || exit 1; done
+	$(SITE)/bin/sphinx-build --quiet --keep-going --fail-on-warning --fresh-env --doctree-dir $(SITE)/doctrees -c docs build/docs build/site
 	cp build/site/README.html build/site/index.html
 	@echo "build/site/index.html"
 
-$(SITE)/ready: .venv/demo docs/requirements.txt
+$(SITE)/ready: .venv/dev docs/requirements.txt
 	rm -rf $(SITE)
 	$(BIN)/python -m venv $(SITE)
 	$(SITE)/bin/pip install $(PIP) --no-compile -r docs/requirements.txt

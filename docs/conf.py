@@ -1,4 +1,6 @@
-"""The site of these documents: navigation is README.md's, signatures are the code's."""
+"""The site, from a copy of these documents with those made from the code in it: navigation is
+README.md's, signatures are the code's.
+"""
 
 import importlib.util
 import inspect
@@ -55,12 +57,12 @@ def navigation() -> dict[str, dict[str, str]]:
     }
 
 
-def below(page: str) -> dict[str, str]:
+def below(page: str, documents: Path) -> dict[str, str]:
     """Titles by page of a page's folder: methods/ of methods/README, results/ of results."""
     heading = re.compile(r"^# ([^:\n]+)", re.MULTILINE)
     titles = {
-        str(path.relative_to(DOCS).with_suffix("")): heading.search(path.read_text())[1]
-        for path in (DOCS / page.removesuffix("README")).glob("*.md")
+        str(path.relative_to(documents).with_suffix("")): heading.search(path.read_text())[1]
+        for path in (documents / page.removesuffix("README")).glob("*.md")
         if path.name != "README.md" and page != root_doc
     }
     return dict(sorted(titles.items(), key=lambda title: title[1].lower()))
@@ -122,7 +124,7 @@ def outside(page: Path, text: str, place: str) -> str:
     return text if text.strip("`") in name else f"{text} (`{name}`)"
 
 
-def read(_app: Any, page: str, source: list[str]) -> None:
+def read(app: Any, page: str, source: list[str]) -> None:
     """What the site changes in a document; diagrams are drawn while it is built."""
     path, text = DOCS / f"{page}.md", source[0]
     link = re.compile(r"(?<!!)\[([^][]*)\]\((\.\./[^)\s]*)\)")
@@ -134,7 +136,7 @@ def read(_app: Any, page: str, source: list[str]) -> None:
     text = api(text) if page == "api" else text
     if text.startswith("---\nfile_format: mystnb"):
         text += f"\n{{nb-download}}`{path.stem}.ipynb` with its outputs.\n"
-    parts = navigation() if page == root_doc else {"": below(page)}
+    parts = navigation() if page == root_doc else {"": below(page, Path(app.srcdir))}
     source[0] = text + "".join(map(toctree, parts, parts.values()))
 
 

@@ -1,6 +1,6 @@
-"""Write the pages of ``docs/methods``, made of the methods' docstrings and cards.
+"""Write the site's pages of methods, from the methods' docstrings and cards, below FOLDER.
 
-python tools/method_pages.py
+python tools/method_pages.py FOLDER
 """
 
 import re
@@ -15,7 +15,7 @@ from pomona.methods import METHODS, resolve
 from pomona.methods.base import Method
 from pomona.methods.robust import RULES
 
-FOLDER = Path(__file__).parents[1] / "docs/methods"
+DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTED = METHODS | {name: resolve(name) for name in (f"fedavg+{rule}" for rule in RULES)}
 """Methods with a page; robust rules are shown behind FedAvg."""
 EXAMPLE = "pomona run {name} --data digits --partition dirichlet rounds=20 --out runs/{name}"
@@ -26,7 +26,7 @@ MEASURED = "guides/choose-a-method.md"
 INTRODUCTION = """# Methods
 
 One page a paper: its equations, what differs here from the paper and from published code, settings and measured
-numbers. Made by `tools/method_pages.py`. A method runs by its name:
+numbers. Made from the modules of `src/pomona/methods`. A method runs by its name:
 
 <!-- slow: twenty rounds -->
 ```sh
@@ -54,22 +54,22 @@ and in brackets the share of clients that do worse than alone.
 
 
 def pages() -> dict[str, str]:
-    """Return file name -> Markdown: one page per module of methods, and an index."""
+    """Return Markdown by path below docs/: one page per module of methods, and an index."""
     measured = measurements()
     modules: defaultdict[str, list[str]] = defaultdict(list)
     for name, settings in DOCUMENTED.items():
         modules[settings.__module__].append(name)
     documents = {
-        f"{module.rpartition('.')[2]}.md": _page(module, names, measured)
+        f"methods/{module.rpartition('.')[2]}.md": _page(module, names, measured)
         for module, names in modules.items()
     }
     introduction = INTRODUCTION.replace("COMMAND", EXAMPLE.format(name="apple"))
-    return {"README.md": introduction + _index(modules), **documents}
+    return {"methods/README.md": introduction + _index(modules), **documents}
 
 
 def measurements() -> dict[str, str]:
     """Return the measured numbers of each method in the table of ``MEASURED``."""
-    text = (FOLDER.parent / MEASURED).read_text(encoding="utf-8").partition("\n## Measured\n")[2]
+    text = (DOCS / MEASURED).read_text(encoding="utf-8").partition("\n## Measured\n")[2]
     table = "| " + text.partition("\n| ")[2].partition("\n\n")[0]
     (_, *columns), _, *rows = (line.strip("| ").split(" | ") for line in table.splitlines())
     return {
@@ -203,6 +203,13 @@ def _keys(settings: type[Settings]) -> list[str]:
     return rows
 
 
+def write(documents: Mapping[str, str], folder: Path) -> None:
+    """Write documents by their path below a folder."""
+    for name, text in documents.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
 if __name__ == "__main__":
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    write(pages(), Path(sys.argv[1]))

@@ -1,24 +1,24 @@
-"""Write ``docs/settings.md`` and ``docs/federation-files.md``, made of the settings' records.
+"""Write the site's pages of settings, from the settings' records, below FOLDER.
 
-python tools/settings_pages.py
+python tools/settings_pages.py FOLDER
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from method_pages import write
 from pomona.cli.settings import TABLES, Setting, owners, table_settings
 from pomona_federation.cli.deploy import FILES, STUDY_OF_KIND, settings_of
-
-DOCS = Path(__file__).parents[1] / "docs"
 
 
 def of_runs() -> str:
     """Return the reference of a run's settings as Markdown."""
     blocks = [
         "# Settings",
-        "Made by `tools/settings_pages.py`. A run takes them from TOML files and "
+        "Made from the code. A run takes them from TOML files and "
         "from the command line as `key=value`; later ones win. `pomona run METHOD ... --dry-run` "
         "prints those in effect, and `pomona settings KEY` explains one; `pomona "
         "settings --schema` prints a JSON Schema of all, for editors and agents.",
@@ -46,7 +46,7 @@ def of_files() -> str:
     """Return the reference of a federation's files as Markdown."""
     blocks = [
         "# Settings files of a federation",
-        "Made by `tools/settings_pages.py`; `pomona deploy settings "
+        "Made from the code; `pomona deploy settings "
         "KEY` explains one key. `[run]` of `federation.toml` and `STUDY.toml` takes the [settings "
         "of a run](settings.md), except what silos set themselves; `[data]` and `[views.NAME]` of "
         "`silo.toml` take those of section `data`.",
@@ -100,8 +100,10 @@ def _code(default: str) -> str:
     return default if default in ("not set", "must be set") else f"`{default}`"
 
 
-PAGES = {"settings.md": of_runs, "federation-files.md": of_files}
+def pages() -> dict[str, str]:
+    """Return Markdown by path below docs/."""
+    return {"settings.md": of_runs(), "federation-files.md": of_files()}
+
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (DOCS / name).write_text(page(), encoding="utf-8")
+    write(pages(), Path(sys.argv[1]))

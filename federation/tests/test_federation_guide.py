@@ -22,9 +22,10 @@ from types import SimpleNamespace
 import pytest
 from docs_blocks import Block, blocks
 
+from settings_pages import of_files
+
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guides" / "federation.md"
-REFERENCE = ROOT / "docs" / "federation-files.md"
 ADDRESS = "fl.example.org:8443"
 FILE = re.compile(r"# (\S+\.(?:toml|py))\n")
 LIMIT = 1800.0  # seconds for all of it
@@ -200,7 +201,7 @@ def policy(path: Path):
 
     assert ConsentPolicy.load(path.parent)
     assert "federation-files.md#policytoml" in GUIDE.read_text()
-    table = REFERENCE.read_text().partition("\n## policy.toml\n")[2].partition("\n## ")[0]
+    table = of_files().partition("\n## policy.toml\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(
         ConsentPolicy.model_fields
     )

@@ -13,11 +13,12 @@ import pytest
 import torch
 import yaml
 from docs_blocks import HELD, Block, Runner, blocks
+from generated import exists, pages
 from PIL import Image
 
 import pomona
 from command_line import command
-from method_pages import EXAMPLE, pages
+from method_pages import DOCUMENTED, EXAMPLE
 from pomona.config import resolve
 from pomona.methods import METHODS
 from pomona.personal import PersonalModel
@@ -34,7 +35,6 @@ DOCUMENTS = sorted(
         *(ROOT / "federation").glob("*.md"),
         *(ROOT / "docs/guides").glob("*.md"),
         *(ROOT / "docs/internals").glob("*.md"),
-        *(ROOT / "docs/methods").glob("*.md"),
         *(ROOT / "docs/notebooks").glob("*.md"),
         *(ROOT / "docs/performance").glob("*.md"),
         *(ROOT / "docs/results").glob("*.md"),
@@ -66,9 +66,19 @@ each_document = pytest.mark.parametrize("path", DOCUMENTS, ids=name)
 @each_document
 def test_links_lead_somewhere_and_pictures_have_a_text(path):
     text = path.read_text()
-    places = [place for place in LINK.findall(text) if "://" not in place]
-    assert [place for place in places if not (path.parent / place).exists()] == []
+    assert [target for target in targets(path, text) if not exists(target)] == []
     assert all(PICTURE.findall(text))
+
+
+def targets(path: Path, text: str) -> list[Path]:
+    """The files that a document links."""
+    return [path.parent / link for link in LINK.findall(text) if "://" not in link]
+
+
+@pytest.mark.parametrize("path", [p for p in DOCUMENTS if not p.is_relative_to(ROOT / "docs")])
+def test_documents_outside_the_site_link_files_of_the_repository(path):
+    """Pages that are generated for the site exist nowhere else."""
+    assert [target for target in targets(path, path.read_text()) if not target.exists()] == []
 
 
 IDIOM = re.compile(
@@ -280,7 +290,7 @@ def test_the_file_for_agents_has_its_form_and_links_that_exist():
     parts = "\n".join(lines).split("\n## ")[1:]
     links = [line for part in parts for line in part.splitlines()[1:] if line]
     places = [re.match(r"- \[[^]]+\]\(([^)]+)\)", line)[1] for line in links]
-    assert [place for place in places if not (ROOT / "docs" / place).exists()] == []
+    assert [place for place in places if not exists(ROOT / "docs" / place)] == []
     assert len(places) == len(set(places)) > 15
 
 
@@ -292,8 +302,15 @@ def test_the_skill_has_the_front_matter_that_agents_look_for():
     assert len(front["description"]) < 1024
 
 
-def test_the_pages_of_the_methods_are_those_of_the_code():
-    folder = ROOT / "docs/methods"
-    assert {p.name: p.read_text() for p in folder.iterdir()} == pages(), (
-        "run: python tools/method_pages.py"
+def test_generated_pages_have_a_title_and_links_that_lead_somewhere():
+    for name, text in pages().items():
+        assert text.startswith("# "), name
+        assert [t for t in targets(ROOT / "docs" / name, text) if not exists(t)] == [], name
+
+
+def test_every_method_has_a_page_on_which_the_index_leads_to_it():
+    rows = dict(
+        re.findall(r"^\| \[(\S+)\]\((\w+\.md)\)", pages()["methods/README.md"], re.MULTILINE)
     )
+    assert rows.keys() == DOCUMENTED.keys()
+    assert all(f"\n## {method}\n" in pages()[f"methods/{page}"] for method, page in rows.items())

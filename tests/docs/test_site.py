@@ -4,35 +4,48 @@ network.
 
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from generated import pages
+
+from method_pages import write
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 TOOL = ROOT / ".venv/site/bin/sphinx-build"
 
 
-def test_every_page_is_in_the_navigation_once(monkeypatch):
+@pytest.fixture
+def documents(tmp_path):
+    """What the site is built from: the documents, and those made from the code."""
+    shutil.copytree(DOCS, tmp_path / "docs")
+    write(pages(), tmp_path / "docs")
+    return tmp_path / "docs"
+
+
+def test_every_page_is_in_the_navigation_once(monkeypatch, documents):
     monkeypatch.setattr(sys, "path", [*sys.path])
     site = runpy.run_path(str(DOCS / "conf.py"))
-    top = [page for pages in site["navigation"]().values() for page in pages]
-    listed = top + [page for one in top for page in site["below"](one)]
-    pages = [str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.rglob("*.md")]
-    assert sorted([*listed, "README"]) == sorted(pages)
+    top = [page for titles in site["navigation"]().values() for page in titles]
+    listed = top + [page for folder in top for page in site["below"](folder, documents)]
+    names = [str(path.relative_to(documents).with_suffix("")) for path in documents.rglob("*.md")]
+    assert sorted([*listed, "README"]) == sorted(names)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not TOOL.exists(), reason="the site's tools are not installed: make site")
-def test_the_site_is_whole_and_needs_no_network(tmp_path):
+def test_the_site_is_whole_and_needs_no_network(tmp_path, documents):
+    site = tmp_path / "site"
     command = [TOOL, "--quiet", "--fail-on-warning", "--fresh-env", "-d", tmp_path / "trees"]
-    subprocess.run([*command, DOCS, tmp_path / "site"], check=True, timeout=600)
-    pages = {str(p.relative_to(tmp_path / "site")): p.read_text() for p in tmp_path.rglob("*.html")}
+    subprocess.run([*command, "-c", DOCS, documents, site], check=True, timeout=600)
+    texts = {str(path.relative_to(site)): path.read_text() for path in site.rglob("*.html")}
     from_elsewhere = r'<(?:script|img|link|iframe)[^>]+(?:src|href)="(?:https?:)?//[^"]*'
-    assert [found for text in pages.values() for found in re.findall(from_elsewhere, text)] == []
-    assert (tmp_path / "site/_static/tex-svg.js").stat().st_size > 1e6
+    assert [tag for text in texts.values() for tag in re.findall(from_elsewhere, text)] == []
+    assert (site / "_static/tex-svg.js").stat().st_size > 1e6
     for page, part in [
         ("methods/apple", 'class="math'),
         ("methods/apple", "tex-svg.js"),
@@ -40,4 +53,4 @@ def test_the_site_is_whole_and_needs_no_network(tmp_path):
         ("api", 'id="pomona.methods.base.Card"'),
         ("internals/architecture", "<svg"),
     ]:
-        assert part in pages[f"{page}.html"]
+        assert part in texts[f"{page}.html"]

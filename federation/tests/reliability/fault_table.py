@@ -1,29 +1,35 @@
-"""The table of faults in docs/internals/fault-tables.md, from the rows that test them; run this
-file to write it anew.
+"""Write the site's page of faults in a run, made of the rows that test them, below FOLDER.
+
+python federation/tests/reliability/fault_table.py FOLDER
 """
 
-import re
+import sys
 from pathlib import Path
 
 from process_rows import PROCESSES
 from rows import ROWS
 
-PAGE = Path(__file__).parents[3] / "docs" / "internals" / "fault-tables.md"
-HEAD = "| | what was done | exit code | what held |\n| --- | --- | --- | --- |\n"
-TABLE = re.compile(re.escape(HEAD) + r"(\|.*\n)*")
+PAGE = "internals/faults-of-a-run.md"
+HEAD = """# Faults of a run
+
+Each row is a test, and made from it. "Same result" means the same hash of all tensors and the same events. What else is
+tested: [fault tables](fault-tables.md).
+
+| | what was done | exit code | what held |
+| --- | --- | --- | --- |
+"""
 
 
-def table():
+def page():
     """One table row per fault, ordered by number."""
     rows = sorted((*ROWS, *PROCESSES), key=lambda row: int(row.id.split()[0][1:]))
     return HEAD + "".join(line(*row.id.split(" ", 1), row.code, row.then.__doc__) for row in rows)
 
 
 def line(number, done, code, held):
-    return f"| {number} | {done} | {'killed' if code < 0 else code} | {held.strip()} |\n"
+    exit_code = "killed" if code < 0 else code
+    return f"| {number} | {done} | {exit_code} | {' '.join(held.split())} |\n"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(
-        TABLE.sub(lambda _: table(), PAGE.read_text(encoding="utf-8")), encoding="utf-8"
-    )
+    (Path(sys.argv[1]) / PAGE).write_text(page(), encoding="utf-8")

@@ -1,6 +1,4 @@
-"""What must hold after a fault; the first line of each is what docs/internals/fault-tables.md
-prints.
-"""
+"""What must hold after a fault; the docstrings are the last column of ``fault_table``."""
 
 import json
 

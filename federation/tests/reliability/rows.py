@@ -1,6 +1,6 @@
 """Faults injected into a run in this process: action, exit code, output, and what must hold then.
 
-The numbers are those of the table in docs/internals/fault-tables.md, which is made from these rows.
+``fault_table`` makes the site's table from these rows.
 """
 
 import io

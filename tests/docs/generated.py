@@ -1,0 +1,26 @@
+"""The site's pages that are made from the code, by their path below docs/."""
+
+from functools import cache
+from pathlib import Path
+
+import fault_table
+
+import method_pages
+import settings_pages
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@cache
+def pages() -> dict[str, str]:
+    """Markdown of all of them, by path."""
+    faults = {fault_table.PAGE: fault_table.page()}
+    return {**method_pages.pages(), **settings_pages.pages(), **faults}
+
+
+def exists(path: Path) -> bool:
+    """Whether a link's target is in the repository, or is generated for the site."""
+    path = path.resolve()
+    return path.exists() or (
+        path.is_relative_to(DOCS) and path.relative_to(DOCS).as_posix() in pages()
+    )
