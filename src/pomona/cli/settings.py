@@ -2,9 +2,12 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import or_
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from pydantic import Field, WithJsonSchema, create_model
 
 from pomona.cli.output import Json, emit, stdout
 from pomona.config import Config
@@ -13,10 +16,10 @@ from pomona.core.errors import ConfigError, suggestion
 from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
-from pomona.data.axes import BundledImages
-from pomona.data.section import added_keys, groups, names_with
-from pomona.data.settings import ClientFiles, DataSettings, Images
-from pomona.methods import METHODS
+from pomona.data.axes import BundledImages, CustomReader
+from pomona.data.section import NAMES, added_keys, groups, names_with
+from pomona.data.settings import DEFAULT, ClientFiles, DataSettings, Images
+from pomona.methods import METHODS, SUFFIXES
 from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
@@ -174,49 +177,36 @@ BOUNDS = {
     "maximum": "up to",
     "exclusiveMaximum": "below",
 }
-PLAIN = {"boolean": "true, false", "integer": "whole number", "number": "number"}
+PLAIN = {
+    "array": "list: any",
+    "boolean": "true, false",
+    "date": "date",
+    "integer": "whole number",
+    "number": "number",
+    "object": "table",
+    "path": "path",
+    "string": "text",
+}
 
 
 def _allowed_values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     """Describe the values that a JSON schema allows."""
-    if "$ref" in schema:
-        return _allowed_values(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    if "anyOf" in schema:
-        descriptions = [
-            _allowed_values(option, definitions)
-            for option in schema["anyOf"]
-            if option.get("type") != "null"
-        ]
-        return " or ".join(dict.fromkeys(descriptions))
-    if allowed := schema.get("enum", [schema["const"]] if "const" in schema else None):
-        return ", ".join(map(str, allowed))
-    return _values_by_type(schema, definitions)
-
-
-def _values_by_type(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    match schema.get("type"):
-        case "array":
-            return (
-                f"list: {_allowed_values(schema.get('items') or _item_schema(schema), definitions)}"
-            )
-        case "object":
-            return _table(schema.get("additionalProperties"), definitions)
-        case "string":
-            return "path" if schema.get("format") == "path" else "text"
-        case plain:
-            return PLAIN.get(str(plain), "any") + _range(schema)
-
-
-def _table(values: Any, definitions: Mapping[str, Any]) -> str:
-    return (
-        f"table of {_allowed_values(values, definitions)}" if isinstance(values, dict) else "table"
-    )
-
-
-def _item_schema(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the items of a tuple."""
-    items: list[Mapping[str, Any]] = schema.get("prefixItems", [])
-    return items[0] if items else {}
+    match schema:
+        case {"$ref": reference}:
+            return _allowed_values(definitions[reference.rpartition("/")[2]], definitions)
+        case {"anyOf": options}:
+            texts = (_allowed_values(o, definitions) for o in options if o.get("type") != "null")
+            return " or ".join(dict.fromkeys(texts))
+        case {"enum": values}:
+            return ", ".join(map(str, values))
+        case {"const": value}:
+            return str(value)
+        case {"type": "array", "items": item} | {"type": "array", "prefixItems": [item, *_]}:
+            return f"list: {_allowed_values(item, definitions)}"
+        case {"type": "object", "additionalProperties": Mapping() as values}:
+            return f"table of {_allowed_values(values, definitions)}"
+    name = schema.get("format") or schema.get("type")
+    return PLAIN.get(str(name), "any") + _range(schema)
 
 
 def _range(schema: Mapping[str, Any]) -> str:
@@ -224,6 +214,40 @@ def _range(schema: Mapping[str, Any]) -> str:
     if bounds.keys() == {"minimum", "maximum"}:
         return f", {bounds['minimum']} to {bounds['maximum']}"
     return "".join(f", {BOUNDS[key]} {value}" for key, value in bounds.items())
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a settings file, whose sections may be names only.
+
+    It has types, ranges, choices and the keys of each name; what depends on several keys, or on
+    the data, is checked by a run only.
+    """
+    custom, extended = {"pattern": ":"}, {"pattern": rf"\+({'|'.join(SUFFIXES)})$"}
+    other_name = {"type": "string", "anyOf": [custom, extended]}
+    other_method = {"type": "object", "properties": {"name": other_name}, "required": ["name"]}
+    any_data = create_model("Data", __base__=CustomReader, name=(str, DEFAULT))
+    sections = {
+        "method": _section(
+            {"anyOf": [{"enum": [*METHODS]}, custom, extended]},
+            Annotated[dict[str, Any], WithJsonSchema(other_method)],
+            *METHODS.values(),
+        ),
+        "data": _section({"anyOf": [{"enum": [*NAMES]}, custom]}, any_data),
+        "partition": _section({"enum": [*RECIPES]}, *RECIPES.values()),
+        "model": _section({}, ModelSettings),
+        "optimizer": Adam | Optimizer,
+    }
+    keys = Config.model_fields
+    fields: dict[str, Any] = {
+        key: (section, Field(keys[key].default, description=keys[key].description))
+        for key, section in sections.items()
+    }
+    return create_model("Run", __base__=Config, **fields).model_json_schema()
+
+
+def _section(names: Mapping[str, Any], *types: Any) -> Any:
+    """Return the type of a section: one of the names, or a table."""
+    return reduce(or_, types, Annotated[str, WithJsonSchema({"type": "string", **names})])
 
 
 def _default_text(default: Any) -> str:
@@ -252,9 +276,7 @@ def settings(
         a key, a section, a method or a partition; all settings if not given
     """
     if schema:
-        from pomona.cli.settings_schema import schema as build_schema  # late: only this needs it
-
-        emit(build_schema())
+        emit(json_schema())
         return
     show(find(key, all_settings()) if key else all_settings(), json)
 
