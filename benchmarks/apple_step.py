@@ -20,8 +20,8 @@ from pomona.core.round import Roster
 from pomona.core.toml import Tree
 from pomona.federation.round_plan import round_of
 from pomona.federation.run_checks import bf16_instructions
-from pomona.methods.apple import APPLE
 from pomona.methods.base import Rows
+from pomona.methods.mixtures.apple import APPLE
 from pomona.objective.native_package import release
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario

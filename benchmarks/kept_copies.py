@@ -23,7 +23,7 @@ from growth import SETTINGS as GROWING
 from pomona.config import read_overrides, resolve
 from pomona.core.round import Roster
 from pomona.core.toml import Tree
-from pomona.methods.apple import APPLE, choose
+from pomona.methods.mixtures.apple import APPLE, choose
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, publish
 

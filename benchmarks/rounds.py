@@ -15,7 +15,7 @@ from pomona.federation.stale_models import StaleModels
 from pomona.federation.transport import Inline, call_groups
 from pomona.federation.worker_process import Processes
 from pomona.federation.workers import Workers
-from pomona.methods.fedavg_data import FedAvgData
+from pomona.methods.one_model.fedavg_data import FedAvgData
 from pomona.metrics.metric import Score
 from pomona.partition import divide
 from pomona.scenario import Scenario

@@ -13,7 +13,8 @@ bit.
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, fedavg
+from pomona.methods import base
+from pomona.methods.one_model import fedavg
 
 
 class Interpolated(base.MethodSettings):

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, class_means, fedavg
+from pomona.methods import base
+from pomona.methods.one_model import fedavg
+from pomona.methods.prototypes import class_means
 
 
 class NearMeans(base.MethodSettings):

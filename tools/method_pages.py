@@ -13,7 +13,7 @@ from equations import typeset
 from pomona.core.settings import Settings
 from pomona.methods import METHODS, resolve
 from pomona.methods.base import Method
-from pomona.methods.robust import RULES
+from pomona.methods.robustness.robust import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENTED = METHODS | {name: resolve(name) for name in (f"fedavg+{rule}" for rule in RULES)}

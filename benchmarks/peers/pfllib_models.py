@@ -35,7 +35,7 @@ from pomona.core.round import Roster
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.round_plan import round_of
-from pomona.methods import class_means, fedpac, pfedfda
+from pomona.methods.prototypes import class_means, fedpac, pfedfda
 from pomona.scenario import Scenario
 
 ROUNDS, DATA, LAMBDA, KAPPA, MU = 3, "Digits", 3.0, 5.0, 0.3

@@ -93,7 +93,7 @@ def test_section_task_is_written_for_silos_with_files_like_these(tmp_path, capsy
 
 METHOD = """
 from pomona.methods import base
-from pomona.methods.fedavg import FedAvg
+from pomona.methods.one_model.fedavg import FedAvg
 
 
 class Own(base.MethodSettings):

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.long
 
 MODULE = """
 from pomona.methods.base import MethodSettings
-from pomona.methods.fedavg import FedAvg
+from pomona.methods.one_model.fedavg import FedAvg
 
 
 class Mine(MethodSettings):

@@ -506,7 +506,7 @@ def test_the_report_names_who_helped_and_what_training_alone_reaches(tmp_path, c
 
 
 def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
-    from pomona.methods.separate import Separate
+    from pomona.methods.personal_regularisation.separate import Separate
     from pomona.simulation import simulate
 
     folder, _ = kit(tmp_path)

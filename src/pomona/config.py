@@ -40,7 +40,7 @@ from pomona.data.axes import BundledImages
 from pomona.data.section import CHOICES, Data
 from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
-from pomona.methods.fedavg import FedAvg
+from pomona.methods.one_model.fedavg import FedAvg
 from pomona.metrics.metric import METRICS, is_own
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers

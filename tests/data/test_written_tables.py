@@ -408,3 +408,29 @@ TESTS = {
 def test_each_line_of_the_document_has_a_test():
     assert sorted(CASES.names) == sorted(TESTS)
     assert all(callable(globals()[name]) for name in TESTS.values())
+
+
+FAR = {  # a date that Python cannot represent, next to ordinary ones
+    "date32": pa.array(np.where(np.arange(N) == 3, 2**31 - 1, np.arange(N)).astype(np.int32)).view(
+        pa.date32()
+    ),
+    **{
+        str(kind): pa.array(np.where(np.arange(N) == 3, 2**62, np.arange(N))).view(kind)
+        for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.duration("s"))
+    },
+}
+
+
+@pytest.mark.parametrize("kind", FAR)
+def test_a_date_out_of_range_is_named_not_a_traceback(kind, tmp_path):
+    path = tmp_path / "a.parquet"
+    frame = pa.Table.from_pandas(PATIENTS).append_column("seen", FAR[kind])
+    parquet.write_table(frame, path)
+    reason = refused(path, **ROLES)
+    assert "seen" in reason
+    data = table(path, drop_columns=("seen",), **ROLES)
+    assert len(data.x) == N
+    if kind != "duration[s]":
+        dated = refused(path, time_column="seen", **ROLES)
+        assert "out of range" in dated
+        assert "seen" in dated

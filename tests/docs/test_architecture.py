@@ -24,6 +24,7 @@ APART = [
 
 
 WITHIN = tuple(f"data/{folder}/" for folder in ("formats", "images", "quality", "tables"))
+WITHIN += tuple(f"{p.parent.relative_to(SOURCE)}/" for p in SOURCE.glob("methods/*/__init__.py"))
 """Folders without an order of their own, described in their folder's row."""
 
 
@@ -93,19 +94,41 @@ def test_no_two_modules_import_each_other():
     )
 
 
-PAPERS = {f"pomona.methods.{p.stem}" for p in (SOURCE / "methods").glob("*.py")} - {
-    f"pomona.methods.{name}" for name in ("__init__", "base", "request_bank")
+PAPERS = {module(p) for p in (SOURCE / "methods").rglob("*.py") if p.stem != "__init__"} - {
+    "pomona.methods.base",
+    "pomona.methods.mixtures.request_bank",
 }
 BY_NAME = {
-    "pomona.config": ["pomona.methods.fedavg"],  # the method of a run that names none
+    "pomona.config": ["pomona.methods.one_model.fedavg"],  # the method of a run that names none
     # a silo's model trained alone, to compare with
-    "pomona_federation.silo.silo_report": ["pomona.methods.separate"],
+    "pomona_federation.silo.silo_report": ["pomona.methods.personal_regularisation.separate"],
 }
 
 
 def test_only_named_files_outside_methods_import_a_method():
-    outside = {module(p): sorted(PAPERS & modules(p)) for p in FILES if p.parent.name != "methods"}
+    outside = {module(p): sorted(PAPERS & modules(p)) for p in FILES if "methods" not in p.parts}
     assert {name: papers for name, papers in outside.items() if papers} == BY_NAME
+
+
+def order_in(path: Path) -> list[int]:
+    """The ranks of a method's definitions, as they follow each other in its file."""
+    ranks = []
+    for node in ast.parse(path.read_text()).body:
+        bases = [ast.unparse(b) for b in node.bases] if isinstance(node, ast.ClassDef) else []
+        if "base.MethodSettings" in bases:
+            ranks.append(0)
+        elif isinstance(node, ast.FunctionDef) and node.name in {"server", "client"}:
+            ranks.append(["server", "client"].index(node.name) + 1)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in {"CARD", "CARDS"}:
+            ranks.append(3)
+    return ranks
+
+
+def test_files_of_methods_have_one_order():
+    """Settings, server half, client half, card."""
+    orders = {p.stem: order_in(p) for p in (SOURCE / "methods").rglob("*/*.py")}
+    assert sum(0 in ranks and 3 in ranks for ranks in orders.values()) > 30
+    assert {name for name, ranks in orders.items() if ranks != sorted(ranks)} == set()
 
 
 def test_every_folder_and_module_has_a_row():

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import Federation, a_round, quadratics
 
 EXAMPLE = Path(__file__).parents[2] / "examples/interpolated.py"

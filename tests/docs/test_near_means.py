@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from pomona.methods.fedavg import FedAvg
+from pomona.methods.one_model.fedavg import FedAvg
 from pomona.testing import Federation, class_points
 from problems import a_round
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pomona
 from pomona.federation.callbacks import StopAfter
 from pomona.methods import base
-from pomona.methods.fedavg import FedAvg
+from pomona.methods.one_model.fedavg import FedAvg
 from problems import tiny
 
 CLIENTS, HIDDEN = 80, 120

@@ -16,8 +16,8 @@ from pomona.federation.callbacks import StopAfter
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.federation.liars import UPLINK_ATTACKS, Lying, lie
 from pomona.methods import METHODS
-from pomona.methods.auto import FOUR
 from pomona.methods.base import Initial, Rows
+from pomona.methods.mixtures.auto import FOUR
 from pomona.partition.poison import poisoned, triggered
 from pomona.personal.model import PersonalModel
 from pomona.results.run_numbers import runs

@@ -18,7 +18,7 @@ from pomona.core.state import flatten, merged, meta_tensor, meta_tensors, only
 from pomona.federation import client_states as state
 from pomona.federation.callbacks import StopAfter
 from pomona.federation.client_states import choose, file_bytes, in_memory, to_file, unchanged
-from pomona.methods.apple import APPLEState
+from pomona.methods.mixtures.apple import APPLEState
 from pomona.storage.checkpoint import newest, read, save
 from pomona.storage.safetensors_stream import DTYPES
 from problems import Notes, digest_of_models, tiny

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pomona.methods import METHODS
-from pomona.methods.fedala import mixed
+from pomona.methods.mixtures.fedala import mixed
 from problems import Federation, a_round, quadratics, trained
 
 pytestmark = pytest.mark.long

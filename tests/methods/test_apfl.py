@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.methods.apfl import APFL, APFLState
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.separate import Separate
+from pomona.methods.mixtures.apfl import APFL, APFLState
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 pytestmark = pytest.mark.long

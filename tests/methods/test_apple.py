@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
-from pomona.methods.apple import APPLE, choose, schedule
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.request_bank import by_relations, limit, probabilities
-from pomona.methods.separate import Separate
+from pomona.methods.mixtures.apple import APPLE, choose, schedule
+from pomona.methods.mixtures.request_bank import by_relations, limit, probabilities
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
 from pomona.objective.objective import Mixture
 from problems import Federation, a_round, quadratics, trained
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.training_settings import Adam
-from pomona.methods.apple import APPLE
-from pomona.methods.apple_steps import Mixing, mixture, safe_rates
-from pomona.methods.fedavg import FedAvg, FedAvgLocal
-from pomona.methods.separate import Separate
+from pomona.methods.mixtures.apple import APPLE
+from pomona.methods.mixtures.apple_steps import Mixing, mixture, safe_rates
+from pomona.methods.one_model.fedavg import FedAvg, FedAvgLocal
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics
 
 pytestmark = pytest.mark.long

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import pomona
-from pomona.methods.auto import FOUR, Auto
+from pomona.methods.mixtures.auto import FOUR, Auto
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny, trained, uneven
 

@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.core.round import Roster
-from pomona.methods import apple, fedcac, fedselect, robust_rules
 from pomona.methods.base import floored, weighted_mean
-from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
-from pomona.methods.fedprox import FedProx, FedProxFT
-from pomona.methods.separate import Separate
+from pomona.methods.mixtures import apple
+from pomona.methods.one_model.fedavg import FedAvg, FedAvgFT, FedAvgLocal
+from pomona.methods.one_model.fedprox import FedProx, FedProxFT
+from pomona.methods.personal_regularisation.separate import Separate
+from pomona.methods.robustness import robust_rules
+from pomona.methods.shared_parts import fedcac, fedselect
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
 

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.config import resolve
-from pomona.methods.cfl import CFL, bipartition
-from pomona.methods.fedavg import FedAvg
+from pomona.methods.mixtures.cfl import CFL, bipartition
+from pomona.methods.one_model.fedavg import FedAvg
 from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny
 
 pytestmark = pytest.mark.long

@@ -8,10 +8,10 @@ from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
-from pomona.methods import class_means
 from pomona.methods.base import linear_head, sgd
-from pomona.methods.class_means import ClassMeans
-from pomona.methods.fedproto import FedProto
+from pomona.methods.prototypes import class_means
+from pomona.methods.prototypes.class_means import ClassMeans
+from pomona.methods.prototypes.fedproto import FedProto
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from pomona.testing import class_points

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from pomona.core.errors import ConfigError
-from pomona.methods import METHODS, base, class_means, fedavg
+from pomona.methods import METHODS, base
+from pomona.methods.one_model import fedavg
+from pomona.methods.prototypes import class_means
 from pomona.testing import conformance
 
 FEDAVG = METHODS["fedavg"]().method()

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.ditto import Ditto
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.ditto import Ditto
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import PASSES, Federation, Quadratics, a_round, quadratics
 
 pytestmark = pytest.mark.long

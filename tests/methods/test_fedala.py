@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pomona.core.errors import ConfigError
-from pomona.methods import fedavg
 from pomona.methods.base import Method
-from pomona.methods.fedala import ALA, FedALA, adaptive, by_layer, converged, mixed
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.separate import Separate
+from pomona.methods.mixtures.fedala import ALA, FedALA, adaptive, by_layer, converged, mixed
+from pomona.methods.one_model import fedavg
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
 from pomona.objective.training import LocalTraining
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from scipy.optimize import minimize
 from torch.testing import assert_close
 
-from pomona.methods.fedamp import (
+from pomona.methods.mixtures.fedamp import (
     FedAMP,
     HeurFedAMP,
     convex_weights,
@@ -21,7 +21,7 @@ from pomona.methods.fedamp import (
     slope,
     step,
 )
-from pomona.methods.separate import Separate
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import Federation, a_round, quadratics, trained
 
 ROUGH = {"epochs": 3, "batch_size": 1, "momentum": 0.9, "lr": 0.05}

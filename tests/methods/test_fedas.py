@@ -8,8 +8,8 @@ from torch.testing import assert_close
 import pomona
 from plain_pytorch import Plain, assert_same, averaged
 from pomona.core.round import Roster
-from pomona.methods.fedas import FedAS, aligned, ratios
-from pomona.methods.fedper import FedPer
+from pomona.methods.shared_parts.fedas import FedAS, aligned, ratios
+from pomona.methods.shared_parts.fedper import FedPer
 from pomona.objective.training import LocalTraining
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fedavg_c import FedAvgC, FedProxC
-from pomona.methods.fedprox import FedProx
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.one_model.fedavg_c import FedAvgC, FedProxC
+from pomona.methods.one_model.fedprox import FedProx
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import pomona
 from pomona.config import resolve
 from pomona.core.rng import stream
-from pomona.methods.fedavg_data import FedAvgData, balanced
+from pomona.methods.one_model.fedavg_data import FedAvgData, balanced
 from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
 from problems import tiny

@@ -5,8 +5,8 @@ import torch
 from torch.testing import assert_close
 
 from pomona.federation.exchange import received_bytes
-from pomona.methods.fedavg import FedAvg, FedAvgFT
-from pomona.methods.fedbabu import FedBABU
+from pomona.methods.one_model.fedavg import FedAvg, FedAvgFT
+from pomona.methods.shared_parts.fedbabu import FedBABU
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
 

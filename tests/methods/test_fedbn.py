@@ -9,9 +9,9 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.federation.exchange import received_bytes
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fedbn import FedBN
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
+from pomona.methods.shared_parts.fedbn import FedBN
 from problems import Federation, Notes, Quadratics, a_round, quadratics, tiny, trained
 
 pytestmark = pytest.mark.long

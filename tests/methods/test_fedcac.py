@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvgLocal
-from pomona.methods.fedcac import FedCAC, critical, neighbours, overlaps
+from pomona.methods.one_model.fedavg import FedAvgLocal
+from pomona.methods.shared_parts.fedcac import FedCAC, critical, neighbours, overlaps
 from problems import PASSES, a_round, quadratics, trained, uneven
 
 LAYERS = (slice(0, 4), slice(4, 7), slice(7, 8))

@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 import pomona
 from plain_pytorch import Plain, assert_same, averaged
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.feddbe import FedDBE, split_gradient, with_bias
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.shared_parts.feddbe import FedDBE, split_gradient, with_bias
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny
 

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.feddyn import Cloud, FedDyn, FedDynState
-from pomona.methods.fedprox import FedProx
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.one_model.feddyn import Cloud, FedDyn, FedDynState
+from pomona.methods.one_model.fedprox import FedProx
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 pytestmark = pytest.mark.long

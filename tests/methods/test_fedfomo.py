@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from pomona.federation.exchange import ClientRequest, received_bytes
-from pomona.methods.fedfomo import FedFomo, FedFomoState, normalised
-from pomona.methods.fedfomo_ma import FedFomoMA
-from pomona.methods.fedfomo_server import choose, make_request
-from pomona.methods.request_bank import limit
-from pomona.methods.separate import Separate
+from pomona.methods.mixtures.fedfomo import FedFomo, FedFomoState, normalised
+from pomona.methods.mixtures.fedfomo_ma import FedFomoMA
+from pomona.methods.mixtures.fedfomo_server import choose, make_request
+from pomona.methods.mixtures.request_bank import limit
+from pomona.methods.personal_regularisation.separate import Separate
 from pomona.objective.training import LocalTraining
 from problems import Federation, Quadratics, a_round, quadratics, trained
 

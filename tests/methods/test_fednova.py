@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fednova import FedNova
-from pomona.methods.fedprox import FedProx
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.one_model.fednova import FedNova
+from pomona.methods.one_model.fedprox import FedProx
 from problems import Federation, a_round, judged, quadratics, trained, uneven
 
 

@@ -12,9 +12,10 @@ from torch.testing import assert_close
 import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.errors import ConfigError
-from pomona.methods import METHODS, fedopt, is_builtin
+from pomona.methods import METHODS, is_builtin
 from pomona.methods import resolve as method_of
-from pomona.methods.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from pomona.methods.one_model import fedopt
+from pomona.methods.one_model.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS
 from problems import Federation, a_round, quadratics, suited, tiny, trained

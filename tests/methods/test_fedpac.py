@@ -13,8 +13,8 @@ from torch.testing import assert_close
 import pomona
 from plain_pytorch import Plain, assert_same, averaged, pull
 from pomona.core.round import Roster
-from pomona.methods.fedpac import FedPAC, head_weights, mixture
-from pomona.methods.fedrep import FedRep
+from pomona.methods.prototypes.fedpac import FedPAC, head_weights, mixture
+from pomona.methods.shared_parts.fedrep import FedRep
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny, trained
 

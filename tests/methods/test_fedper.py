@@ -5,11 +5,11 @@ import torch
 from torch.testing import assert_close
 
 from pomona.federation.exchange import received_bytes
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fedper import FedPer
-from pomona.methods.lg_fedavg import LGFedAvg
-from pomona.methods.partialfed import PartialFed
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
+from pomona.methods.shared_parts.fedper import FedPer
+from pomona.methods.shared_parts.lg_fedavg import LGFedAvg
+from pomona.methods.shared_parts.partialfed import PartialFed
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 
 

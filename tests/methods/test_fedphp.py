@@ -8,8 +8,15 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvg, FedAvgLocal
-from pomona.methods.fedphp import TEMPERATURE, FedPHP, FedPHPState, Teacher, client, discrepancy
+from pomona.methods.one_model.fedavg import FedAvg, FedAvgLocal
+from pomona.methods.personal_regularisation.fedphp import (
+    TEMPERATURE,
+    FedPHP,
+    FedPHPState,
+    Teacher,
+    client,
+    discrepancy,
+)
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from pomona.tasks import TASKS

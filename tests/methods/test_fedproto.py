@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 import pomona
 from plain_pytorch import Plain, assert_same, pull
-from pomona.methods.fedproto import FedProto, by_prototypes
-from pomona.methods.separate import Separate
+from pomona.methods.personal_regularisation.separate import Separate
+from pomona.methods.prototypes.fedproto import FedProto, by_prototypes
 from pomona.testing import Federation, class_points
 from problems import PASSES, a_round, tiny
 

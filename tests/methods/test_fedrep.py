@@ -6,9 +6,9 @@ from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.federation.exchange import received_bytes
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fedper import FedPer
-from pomona.methods.fedrep import FedRep
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.shared_parts.fedper import FedPer
+from pomona.methods.shared_parts.fedrep import FedRep
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
 

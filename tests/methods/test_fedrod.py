@@ -9,8 +9,8 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.round import Roster
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fedrod import FedRoD, added, balanced, log_counts
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.shared_parts.fedrod import FedRoD, added, balanced, log_counts
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, tiny, trained

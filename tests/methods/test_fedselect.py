@@ -8,8 +8,8 @@ from torch.testing import assert_close
 import pomona
 from plain_pytorch import Plain, assert_same
 from pomona.core.round import Roster
-from pomona.methods.fedavg import FedAvgLocal
-from pomona.methods.fedselect import FedSelect, grow_masks, server
+from pomona.methods.one_model.fedavg import FedAvgLocal
+from pomona.methods.shared_parts.fedselect import FedSelect, grow_masks, server
 from problems import PASSES, Federation, a_round, quadratics, tiny, uneven
 
 

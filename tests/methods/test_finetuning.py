@@ -9,9 +9,9 @@ import torch
 
 from pomona.federation.exchange import ClientRequest
 from pomona.federation.round_plan import round_of
-from pomona.methods.fedavg import FedAvgFT
-from pomona.methods.fedbabu import FedBABU
-from pomona.methods.fedprox import FedProxFT
+from pomona.methods.one_model.fedavg import FedAvgFT
+from pomona.methods.one_model.fedprox import FedProxFT
+from pomona.methods.shared_parts.fedbabu import FedBABU
 from problems import Federation, Quadratics, tiny
 
 each_method = pytest.mark.parametrize(

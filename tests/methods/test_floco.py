@@ -9,8 +9,15 @@ from sklearn.decomposition import PCA
 from torch.testing import assert_close
 
 import pomona
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.floco import WHOLE_SIMPLEX, Floco, components, energy, point, spread
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.shared_parts.floco import (
+    WHOLE_SIMPLEX,
+    Floco,
+    components,
+    energy,
+    point,
+    spread,
+)
 from problems import Federation, Quadratics, a_round, quadratics, tiny, trained
 
 

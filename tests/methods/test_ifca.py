@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 from pomona.federation.exchange import stack
 from pomona.methods.base import argmin_loss
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.ifca import IFCA, entry
+from pomona.methods.mixtures.ifca import IFCA, entry
+from pomona.methods.one_model.fedavg import FedAvg
 from problems import Federation, Quadratics, a_round, judged, quadratics, trained, uneven
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from pomona.federation.exchange import received_bytes
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.lg_fedavg import LGFedAvg
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
+from pomona.methods.shared_parts.lg_fedavg import LGFedAvg
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
 

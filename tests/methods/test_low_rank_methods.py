@@ -9,11 +9,11 @@ import pomona
 from pomona.core.errors import ConfigError
 from pomona.experiments.job import read_state
 from pomona.methods.base import Initial
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.feddpa import Changes, FedDPA
-from pomona.methods.fedper import FedPer
-from pomona.methods.fedsa_lora import FedSALoRA
-from pomona.methods.ffa_lora import FFALoRA
+from pomona.methods.low_rank.feddpa import Changes, FedDPA
+from pomona.methods.low_rank.fedsa_lora import FedSALoRA
+from pomona.methods.low_rank.ffa_lora import FFALoRA
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.shared_parts.fedper import FedPer
 from pomona.models.lora import Lora, insert
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario

@@ -7,14 +7,14 @@ from torch.testing import assert_close
 
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.methods import METHODS
-from pomona.methods.apple import APPLE
-from pomona.methods.cfl import CFL
-from pomona.methods.fedamp import FedAMP
-from pomona.methods.feddyn import FedDyn
-from pomona.methods.fedfomo import FedFomo
-from pomona.methods.mocha import MOCHA
-from pomona.methods.pgfed import PGFed
-from pomona.methods.scaffold import SCAFFOLD
+from pomona.methods.mixtures.apple import APPLE
+from pomona.methods.mixtures.cfl import CFL
+from pomona.methods.mixtures.fedamp import FedAMP
+from pomona.methods.mixtures.fedfomo import FedFomo
+from pomona.methods.mixtures.pgfed import PGFed
+from pomona.methods.one_model.feddyn import FedDyn
+from pomona.methods.one_model.scaffold import SCAFFOLD
+from pomona.methods.personal_regularisation.mocha import MOCHA
 from pomona.testing import Points
 from problems import Federation, Quadratics, a_round, equal, passes, states, suited, trained, uneven
 

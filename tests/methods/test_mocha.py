@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.mocha import MOCHA, coupling
-from pomona.methods.separate import Separate
+from pomona.methods.personal_regularisation.mocha import MOCHA, coupling
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import Federation, a_round, quadratics, trained
 
 # The last number of a quadratic's model is its head.

@@ -8,7 +8,7 @@ from torch.testing import assert_close
 import pomona
 from pomona.core.round import Roster
 from pomona.methods.local_sgd import Cached
-from pomona.methods.moon import MOON, contrast, contrasted
+from pomona.methods.one_model.moon import MOON, contrast, contrasted
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from problems import Federation, a_round, quadratics, tiny

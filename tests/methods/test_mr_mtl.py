@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.ditto import Ditto
-from pomona.methods.fedprox import FedProx
-from pomona.methods.mr_mtl import MRMTL
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedprox import FedProx
+from pomona.methods.personal_regularisation.ditto import Ditto
+from pomona.methods.personal_regularisation.mr_mtl import MRMTL
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import PASSES, Federation, Quadratics, a_round, quadratics
 
 pytestmark = pytest.mark.long

@@ -13,10 +13,11 @@ from torch.testing import assert_close
 
 from pomona.core.round import Roster
 from pomona.core.weight_limit import reweighted
-from pomona.methods import METHODS, fednova
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fednova import FedNova, length
-from pomona.methods.q_fedavg import QFedAvg
+from pomona.methods import METHODS
+from pomona.methods.one_model import fednova
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.one_model.fednova import FedNova, length
+from pomona.methods.one_model.q_fedavg import QFedAvg
 from pomona.storage.tensor_validation import non_finite
 from pomona.testing.conformance import MODELS
 from problems import Federation, a_round, quadratics, suited, uneven

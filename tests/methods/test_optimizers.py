@@ -12,7 +12,7 @@ import pomona
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import OPTIMIZERS, Adam
 from pomona.methods import METHODS, base
-from pomona.methods.separate import Separate
+from pomona.methods.personal_regularisation.separate import Separate
 from pomona.objective.training import LocalTraining
 from pomona.testing.problems import uneven
 from problems import Federation, Quadratics, a_round, quadratics

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.long
 MODULE = '''
 import torch
 from pydantic import Field
-from pomona.methods import base, fedavg
+from pomona.methods import base
+from pomona.methods.one_model import fedavg
 
 
 class Thrice(base.MethodSettings):

@@ -11,9 +11,9 @@ from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.partialfed import PartialFed, gate_slope, halves, layer_of
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.separate import Separate
+from pomona.methods.shared_parts.partialfed import PartialFed, gate_slope, halves, layer_of
 from pomona.objective.batches import Batch
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained
 

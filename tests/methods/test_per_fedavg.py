@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.per_fedavg import PerFedAvg, curvature
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.personal_regularisation.per_fedavg import PerFedAvg, curvature
 from pomona.objective.batches import Batch
 from pomona.objective.training import LocalTraining
 from problems import PASSES, Federation, Quadratics, a_round, quadratics, trained

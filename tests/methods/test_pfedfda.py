@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from plain_pytorch import Plain, averaged
-from pomona.methods.pfedfda import Gaussians, PFedFDA, beta, estimated, invalid, shares
+from pomona.methods.prototypes.pfedfda import Gaussians, PFedFDA, beta, estimated, invalid, shares
 from pomona.testing import Federation, class_points
 from problems import a_round
 

@@ -11,10 +11,10 @@ from scipy.optimize import minimize
 from test_partners import GROUPS, two_groups
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvgLocal
-from pomona.methods.pfedgraph import PFedGraph, cosine_gradient
+from pomona.methods.mixtures.pfedgraph import PFedGraph, cosine_gradient
+from pomona.methods.one_model.fedavg import FedAvgLocal
+from pomona.methods.personal_regularisation.separate import Separate
 from pomona.methods.row_algebra import onto_simplex
-from pomona.methods.separate import Separate
 from problems import Federation, a_round, quadratics, trained, uneven
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.methods.pfedme import PFedMe
+from pomona.methods.personal_regularisation.pfedme import PFedMe
 from problems import Federation, Quadratics, a_round, quadratics
 
 pytestmark = pytest.mark.long

@@ -10,10 +10,10 @@ from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
-from pomona.methods.fedavg import FedAvgLocal
-from pomona.methods.pgfed import PGFed, PGFedMo
-from pomona.methods.pgfed_private import choose
-from pomona.methods.pgfed_risks import risk
+from pomona.methods.mixtures.pgfed import PGFed, PGFedMo
+from pomona.methods.mixtures.pgfed_private import choose
+from pomona.methods.mixtures.pgfed_risks import risk
+from pomona.methods.one_model.fedavg import FedAvgLocal
 from pomona.objective.training import LocalTraining
 from problems import Federation, a_round, quadratics, tiny, uneven
 

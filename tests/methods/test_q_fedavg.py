@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.q_fedavg import QFedAvg, shares
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.one_model.q_fedavg import QFedAvg, shares
 from problems import Federation, a_round, judged, trained, uneven
 
 

@@ -14,8 +14,10 @@ from torch.testing import assert_close
 import pomona
 from pomona.core.errors import ConfigError
 from pomona.core.round import Roster
-from pomona.methods import METHODS, apple, is_builtin, robust, robust_rules
+from pomona.methods import METHODS, is_builtin
 from pomona.methods import resolve as method_of
+from pomona.methods.mixtures import apple
+from pomona.methods.robustness import robust, robust_rules
 from pomona.storage.mapped_tensor import filed
 from pomona.testing import conformance
 from pomona.testing.task_checks import TASK_CHECKS

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from pomona.methods import METHODS, base
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.fedrep import FedRep
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.shared_parts.fedrep import FedRep
 from pomona.testing.round_checks import (
     a_model_that_the_card_calls_private_never_goes_up,
     private_tensors_never_go_up,

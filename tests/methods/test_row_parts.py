@@ -11,9 +11,10 @@ from torch.testing import assert_close
 
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Adam
-from pomona.methods import METHODS, partly_shared
+from pomona.methods import METHODS
 from pomona.methods.base import Initial, LocalTraining, ParameterSlice, Roster, chunked, sgd
 from pomona.methods.row_algebra import cosine_similarity
+from pomona.methods.shared_parts import partly_shared
 from problems import a_round, quadratics
 
 LAYERS = (slice(0, 3), slice(3, 7), slice(7, 8))

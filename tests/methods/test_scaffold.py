@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.methods.fedavg import FedAvg
-from pomona.methods.scaffold import SCAFFOLD
-from pomona.methods.separate import Separate
+from pomona.methods.one_model.fedavg import FedAvg
+from pomona.methods.one_model.scaffold import SCAFFOLD
+from pomona.methods.personal_regularisation.separate import Separate
 from problems import Federation, Quadratics, a_round, quadratics, trained
 
 pytestmark = pytest.mark.long

@@ -10,7 +10,7 @@ import torch
 from pomona.core.training_settings import Optimizer
 from pomona.federation import run_checks
 from pomona.methods import base
-from pomona.methods.fedavg import FedAvg
+from pomona.methods.one_model.fedavg import FedAvg
 from pomona.testing.round_checks import adamw_trains_rows_as_alone_and_otherwise_than_sgd
 from pomona.testing.task_checks import PARTLY_FROZEN, a_run_trains_with_adamw_or_refuses_it, trains
 
@@ -61,7 +61,7 @@ def test_a_card_that_promises_any_steps_is_held_to_them():
 
 
 def test_a_card_for_sgd_must_be_refused_adamw(monkeypatch):
-    from pomona.methods.pfedme import PFedMe
+    from pomona.methods.personal_regularisation.pfedme import PFedMe
 
     a_run_trains_with_adamw_or_refuses_it(PFedMe())
     monkeypatch.setattr(run_checks, "require_steps", lambda *_: None)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import pomona
-from pomona.methods.fedala import FedALA
+from pomona.methods.mixtures.fedala import FedALA
 from pomona.models import ModelSettings
 from pomona.objective.batches import View
 from pomona.objective.native_network import NativeNetwork

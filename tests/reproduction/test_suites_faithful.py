@@ -5,7 +5,7 @@ import torch
 from paper_suites import SIZES, SUITES, cells, planned, suite
 
 from pomona.experiments.grid import plan
-from pomona.methods.fedamp import FedAMP, slope, step
+from pomona.methods.mixtures.fedamp import FedAMP, slope, step
 from problems import a_round
 
 pytestmark = pytest.mark.long

@@ -112,6 +112,7 @@ def main(words):
         with instrumented():
             world = World(Path(folder))
             assert world.said
+            assert world.run  # made before the forks, each of which would make it again
         for target in (t for t in TARGETS if t.name.startswith(names)):
             corpus = Path(tempfile.mkdtemp(dir=folder))
             log = corpus.with_suffix(".log")

@@ -6,7 +6,11 @@ from inspect import isabstract
 
 from pomona.core.errors import ConfigError, suggestion
 from pomona.core.registry import import_own_code
-from pomona.methods.ala_variants import (
+from pomona.methods.base import MethodSettings
+from pomona.methods.low_rank.feddpa import FedDPA
+from pomona.methods.low_rank.fedsa_lora import FedSALoRA
+from pomona.methods.low_rank.ffa_lora import FFALoRA
+from pomona.methods.mixtures.ala_variants import (
     DittoALA,
     FedAMPALA,
     FedPHPALA,
@@ -14,54 +18,57 @@ from pomona.methods.ala_variants import (
     PerFedAvgALA,
     PFedMeALA,
 )
-from pomona.methods.apfl import APFL
-from pomona.methods.apple import APPLE
-from pomona.methods.auto import Auto
-from pomona.methods.base import MethodSettings
-from pomona.methods.cfl import CFL
-from pomona.methods.ditto import Ditto
-from pomona.methods.fedala import FedALA
-from pomona.methods.fedamp import FedAMP, HeurFedAMP
-from pomona.methods.fedas import FedAS
-from pomona.methods.fedavg import FedAvg, FedAvgFT, FedAvgLocal
-from pomona.methods.fedavg_c import FedAvgC, FedProxC
-from pomona.methods.fedavg_data import FedAvgData
-from pomona.methods.fedbabu import FedBABU
-from pomona.methods.fedbn import FedBN
-from pomona.methods.fedcac import FedCAC
-from pomona.methods.feddbe import FedDBE
-from pomona.methods.feddpa import FedDPA
-from pomona.methods.feddyn import FedDyn
-from pomona.methods.fedfomo import FedFomo
-from pomona.methods.fedfomo_ma import FedFomoMA
-from pomona.methods.fednova import FedNova
-from pomona.methods.fedopt import OPTIMIZERS, FedAdagrad, FedAdam, FedAvgM, FedYogi, optimized
-from pomona.methods.fedpac import FedPAC
-from pomona.methods.fedper import FedPer
-from pomona.methods.fedphp import FedPHP
-from pomona.methods.fedproto import FedProto
-from pomona.methods.fedprox import FedProx, FedProxFT
-from pomona.methods.fedrep import FedRep
-from pomona.methods.fedrod import FedRoD
-from pomona.methods.fedsa_lora import FedSALoRA
-from pomona.methods.fedselect import FedSelect
-from pomona.methods.ffa_lora import FFALoRA
-from pomona.methods.floco import Floco
-from pomona.methods.ifca import IFCA
-from pomona.methods.lg_fedavg import LGFedAvg
-from pomona.methods.mocha import MOCHA
-from pomona.methods.moon import MOON
-from pomona.methods.mr_mtl import MRMTL
-from pomona.methods.partialfed import PartialFed
-from pomona.methods.per_fedavg import PerFedAvg
-from pomona.methods.pfedfda import PFedFDA
-from pomona.methods.pfedgraph import PFedGraph
-from pomona.methods.pfedme import PFedMe
-from pomona.methods.pgfed import PGFed, PGFedMo
-from pomona.methods.q_fedavg import QFedAvg
-from pomona.methods.robust import RULES, robustified
-from pomona.methods.scaffold import SCAFFOLD
-from pomona.methods.separate import Separate
+from pomona.methods.mixtures.apfl import APFL
+from pomona.methods.mixtures.apple import APPLE
+from pomona.methods.mixtures.auto import Auto
+from pomona.methods.mixtures.cfl import CFL
+from pomona.methods.mixtures.fedala import FedALA
+from pomona.methods.mixtures.fedamp import FedAMP, HeurFedAMP
+from pomona.methods.mixtures.fedfomo import FedFomo
+from pomona.methods.mixtures.fedfomo_ma import FedFomoMA
+from pomona.methods.mixtures.ifca import IFCA
+from pomona.methods.mixtures.pfedgraph import PFedGraph
+from pomona.methods.mixtures.pgfed import PGFed, PGFedMo
+from pomona.methods.one_model.fedavg import FedAvg, FedAvgFT, FedAvgLocal
+from pomona.methods.one_model.fedavg_c import FedAvgC, FedProxC
+from pomona.methods.one_model.fedavg_data import FedAvgData
+from pomona.methods.one_model.feddyn import FedDyn
+from pomona.methods.one_model.fednova import FedNova
+from pomona.methods.one_model.fedopt import (
+    OPTIMIZERS,
+    FedAdagrad,
+    FedAdam,
+    FedAvgM,
+    FedYogi,
+    optimized,
+)
+from pomona.methods.one_model.fedprox import FedProx, FedProxFT
+from pomona.methods.one_model.moon import MOON
+from pomona.methods.one_model.q_fedavg import QFedAvg
+from pomona.methods.one_model.scaffold import SCAFFOLD
+from pomona.methods.personal_regularisation.ditto import Ditto
+from pomona.methods.personal_regularisation.fedphp import FedPHP
+from pomona.methods.personal_regularisation.mocha import MOCHA
+from pomona.methods.personal_regularisation.mr_mtl import MRMTL
+from pomona.methods.personal_regularisation.per_fedavg import PerFedAvg
+from pomona.methods.personal_regularisation.pfedme import PFedMe
+from pomona.methods.personal_regularisation.separate import Separate
+from pomona.methods.prototypes.fedpac import FedPAC
+from pomona.methods.prototypes.fedproto import FedProto
+from pomona.methods.prototypes.pfedfda import PFedFDA
+from pomona.methods.robustness.robust import RULES, robustified
+from pomona.methods.shared_parts.fedas import FedAS
+from pomona.methods.shared_parts.fedbabu import FedBABU
+from pomona.methods.shared_parts.fedbn import FedBN
+from pomona.methods.shared_parts.fedcac import FedCAC
+from pomona.methods.shared_parts.feddbe import FedDBE
+from pomona.methods.shared_parts.fedper import FedPer
+from pomona.methods.shared_parts.fedrep import FedRep
+from pomona.methods.shared_parts.fedrod import FedRoD
+from pomona.methods.shared_parts.fedselect import FedSelect
+from pomona.methods.shared_parts.floco import Floco
+from pomona.methods.shared_parts.lg_fedavg import LGFedAvg
+from pomona.methods.shared_parts.partialfed import PartialFed
 
 _CLASSES: tuple[type[MethodSettings], ...] = (
     Separate,

@@ -16,7 +16,8 @@ Differs from the paper: say here what your paper leaves open, and which reading 
 from pydantic import Field
 from torch import Tensor
 
-from pomona.methods import base, fedavg
+from pomona.methods import base
+from pomona.methods.one_model import fedavg
 
 
 class Anchored(base.MethodSettings):

@@ -16,7 +16,7 @@ from pomona.core.registry import importable
 from pomona.core.settings import Settings
 from pomona.core.table import markdown, of_records
 from pomona.federation.callbacks import Callback
-from pomona.methods.separate import Separate
+from pomona.methods.personal_regularisation.separate import Separate
 from pomona.metrics.metric import LOSS, Metric, metric_named
 from pomona.personal.model_card import privacy_spent
 from pomona.record.presentation import Presentation

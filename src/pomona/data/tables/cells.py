@@ -46,8 +46,21 @@ def distinct(array: Any) -> Distinct:
     if not len(array):  # Arrow cannot join no chunks of decimals, nor of half precision
         return Distinct([], np.zeros(0, np.int64))
     encoded = array.dictionary_encode("encode").combine_chunks()
-    cells = [cell_text(cell) for cell in encoded.dictionary.to_pylist()]
+    try:
+        cells = [cell_text(cell) for cell in encoded.dictionary.to_pylist()]
+    except OverflowError:
+        cells = [_temporal_text(scalar) for scalar in encoded.dictionary]
     return Distinct(cells, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+def _temporal_text(scalar: Any) -> str:
+    """Return a date or time as text; one that Python cannot represent, such as a date after the
+    year 9999, as a text that is no date.
+    """
+    try:
+        return cell_text(scalar.as_py())
+    except OverflowError:
+        return f"<out of range: {scalar.value}>"
 
 
 def texts(array: Any) -> list[str]:

@@ -1,0 +1,1 @@
+"""Methods that exchange low-rank changes of a frozen network."""

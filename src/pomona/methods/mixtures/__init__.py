@@ -1,0 +1,1 @@
+"""Methods in which a client's model is a mixture of models."""

@@ -1,0 +1,125 @@
+"""FedAvg's server for methods whose clients count by more than their number of samples: FedNova and
+q-FedAvg.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from pomona.core.weight_limit import SLACK, reweighted
+from pomona.methods import base
+from pomona.methods.one_model import fedavg
+
+Ratios = Callable[[Tensor, base.Uplink, Tensor, base.Round], Tensor]
+Bounds = Mapping[str, tuple[Tensor, Tensor]]
+
+
+def reweighted_server(
+    reported: Mapping[str, float],
+    ratios: Ratios,
+    bounds: Callable[[tuple[int, ...], base.Roster, base.Round], Bounds] = lambda *_: {},
+    shared: Callable[[base.Initial], Tensor] | None = None,
+) -> base.Server:
+    """Return FedAvg's server with further client weights: w <- w + sum_i c_i (w_i - w), c_i = p_i
+    ratio_i.
+
+    If shares are limited (``Roster.largest``), so are the c_i, and their sum is at most 1
+    (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its
+    bounds, are reported with a reason.
+
+    ``reported``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of
+    each. ratios(w, uplink, p, round) -> (n,), from the model sent (d,) and FedAvg's weights p (n,).
+    If all ratios are 1 this is FedAvg, to the bit. bounds(ids, roster, round) -> by name the lower
+    and upper bounds (n,) of a number, derived from what is known about the clients; a number
+    outside is replaced by the nearest bound. ``shared``: as of FedAvg's server.
+    """
+    mean = fedavg.server(shared)
+
+    def clamped(
+        uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    ) -> base.Uplink:
+        """Return the uplink with its numbers limited to their bounds."""
+        within_bounds = {
+            name: uplink[name].cpu().clamp(low.unsqueeze(1), high.unsqueeze(1))
+            for name, (low, high) in bounds(ids, roster, round_).items()
+        }
+        return {**uplink, **within_bounds}
+
+    def method_weights(
+        w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round
+    ) -> tuple[Tensor, Tensor]:
+        """Return the ratios and the c_i of the method (n,), on the CPU."""
+        ratio = ratios(w, uplink, p, round_).to(p)
+        return ratio, p * ratio
+
+    def limit(c: Tensor, p: Tensor, roster: base.Roster) -> Tensor:
+        """Return the c_i (n,) after the limit."""
+        return torch.tensor(reweighted(p.tolist(), c.tolist(), roster.largest), dtype=p.dtype)
+
+    def aggregate(
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
+    ) -> Tensor:
+        p, W = roster.weights(ids), uplink["model"]
+        ratio, c = method_weights(w, clamped(uplink, ids, roster, round_), p, round_)
+        capped = limit(c, p, roster)
+        extra = p * (ratio - 1) if torch.equal(capped, c) else capped - p
+        return base.weighted_mean(W, p.to(w.device)) + extra.to(W) @ (base.chunked(W) - w)
+
+    def capped_clients(
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
+    ) -> dict[int, str]:
+        reasons, p = {}, roster.weights(ids)
+        for name, (low, high) in bounds(ids, roster, round_).items():
+            for i, value, lower, upper in zip(
+                ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
+            ):
+                if not lower * (1 - SLACK) <= value <= upper * (1 + SLACK):
+                    reasons[i] = (
+                        f"{name} {value:.4g}, and its samples make {lower:.4g} to {upper:.4g}; it "
+                        "counts by those"
+                    )
+        _, c = method_weights(w, clamped(uplink, ids, roster, round_), p, round_)
+        capped = limit(c, p, roster)
+        shares = (c / c.sum()).tolist(), (capped / capped.sum()).tolist()
+        for k, (i, share, capped_share) in enumerate(zip(ids, *shares, strict=True)):
+            if i not in reasons and capped_share < share * (1 - SLACK):
+                numbers = ", ".join(f"{name} {float(uplink[name][k]):.4g}" for name in reported)
+                reasons[i] = (
+                    f"{numbers}, by which it has {100 * share:.3g} % of the mean; it counts for "
+                    f"{100 * capped_share:.3g} %"
+                )
+        return reasons
+
+    def uplink_form(w: Tensor) -> base.Uplink:
+        return {"model": w, **{name: torch.zeros(1, dtype=torch.float64) for name in reported}}
+
+    def invalid(uplink: base.Uplink) -> str | None:
+        below = [
+            (name, float(uplink[name]), lower)
+            for name, lower in reported.items()
+            if float(uplink[name]) < lower
+        ]
+        return (
+            f"tensor '{below[0][0]}' holds {below[0][1]:.3g}, where at least {below[0][2]:g} is possible"
+            if below
+            else None
+        )
+
+    return replace(
+        mean,
+        aggregate=aggregate,
+        uplink_form=uplink_form,
+        invalid=invalid,
+        capped_clients=capped_clients,
+        sums=False,
+    )

@@ -1,0 +1,1 @@
+"""Methods that train a model of each client, held near a common one or trained alone."""

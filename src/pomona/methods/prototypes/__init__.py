@@ -1,0 +1,1 @@
+"""Methods that exchange the mean features of classes."""

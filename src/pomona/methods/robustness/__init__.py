@@ -1,0 +1,1 @@
+"""Server rules that bound the influence of wrong uplinks."""

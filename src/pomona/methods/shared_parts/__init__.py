@@ -1,0 +1,1 @@
+"""Methods that share some layers or parameters and keep the others."""
