@@ -1,4 +1,4 @@
-"""Write the site's pages of settings, from the settings' records, below FOLDER.
+"""Write the site's pages of settings and of unused uplinks, from the code's records, below FOLDER.
 
 python tools/settings_pages.py FOLDER
 """
@@ -12,6 +12,7 @@ from pathlib import Path
 from method_pages import write
 from pomona.cli.settings import TABLES, Setting, owners, table_settings
 from pomona_federation.cli.deploy import FILES, STUDY_OF_KIND, settings_of
+from pomona_federation.unused_uplinks import REASONS
 
 
 def of_runs() -> str:
@@ -66,6 +67,18 @@ def of_files() -> str:
     return "\n\n".join(blocks) + "\n"
 
 
+def of_reasons() -> str:
+    """Return the reasons for which an uplink is not used as Markdown."""
+    rows = [(f"`{reason.value}`", *explanation) for reason, explanation in REASONS.items()]
+    blocks = [
+        "# Why a silo's uplink was not used",
+        "Made from the code. The server's audit log has one line `unused` with the reason; "
+        "`pomona server status` shows the last one of each silo, `pomona server why SILO` all.",
+        _grid("Reasons", ("reason", "stage", "what has happened", "what to do"), rows),
+    ]
+    return "\n\n".join(blocks) + "\n"
+
+
 def table(heading: str, settings: Iterable[Setting]) -> str:
     """Return a heading and the settings below it, as Markdown."""
     rows = ((f"`{s.key}`", s.kind, _code(s.default), s.meaning) for s in settings)
@@ -102,7 +115,11 @@ def _code(default: str) -> str:
 
 def pages() -> dict[str, str]:
     """Return Markdown by path below docs/."""
-    return {"settings.md": of_runs(), "federation-files.md": of_files()}
+    return {
+        "settings.md": of_runs(),
+        "federation-files.md": of_files(),
+        "errors/unused-uplinks.md": of_reasons(),
+    }
 
 
 if __name__ == "__main__":

@@ -183,14 +183,8 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
     federation.terms_of(study).require_computable()
 
 
-def test_readers_see_which_machine_a_block_is_for(tmp_path):
-    """The line above a block says what the reason behind its language says, up to a semicolon; the
-    table has them all.
-    """
+def test_the_table_has_the_machines_of_all_blocks(tmp_path):
     found = [block for _, parts in sections(tmp_path) for block in parts]
-    for block in found:
-        where = block.reason.partition(";")[0]
-        assert block.heading == where[0].upper() + where[1:], block.where
     named = re.findall(r"^\| \*\*([A-Z])\*\* \|", GUIDE.read_text(), flags=re.MULTILINE)
     assert sorted(named) == sorted({machine(block) for block in found})
 

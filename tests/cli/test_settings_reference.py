@@ -73,7 +73,7 @@ def test_the_settings_that_other_frameworks_settings_become_exist():
 
 
 def test_the_pages_of_the_site_have_a_line_for_each_key():
-    runs, files = pages().values()
+    runs, files, _ = pages().values()
     assert [
         s.key
         for s in all_settings()

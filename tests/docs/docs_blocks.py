@@ -3,8 +3,8 @@
 A block's first line gives its language: ```` ```sh ````, ``python`` and ``toml`` blocks are run. A
 comment in the line above may say why one is not: ``<!-- elsewhere: REASON -->`` (never run here),
 ``slow: REASON`` (run by ``pytest -m slow``), ``data: REASON`` (run if POMONA_DATA is set),
-``slow-data: REASON`` (both), or ``needs: MODULE`` (run if it is installed). Readers see a bold line
-above a block, as in the guide to a federation. A toml block contains a run's settings unless the
+``slow-data: REASON`` (both), or ``needs: MODULE`` (run if it is installed). So may a bold line above
+it that readers see: ``**On A:**``, in the guide to a federation, is for another machine. A toml block contains a run's settings unless the
 comment is ``file``; it is saved under the name in its first line, ``# NAME.toml``.
 """
 
@@ -32,16 +32,13 @@ SHELL = re.compile(r"[|<>$&;*(]")
 
 @dataclass(frozen=True)
 class Block:
-    """A block: its position, its language, the reason not to run it (if any), its text, and the
-    bold line above.
-    """
+    """A block: its position, its language, the reason not to run it (if any), and its text."""
 
     where: str
     language: str
     word: str
     reason: str
     text: str
-    heading: str
 
 
 def blocks(path: Path) -> list[Block]:
@@ -50,10 +47,12 @@ def blocks(path: Path) -> list[Block]:
     found = []
     for match in FENCE.finditer(text):
         heading, note, language, body = match.groups()
+        if heading and not note:
+            note = f"elsewhere: {heading[0].lower()}{heading[1:]}"
         word, _, reason = (note or "").partition(":")
         where = f"{path.name}, line {text.count(chr(10), 0, match.start(3)) + 1}"
         if language in RUN:
-            found.append(Block(where, language, word.strip(), reason.strip(), body, heading or ""))
+            found.append(Block(where, language, word.strip(), reason.strip(), body))
     return found
 
 

@@ -1,7 +1,4 @@
-"""Why a silo's uplink was not used in a round: one record, and one table of all reasons.
-
-The table is also in ``docs/errors.md``, which a test compares with it.
-"""
+"""Why a silo's uplink was not used in a round: one record, and one table of all reasons."""
 
 from collections.abc import Mapping
 from enum import StrEnum
