@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pomona.cli.output import Json, echo, echo_stderr, emit
+from pomona.cli.output import Json, echo, emit
 from pomona.core.errors import ConfigError, StorageError
 from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
 from pomona_federation.installation.contents import STATE, Role
@@ -128,28 +128,22 @@ Port = Annotated[
 
 def metrics_server(*, folder: ServerKit = SERVER, port: Port = 9464) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
-    from pomona_federation.monitoring.metrics_app import metrics_app, of_server
+    from pomona_federation.monitoring.metrics import of_server
 
-    report = of_server(folder)
-    _serve(lambda: metrics_app(report), port)
+    _serve(of_server(folder), port)
 
 
 def metrics_silo(*, folder: SiloKit = CURRENT_FOLDER, port: Port = 9465) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
-    from pomona_federation.monitoring.metrics_app import metrics_app, of_silo
+    from pomona_federation.monitoring.metrics import of_silo
 
-    report = of_silo(folder)
-    _serve(lambda: metrics_app(report), port)
+    _serve(of_silo(folder), port)
 
 
-def _serve(make: Callable[[], Any], port: int) -> None:
-    from pomona_federation.monitoring.metrics_app import serve
+def _serve(report: Callable[[], Any], port: int) -> None:
+    from pomona_federation.monitoring.metrics_app import metrics_app, serve
 
     try:
-        serve(
-            make,
-            port,
-            lambda bound_port: echo_stderr(f"http://127.0.0.1:{bound_port}/metrics and /health"),
-        )
+        serve(metrics_app(report), port)
     except KeyboardInterrupt:
         sys.exit(130)

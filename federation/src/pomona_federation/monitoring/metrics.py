@@ -1,343 +1,181 @@
-"""Metrics of a server and of a silo for Prometheus.
+"""Metrics of a server and of a silo for Prometheus, and whether all is well there.
 
 Times are seconds since 1970; an age is ``time() - value``.
 """
 
 import math
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.metadata import version
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
+
+from prometheus_client.core import Metric
 
 from pomona_federation import status
 from pomona_federation.agreement import Federation
-from pomona_federation.monitoring.prometheus_text import (
-    Family,
-    Sample,
-    counter,
-    counters,
-    gauge,
-    gauges,
-    merged,
-)
-from pomona_federation.monitoring.watched_server import StudyView, moment
+from pomona_federation.monitoring.watched_server import StudyView, WatchedServer, moment
 from pomona_federation.silo import history
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.study import KIT, Study
 from pomona_federation.unused_uplinks import ADMITTED, Stage
 
-QUEUED = ("proposed", "queued", "declined", "aborted")  # states of submitted studies
-STUDY_STATES = (
-    "never started",
-    "starting",
-    "running",
-    "interrupted",
-    "failed",
-    "finished",
-    "killed",
-    *QUEUED,
-)
-SILO_STATES = ("not seen yet", "greeted", "present", "absent", "rejected", "revoked")
-HEALTHY_STUDY = {"starting", "running", "finished", *QUEUED}
-SERVER = "pomona_server"
-
-
-def state_of(row: dict[str, Any]) -> str:
-    """The state as one of ``STUDY_STATES``."""
-    return str(row["state"]).partition(";")[0]
-
-
-def families_of_study(study: StudyView) -> list[Family]:
-    """All metrics of one study, and those of its server."""
-    return [*_run(study), *_silos(study), *_machine(study)]
-
-
-def _run(study: StudyView) -> list[Family]:
-    row, record, state = study.status, study.recorded, state_of(study.status)
-    labels = {
-        "federation": row["federation"],
-        "method": row["method"],
-        "version": version("pomona"),
-    }
-    waiting, committed = row["waiting"] or {}, moment(study.audited.committed)
-    return [
-        gauge(f"{SERVER}_info", "What runs here, in labels; the value says nothing.", 1, **labels),
-        gauge(
-            f"{SERVER}_up",
-            "Whether a server process holds the folder.",
-            float(row["pid"] is not None),
-        ),
-        gauge(f"{SERVER}_draining", "Whether no round begins.", float(bool(row["drain"]))),
-        gauges(
-            f"{SERVER}_state",
-            "1 for the state of the run.",
-            "state",
-            {s: float(s == state) for s in STUDY_STATES},
-        ),
-        gauge(f"{SERVER}_round", "Rounds that are committed.", row["round"]),
-        gauge(f"{SERVER}_rounds", "Rounds of the whole run.", row["rounds"]),
-        gauge(f"{SERVER}_round_seconds", "Seconds of the last round.", row["seconds"]),
-        gauge(
-            f"{SERVER}_last_round_timestamp_seconds",
-            "When the last round was committed.",
-            committed,
-        ),
-        gauge(
-            f"{SERVER}_waiting_silos",
-            "Silos whose answer is missing now.",
-            len(waiting.get("missing", ())),
-        ),
-        gauge(
-            f"{SERVER}_waiting_since_timestamp_seconds",
-            "Since when answers are awaited.",
-            waiting.get("since"),
-        ),
-        counters(
-            f"{SERVER}_bytes_total",
-            "Bytes of models that were sent and received, all rounds.",
-            "direction",
-            {"down": record.bytes_down, "up": record.bytes_up},
-        ),
-        counters(
-            f"{SERVER}_restarts_total",
-            "Processes that were lost and started again.",
-            "process",
-            {name: study.lost.get(name, 0) for name in ("SuperLink", "ServerApp")},
-        ),
-        Family(
-            f"{SERVER}_metric",
-            "gauge",
-            "Mean over silos of the last evaluation of each kind.",
-            tuple(
-                Sample(
-                    mean, {"metric": record.metric, "model": model, "when": stage, "split": split}
-                )
-                for (model, stage, split), mean in record.means.items()
-            ),
-        ),
-    ]
-
-
-def _silos(study: StudyView) -> list[Family]:
-    silos, audited = study.status["silos"], study.audited
-    names = [silo["silo"] for silo in silos]
-    counts = {state: float(sum(silo["state"] == state for silo in silos)) for state in SILO_STATES}
-    return [
-        gauges(f"{SERVER}_silos", "Silos by their state in the last round.", "state", counts),
-        gauges(
-            f"{SERVER}_silo_present",
-            "Whether a silo's model was used in the last round.",
-            "silo",
-            {silo["silo"]: float(silo["state"] == "present") for silo in silos},
-        ),
-        gauges(
-            f"{SERVER}_silo_last_seen_timestamp_seconds",
-            ("When a silo last sent a signed message."),
-            "silo",
-            {name: moment(study.last_messages.get(name, "")) for name in names},
-        ),
-        gauges(
-            f"{SERVER}_silo_samples",
-            "Training samples that a silo has registered.",
-            "silo",
-            {silo["silo"]: silo["samples"] for silo in silos},
-        ),
-        gauges(
-            f"{SERVER}_silo_epsilon_bound",
-            "The most epsilon that a silo's rounds can have cost.",
-            "silo",
-            {silo["silo"]: silo["epsilon"] for silo in silos},
-        ),
-        Family(
-            f"{SERVER}_uplinks_total",
-            "counter",
-            "Uplinks that were used, or not, by the stage of the reason.",
-            tuple(
-                Sample(audited.uplinks[name, outcome], {"silo": name, "outcome": outcome})
-                for outcome in (ADMITTED, *get_args(Stage))
-                for name in names
-            ),
-        ),
-        gauges(
-            f"{SERVER}_silo_connected",
-            "Whether a silo's node is connected.",
-            "silo",
-            {silo["silo"]: float(silo["connected"]) for silo in silos},
-        ),
-        gauges(
-            f"{SERVER}_silo_connection_change_timestamp_seconds",
-            "Since when a silo's node is connected, or not.",
-            "silo",
-            {silo["silo"]: moment(silo["since"] or "") for silo in silos},
-        ),
-    ]
-
-
-def _machine(study: StudyView) -> list[Family]:
-    row, folder = study.status, study.folder
-    free = shutil.disk_usage(folder if folder.exists() else folder.parent).free
-    return [
-        gauge(f"{SERVER}_disk_free_bytes", "Room on the disk of the run.", free),
-        gauge(
-            f"{SERVER}_certificate_expiry_timestamp_seconds",
-            "When the certificate ends.",
-            moment(row["certificate"] or ""),
-        ),
-    ]
-
-
-NODE_STATES = (
-    "never started",
-    "starting",
-    "connected",
-    "waiting",
-    "restarting",
-    "stopped",
-    "revoked",
-    "killed",
-)
-STATUSES = ("pending", "accepted", "declined")
+HEALTHY_STUDY = {"starting", "running", "finished", "proposed", "queued", "declined", "aborted"}
 HEALTHY_NODE = {"starting", "connected"}
-RUNNING = {"starting", "connected", "waiting", "restarting"}
-SILO = "pomona_silo"
+RUNNING_NODE = {"starting", "connected", "waiting", "restarting"}
+HELP = {
+    "pomona_server_up": "Whether a server process holds the folder.",
+    "pomona_server_state": "1 for the state of the study.",
+    "pomona_server_round": "Rounds that are committed.",
+    "pomona_server_rounds": "Rounds of the whole study.",
+    "pomona_server_last_round_timestamp_seconds": "When the last round was committed.",
+    "pomona_server_waiting_silos": "Silos whose answer is missing now.",
+    "pomona_server_restarts_total": "Processes that were lost and started again.",
+    "pomona_server_metric": "Mean over silos of the last evaluation of each model and stage.",
+    "pomona_server_certificate_expiry_timestamp_seconds": "When the certificate ends.",
+    "pomona_server_silo_present": "Whether a silo's model was used in the last round.",
+    "pomona_server_silo_connected": "Whether a silo's node is connected.",
+    "pomona_server_silo_last_seen_timestamp_seconds": "When a silo last sent a signed message.",
+    "pomona_server_uplinks_total": "Uplinks that were used, or not, by the stage of the reason.",
+    "pomona_silo_up": "Whether a silo process holds the folder.",
+    "pomona_silo_state": "1 for the state of the node.",
+    "pomona_silo_studies": "Studies that the server has offered, by decision.",
+    "pomona_silo_round": "The round of the last visit.",
+    "pomona_silo_rounds": "Rounds of the whole study.",
+    "pomona_silo_last_visit_timestamp_seconds": "When the last task was done.",
+    "pomona_silo_epsilon_spent": "What a study has cost, by its ledger.",
+    "pomona_silo_epsilon_accepted": "Limit of silo.toml for one study.",
+    "pomona_silo_authority_expiry_timestamp_seconds": "When the authority's certificate ends.",
+}
+Sample = tuple[str, float | None, dict[str, str]]  # name, value if it is known, labels
 
 
-@dataclass
-class WatchedSilo:
-    """A silo's kit."""
+class Report(NamedTuple):
+    """A snapshot: all metrics, and the states that determine health, by what they describe."""
 
-    kit: Path
+    metrics: list[Metric]
+    states: dict[str, str]
+    healthy: bool
 
-    def __post_init__(self) -> None:
-        """Raise ConfigError for a folder that is not a kit."""
-        Federation.read(self.kit / "federation.toml")
-
-    def report(self) -> tuple[dict[str, Any], list[Family]]:
-        """The status, as returned by ``status.silo``, and all metrics.
-
-        Raises StorageError, ConfigError.
-        """
-        row, settings = status.silo(self.kit), SiloFile.load(self.kit / "silo.toml")
-        studies = {title: self._study(homes, study) for title, homes, study in self._studies()}
-        return row, [*self._node(row, settings), *merged("study", studies)]
-
-    def _studies(self) -> Iterator[tuple[str, Sequence[Path], Study]]:
-        """For each study that this silo takes part in: its name, the folders of its rounds, and
-        itself.
-        """
-        federation = Federation.read(self.kit / "federation.toml")
-        studies = StudyDecisions(self.kit)
-        if federation.study:
-            yield KIT, [self.kit / "state"], federation.study
-        for study in studies.all:
-            if study.status == "accepted":
-                yield study.study.name, studies.folders(study), study.study
-
-    def _node(self, node: dict[str, Any], settings: SiloFile) -> list[Family]:
-        labels = {
-            "federation": node["federation"],
-            "silo": settings.name,
-            "version": version("pomona"),
-        }
-        counts = Counter(str(study.status) for study in StudyDecisions(self.kit).all)
-        costs = _by_study(node["privacy"], "spent", max)
-        reserved = _by_study(node["privacy"], "epsilon_at_most", sum)
-        total = max((_bound(row["all_on_its_data"]) for row in node["privacy"]), default=None)
-        return [
-            gauge(
-                f"{SILO}_info", "What runs here, in labels; the value says nothing.", 1, **labels
-            ),
-            gauge(
-                f"{SILO}_up",
-                "Whether a silo process holds the folder.",
-                float(node["state"] in RUNNING),
-            ),
-            gauges(
-                f"{SILO}_state",
-                "1 for the state of the node.",
-                "state",
-                {state: float(state == node["state"]) for state in NODE_STATES},
-            ),
-            counter(
-                f"{SILO}_restarts_total", "Times that the node was started again.", node["restarts"]
-            ),
-            gauges(
-                f"{SILO}_studies",
-                "Studies that the server has offered.",
-                "decision",
-                {status: counts[status] for status in STATUSES},
-            ),
-            gauges(
-                f"{SILO}_epsilon_spent", "What a study has cost, by its ledger.", "study", costs
-            ),
-            gauges(f"{SILO}_epsilon_reserved", "Largest cost of a study.", "study", reserved),
-            gauge(
-                f"{SILO}_epsilon_on_same_data",
-                ("Largest cost of all studies on the same data together."),
-                total,
-            ),
-            gauge(
-                f"{SILO}_epsilon_accepted",
-                "Limit of silo.toml for one study.",
-                settings.accept_epsilon,
-            ),
-            gauge(
-                f"{SILO}_epsilon_accepted_on_same_data",
-                "The most for all on one data.",
-                settings.accept_epsilon_total,
-            ),
-            gauge(
-                f"{SILO}_authority_expiry_timestamp_seconds",
-                ("When the authority's certificate ends."),
-                moment(node["authority"] or ""),
-            ),
-            gauge(
-                f"{SILO}_disk_free_bytes",
-                "Room on the kit's disk.",
-                shutil.disk_usage(self.kit).free,
-            ),
-        ]
-
-    def _study(self, folders: Sequence[Path], study: Study) -> list[Family]:
-        visited = [(folder, visits) for folder in folders if (visits := history.read(folder)[0])]
-        visits = [visit for _, folder_visits in visited for visit in folder_visits]
-        traffic = {"down": sum(v.bytes_down for v in visits), "up": sum(v.bytes_up for v in visits)}
-        last = (visited[-1][0] / history.FILE).stat().st_mtime if visited else None
-        return [
-            gauge(
-                f"{SILO}_round",
-                "The round of the last visit.",
-                visits[-1].round if visits else None,
-            ),
-            gauge(f"{SILO}_rounds", "Rounds of the whole study.", study.rounds),
-            gauge(f"{SILO}_last_visit_timestamp_seconds", "When the last task was done.", last),
-            Family(
-                f"{SILO}_bytes_total",
-                "counter",
-                "Bytes of models, all rounds.",
-                tuple(
-                    Sample(count, {"direction": direction}) for direction, count in traffic.items()
-                ),
-            ),
-        ]
+    def collect(self) -> list[Metric]:
+        """The metrics, for ``prometheus_client``."""
+        return self.metrics
 
 
-def _by_study(
-    rows: Sequence[Mapping[str, Any]], key: str, combine: Callable[[Sequence[float]], float]
-) -> dict[str, float | None]:
-    """A figure for each study over its reservations: worst costs add up, as do the amounts in its
-    ledger.
+def of_server(kit: Path) -> Callable[[], Report]:
+    """A function that reports on a server's kit.
+
+    Raises ConfigError for a folder that is not a kit.
     """
-    return {
-        name: combine([_bound(row[key]) for row in rows if row["study"] == name])
-        for name in dict.fromkeys(row["study"] for row in rows)
+    server = WatchedServer(kit)
+
+    def report() -> Report:
+        views = {str(view.status["study"] or ""): view for view in server.studies()}
+        states = {name: _state(view) for name, view in views.items()}
+        samples = (s for name, view in views.items() for s in _study_samples(name, view))
+        return Report(_families(samples), states, set(states.values()) <= HEALTHY_STUDY)
+
+    return report
+
+
+def of_silo(kit: Path) -> Callable[[], Report]:
+    """A function that reports on a silo's kit.
+
+    Raises ConfigError for a folder that is not a kit.
+    """
+    Federation.read(kit / "federation.toml")
+
+    def report() -> Report:
+        row = status.silo(kit)
+        states = {row["federation"]: str(row["state"])}
+        return Report(_families(_silo_samples(kit, row)), states, row["state"] in HEALTHY_NODE)
+
+    return report
+
+
+def _families(samples: Iterable[Sample]) -> list[Metric]:
+    """Samples of known values, by name."""
+    metrics: dict[str, Metric] = {}
+    for name, value, labels in samples:
+        if value is not None:
+            counts = name.endswith("_total")
+            family = Metric(
+                name.removesuffix("_total"), HELP[name], "counter" if counts else "gauge"
+            )
+            metrics.setdefault(name, family).add_sample(name, labels, value)
+    return list(metrics.values())
+
+
+def _state(view: StudyView) -> str:
+    """The state of a study without the hint after it."""
+    return str(view.status["state"]).partition(";")[0]
+
+
+def _study_samples(study: str, view: StudyView) -> Iterator[Sample]:
+    row, audited, labels = view.status, view.audited, {"study": study}
+    waiting = row["waiting"] or {}
+    numbers: dict[str, float | None] = {
+        "up": row["pid"] is not None,
+        "round": row["round"],
+        "rounds": row["rounds"],
+        "last_round_timestamp_seconds": moment(audited.committed),
+        "waiting_silos": len(waiting.get("missing", ())),
+        "certificate_expiry_timestamp_seconds": moment(row["certificate"] or ""),
     }
+    for name, number in numbers.items():
+        yield f"pomona_server_{name}", number, labels
+    yield "pomona_server_state", 1, {**labels, "state": _state(view)}
+    for process in ("SuperLink", "ServerApp"):
+        count = view.lost.get(process, 0)
+        yield "pomona_server_restarts_total", count, {**labels, "process": process}
+    for (model, stage, split), mean in view.recorded.means.items():
+        key = {"metric": view.recorded.metric, "model": model, "when": stage, "split": split}
+        yield "pomona_server_metric", mean, {**labels, **key}
+    for silo in row["silos"]:
+        of_silo, last = {**labels, "silo": silo["silo"]}, view.last_messages.get(silo["silo"], "")
+        yield "pomona_server_silo_present", silo["state"] == "present", of_silo
+        yield "pomona_server_silo_connected", silo["connected"], of_silo
+        yield "pomona_server_silo_last_seen_timestamp_seconds", moment(last), of_silo
+        for outcome in (ADMITTED, *get_args(Stage)):  # from 0 on: an increase is an alert
+            count = audited.uplinks[silo["silo"], outcome]
+            yield "pomona_server_uplinks_total", count, {**of_silo, "outcome": outcome}
 
 
-def _bound(epsilon: float | None) -> float:
-    """An epsilon; infinite if there is no noise, and so no bound."""
-    return math.inf if epsilon is None else epsilon
+def _silo_samples(kit: Path, row: dict[str, Any]) -> Iterator[Sample]:
+    yield "pomona_silo_up", row["state"] in RUNNING_NODE, {}
+    yield "pomona_silo_state", 1, {"state": str(row["state"])}
+    yield "pomona_silo_epsilon_accepted", SiloFile.load(kit / "silo.toml").accept_epsilon, {}
+    authority = moment(row["authority"] or "")
+    yield "pomona_silo_authority_expiry_timestamp_seconds", authority, {}
+    decisions = Counter(study["decision"] for study in row["studies"])
+    for decision in ("pending", "accepted", "declined"):
+        yield "pomona_silo_studies", decisions[decision], {"decision": decision}
+    spent: dict[str, float] = {}
+    for cost in row["privacy"]:  # a study can have several reservations
+        epsilon = math.inf if cost["spent"] is None else cost["spent"]  # None: without noise
+        spent[cost["study"]] = max(epsilon, spent.get(cost["study"], 0.0))
+    for study, epsilon in spent.items():
+        yield "pomona_silo_epsilon_spent", epsilon, {"study": study}
+    for name, folders, study in _studies(kit):
+        yield from _visit_samples(name, folders, study)
+
+
+def _studies(kit: Path) -> Iterator[tuple[str, Sequence[Path], Study]]:
+    """For each study that a silo takes part in: its name, the folders of its rounds, and itself."""
+    federation, decisions = Federation.read(kit / "federation.toml"), StudyDecisions(kit)
+    if federation.study:
+        yield KIT, [kit / "state"], federation.study
+    for study in decisions.all:
+        if study.status == "accepted":
+            yield study.study.name, decisions.folders(study), study.study
+
+
+def _visit_samples(name: str, folders: Sequence[Path], study: Study) -> Iterator[Sample]:
+    visited = [(folder, visits) for folder in folders if (visits := history.read(folder)[0])]
+    labels = {"study": name}
+    yield "pomona_silo_rounds", study.rounds, labels
+    if visited:
+        folder, visits = visited[-1]
+        yield "pomona_silo_round", visits[-1].round, labels
+        last = (folder / history.FILE).stat().st_mtime
+        yield "pomona_silo_last_visit_timestamp_seconds", last, labels

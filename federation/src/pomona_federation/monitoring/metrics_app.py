@@ -1,37 +1,16 @@
 """``/metrics`` and ``/health`` of a server or a silo."""
 
 import socket
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any
 
+from pomona.cli.output import echo_stderr
 from pomona.core.errors import LockedError, PomonaError
-from pomona_federation.monitoring import metrics
-from pomona_federation.monitoring.metrics import WatchedSilo
-from pomona_federation.monitoring.prometheus_text import CONTENT_TYPE, Family, merged, rendered
-from pomona_federation.monitoring.watched_server import WatchedServer
+from pomona_federation.monitoring.metrics import Report
 
 # host names that a browser on this machine, or a tunnel, may use
 LOCAL = ["127.0.0.1", "localhost"]
 MAX_CONNECTIONS = 32  # most connections
-
-
-def application(routes: Sequence[Any]) -> Any:
-    """An ASGI application with Starlette's routes, for GET and HEAD only.
-
-    A request whose Host header names another machine is refused: a page elsewhere could let its own
-    name point here.
-    """
-    from starlette.applications import Starlette
-    from starlette.middleware import Middleware
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
-
-    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL, www_redirect=False)
-    app = Starlette(routes=list(routes), middleware=[hosts])
-    app.router.redirect_slashes = (
-        False  # the redirect would go to whatever the Host header contains after a colon
-    )
-    return app
 
 
 def listening(port: int) -> socket.socket:
@@ -45,13 +24,8 @@ def listening(port: int) -> socket.socket:
         ) from None
 
 
-def serve(make: Callable[[], Any], port: int, on_listening: Callable[[int], None]) -> None:
-    """Serve an application until a signal.
-
-    Args:
-        make: builds the application.
-        port: on loopback; 0 picks a free port.
-        on_listening: called with the port when connections are accepted.
+def serve(app: Any, port: int) -> None:
+    """Serve an application on a loopback port (0 for any free one) until a signal.
 
     Raises LockedError.
     """
@@ -59,7 +33,7 @@ def serve(make: Callable[[], Any], port: int, on_listening: Callable[[int], None
 
     with listening(port) as listener:
         settings = uvicorn.Config(
-            make(),
+            app,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -69,65 +43,28 @@ def serve(make: Callable[[], Any], port: int, on_listening: Callable[[int], None
             timeout_graceful_shutdown=2,
             lifespan="off",
         )
-        on_listening(listener.getsockname()[1])
+        echo_stderr(f"http://127.0.0.1:{listener.getsockname()[1]}/metrics and /health")
         uvicorn.Server(settings).run(sockets=[listener])
 
 
-class Report(NamedTuple):
-    """A snapshot: all metrics, and the states that determine health, by what they describe."""
-
-    families: list[Family]
-    states: dict[str, str]
-    healthy: bool
-
-
-def of_server(kit: Path) -> Callable[[], Report]:
-    """A function that reports on a server's kit.
-
-    Raises ConfigError for a folder that is not a kit.
-    """
-    server = WatchedServer(kit)
-
-    def report() -> Report:
-        views = {str(study.status["study"] or ""): study for study in server.studies()}
-        families = {title: metrics.families_of_study(study) for title, study in views.items()}
-        states = {title: metrics.state_of(study.status) for title, study in views.items()}
-        return Report(
-            merged("study", families), states, set(states.values()) <= metrics.HEALTHY_STUDY
-        )
-
-    return report
-
-
-def of_silo(kit: Path) -> Callable[[], Report]:
-    """A function that reports on a silo's kit.
-
-    Raises ConfigError for a folder that is not a kit.
-    """
-    silo = WatchedSilo(kit)
-
-    def report() -> Report:
-        row, families = silo.report()
-        states = {row["federation"]: str(row["state"])}
-        return Report(families, states, row["state"] in metrics.HEALTHY_NODE)
-
-    return report
-
-
 def metrics_app(report: Callable[[], Report]) -> Any:
-    """Build the application.
+    """Build the ASGI application, for GET and HEAD only.
 
-    An unreadable file gives a one-line 503, which Prometheus shows as a target that is down.
-
-    ``/health`` answers 200 or 503, with the states as JSON.
+    A request whose Host header names another machine is refused: a page elsewhere could let its own
+    name point here. An unreadable file gives a one-line 503, which Prometheus shows as a target
+    that is down. ``/health`` answers 200 or 503, with the states as JSON.
     """
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+    from starlette.applications import Starlette
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import Request
     from starlette.responses import JSONResponse, PlainTextResponse, Response
     from starlette.routing import Route
 
     def metrics(_: Request) -> Response:
         try:
-            return Response(rendered(report().families), media_type=CONTENT_TYPE)
+            return Response(generate_latest(report()), media_type=CONTENT_TYPE_LATEST)
         except PomonaError as fault:
             return PlainTextResponse(f"{fault.line()}\n", 503)
 
@@ -141,4 +78,9 @@ def metrics_app(report: Callable[[], Report]) -> Any:
             200 if snapshot.healthy else 503,
         )
 
-    return application([Route("/metrics", metrics), Route("/health", health)])
+    hosts = Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL, www_redirect=False)
+    routes = [Route("/metrics", metrics), Route("/health", health)]
+    app = Starlette(routes=routes, middleware=[hosts])
+    # a redirect would go to whatever the Host header contains after a colon
+    app.router.redirect_slashes = False
+    return app

@@ -1,5 +1,4 @@
-"""A server as operators see it: the state of its studies, their reports, and a bound on each silo's
-epsilon.
+"""A server as operators see it: the state of its studies and their reports.
 
 Its record and audit log grow by lines; each line is read once.
 """
@@ -14,15 +13,14 @@ from threading import Lock
 from typing import Any
 
 from pomona.core.bounds import plain
-from pomona.core.errors import ConfigError
 from pomona.metrics.client_statistics import summarize
 from pomona.record import events
 from pomona.record.events import EVENTS
 from pomona.storage.hash_chain import parsed
 from pomona_federation import status
-from pomona_federation.agreement import Federation, StudyAgreement
+from pomona_federation.agreement import Federation
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
-from pomona_federation.study import KIT, SurveyStudy
+from pomona_federation.study import KIT
 from pomona_federation.supervision.followed_file import Followed
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED
 
@@ -37,13 +35,10 @@ class RecordedRun:
 
     Attributes:
         metric: the run's, as the record names it.
-        bytes_down, bytes_up: bytes of models, over all rounds and silos.
         means: the last mean over silos, by model, stage and split.
     """
 
     metric: str = ""
-    bytes_down: int = 0
-    bytes_up: int = 0
     means: dict[Key, float] = field(default_factory=dict)
 
     def take(self, line: bytes) -> None:
@@ -55,9 +50,6 @@ class RecordedRun:
         match event:
             case "start":
                 self.metric = body.get("metric", "")
-            case "round":
-                self.bytes_down += sum(body.bytes_down)
-                self.bytes_up += sum(body.bytes_up)
             case "evaluation":
                 mean = summarize(body.value, body.samples, metric=body.value_metric)["mean"]
                 if mean is not None and math.isfinite(mean):
@@ -142,68 +134,17 @@ AUDIT = "audit.jsonl"
 Row = dict[str, Any]
 
 
-@dataclass
-class PrivacyAccount:
-    """Computes the privacy cost of a federation's rounds, with a cache.
-
-    Without privacy nothing is loaded.
-    """
-
-    terms: StudyAgreement
-    _cache: dict[tuple[int, int], float | None] = field(default_factory=dict)
-
-    def bounds(self, row: Mapping[str, Any]) -> dict[str, float | None]:
-        """By silo, the largest epsilon that its rounds can have cost, including the current round.
-
-        It follows from the agreed settings and each silo's registered samples, by the RDP
-        accountant, which is quick and never below the silo's own account. Empty without privacy;
-        None if Opacus is not installed.
-
-        Args:
-            row: as returned by ``status.server``.
-        """
-        if isinstance(study := self.terms.study, SurveyStudy) or "privacy" not in study.run:
-            return {}
-        last = row["round"] + (row["state"] == "running")
-        members = [s for s in row["silos"] if s["samples"] and s["joined"]]
-        rounds = {
-            s["silo"]: max(0, min(s["left"] or last, last) - s["joined"] + 1) for s in members
-        }
-        return {s["silo"]: self._cached_bound(s["samples"], rounds[s["silo"]]) for s in members}
-
-    def _cached_bound(self, samples: int, rounds: int) -> float | None:
-        if (samples, rounds) not in self._cache:
-            try:
-                self._cache[samples, rounds] = self._bound(samples, rounds)
-            except ConfigError:  # no accountant is installed, or it cannot handle these settings
-                self._cache[samples, rounds] = None
-        return self._cache[samples, rounds]
-
-    def _bound(self, samples: int, rounds: int) -> float:
-        from pomona.privacy.accounting import projected_epsilon
-
-        config = self.terms.config
-        assert config.privacy
-        if config.void:
-            return math.inf
-        settings = config.privacy.model_copy(update={"accountant": "rdp"})
-        cost = config.method.method().card.privacy.gradients
-        return projected_epsilon(settings, cost, samples, config.batch_size, config.passes, rounds)
-
-
 @dataclass(frozen=True)
 class StudyView:
     """One study of a server.
 
     Attributes:
-        folder: of its run.
-        status: as returned by ``status.server``, with each silo's ``epsilon``.
+        status: as returned by ``status.server``.
         recorded: its events; for a search those of its newest trial.
         audited: its entries in the audit log.
         last_messages, lost: as in ``AuditedServer``.
     """
 
-    folder: Path
     status: Row
     recorded: RecordedRun
     audited: AuditedStudy
@@ -218,7 +159,6 @@ class WatchedServer:
     kit: Path
     _audit: Followed[AuditedServer] = field(init=False)
     _records: dict[Path, Followed[RecordedRun]] = field(default_factory=dict)
-    _accounts: dict[str, PrivacyAccount] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:
@@ -230,22 +170,17 @@ class WatchedServer:
         """The unfinished studies, and the last one that ran. Raises StorageError, ConfigError."""
         queue = StudyQueue(self.kit)
         chosen = {study.name: study for study in (queue.current, *queue.open) if study}
-        return [self._view(queue, study) for study in chosen.values()] or [self._view(queue, None)]
+        return [self._view(study) for study in chosen.values()] or [self._view(None)]
 
-    def _view(self, queue: StudyQueue, chosen: QueuedStudy | None) -> StudyView:
+    def _view(self, chosen: QueuedStudy | None) -> StudyView:
         name, folder = (chosen.name, chosen.folder) if chosen else (KIT, self.kit / "run")
         with self._lock:
             audited = self._audit.look()
             events = (chosen.at_work if chosen else folder) / EVENTS
             record = self._records.setdefault(events, Followed(events, RecordedRun)).look()
             row = status.server(self.kit, chosen.name if chosen else None)
-            if chosen and name not in self._accounts:
-                self._accounts[name] = PrivacyAccount(chosen.terms(queue.federation, self.kit))
-            epsilons = self._accounts[name].bounds(row) if chosen else {}
-            silos = [{**silo, "epsilon": epsilons.get(silo["silo"])} for silo in row["silos"]]
-            row = {**row, "silos": silos}
             return StudyView(
-                folder, row, record, audited.studies[name], audited.last_messages, audited.lost
+                row, record, audited.studies[name], audited.last_messages, audited.lost
             )
 
 
