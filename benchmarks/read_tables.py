@@ -1,80 +1,99 @@
-"""Processor time of reading a table of 100,000 rows and 100 numbers, next to another build.
+"""Reading a table of 100 numbers a row, as CSV and as Parquet, next to another build.
 
-    python benchmarks/read_tables.py [--before FOLDER] [--repeat 3]
+    python benchmarks/read_tables.py [--quick] [FOLDER/src]
 
-``--before``: ``src`` of another checkout, read with the same Python. Seconds are those of the
-process and of its children; of several repetitions, in turns, the smallest.
+Fresh processes take turns, in processor seconds of the process and its children; FOLDER is a
+checkout of another version, which has to read the same data.
 """
 
-import argparse
 import os
 import subprocess
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import csv, parquet
 
-ROWS, COLUMNS = 100_000, 100
+from pomona.core.rng import stream
+from timing import Table, Times, chosen, publish
+
+QUICK, FULL = (500, 1), (100_000, 3)  # rows, turns
+COLUMNS = 100
+WARM_UP = 100  # rows of the file that is read first, so that all modules are imported
 READ = """
 import resource, sys
 from pomona.data import data_settings, read
 
-def seconds():
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+def spent():
+    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 def settings(path):
     try:
         return data_settings(name="table", path=path, label_column="y")
-    except Exception:  # a build before data had three axes
+    except Exception:  # a build in which each format was a name
         return data_settings(name=path.rsplit(".", 1)[1], path=path, label_column="y")
 
-read(settings(sys.argv[2]))  # a small file, so that modules are imported
-start = seconds()
-data = read(settings(sys.argv[1]))
-print(seconds() - start, data.fingerprint)
+read(settings(sys.argv[1]))
+before = spent()
+dataset = read(settings(sys.argv[2]))
+print(spent() - before, dataset.fingerprint)
 """
 
 
-def written(folder: Path, rows: int) -> list[Path]:
-    """Write a table as CSV and as Parquet."""
-    generator = np.random.Generator(np.random.Philox(0))
-    columns = {f"x{k}": generator.normal(size=rows).round(4) for k in range(COLUMNS)}
-    table = pa.table({**columns, "y": generator.integers(0, 2, rows)})
-    csv.write_csv(table, folder / f"{rows}.csv")
-    parquet.write_table(table, folder / f"{rows}.parquet")
-    return [folder / f"{rows}.csv", folder / f"{rows}.parquet"]
+def write(folder: Path, rows: int) -> list[Path]:
+    """Write a table of random numbers in both formats."""
+    draw = stream(0, "benchmark")
+    columns = {f"x{k}": draw.normal(size=rows).round(4) for k in range(COLUMNS)}
+    table = pa.table({**columns, "y": draw.integers(0, 2, rows)})
+    paths = [folder / f"{rows}.csv", folder / f"{rows}.parquet"]
+    csv.write_csv(table, paths[0])
+    parquet.write_table(table, paths[1])
+    return paths
 
 
-def timed(source: Path, path: Path, small: Path) -> tuple[float, str]:
-    """Return the seconds that a build needs to read a file, and what it read."""
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", READ, str(path), str(small)]
-    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    seconds, fingerprint = answer.stdout.split()
-    return float(seconds), fingerprint
+def processor(source: str, small: Path, path: Path, fingerprints: set[str]) -> float:
+    """Processor seconds of reading a file by the package in ``source``; notes its fingerprint."""
+    seconds, fingerprint = subprocess.run(
+        [sys.executable, "-c", READ, str(small), str(path)],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+    ).stdout.split()
+    fingerprints.add(fingerprint)
+    return float(seconds)
 
 
-def main() -> None:
-    """Print seconds for each file and build, and their ratio."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--before", type=Path)
-    parser.add_argument("--repeat", type=int, default=3)
-    options = parser.parse_args()
-    builds = [Path(__file__).parents[1] / "src", *filter(None, [options.before])]
+def main(size: tuple[int, int], words: list[str]) -> list[Table]:
+    """Measure and print."""
+    rows, turns = size
+    sources = {Path(word).parent.name: word for word in words}
+    sources["this build"] = str(Path(__file__).parents[1] / "src")
+    tables = []
     with tempfile.TemporaryDirectory() as folder:
-        files = zip(*(written(Path(folder), rows) for rows in (ROWS, 100)), strict=True)
-        for path, small in files:
-            runs = [[timed(build, path, small) for build in builds] for _ in range(options.repeat)]
-            best = [min(run[k][0] for run in runs) for k in range(len(builds))]
-            same = len({fingerprint for run in runs for _, fingerprint in run}) == 1
-            line = " ".join(f"{seconds:.2f} s" for seconds in best)
-            ratio = f", ratio {best[0] / best[-1]:.2f}" if options.before else ""
-            print(f"{path.suffix}: {line}{ratio}, {'same data' if same else 'OTHER DATA'}")
+        files = zip(*(write(Path(folder), n) for n in (WARM_UP, rows)), strict=True)
+        for small, path in files:
+            fingerprints: set[str] = set()
+            times = Times.interleaved(
+                {n: partial(processor, s, small, path, fingerprints) for n, s in sources.items()},
+                turns,
+            )
+            cells = {
+                name: {
+                    "median processor s": times.median(name),
+                    "min s": min(times.of[name]),
+                    "times the first": times.cost(name),
+                }
+                for name in times.of
+            }
+            same = "yes" if len(fingerprints) == 1 else "NO"
+            title = f"Reading {rows} rows of {COLUMNS} numbers from {path.suffix}"
+            tables.append(publish(title, cells, turns, **{"same data": same}))
+    return tables
 
 
 if __name__ == "__main__":
-    main()
+    main(*chosen(QUICK, FULL))
