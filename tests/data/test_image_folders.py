@@ -389,6 +389,8 @@ def test_a_folder_of_the_decathlon_is_images_with_masks(decathlon):
     ("change", "words"),
     [
         ({"training": []}, ("'training'", "path and mask")),
+        ({"validation": 3}, ("'validation'", "path and mask")),
+        ({"test": {}}, ("'test'", "path and mask")),
         ({"training": [{"image": "a.nii.gz", "label": 1}]}, ("'training'", "path and mask")),
         ({"labels": None}, ("data.classes",)),
         ({"training": [{"image": "../x.nii.gz", "label": "y.nii.gz"}]}, ("pair 1", "within")),

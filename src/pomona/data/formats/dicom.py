@@ -4,7 +4,7 @@ Values are those of the modality (``dicom_values``); slices become a volume by `
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -182,11 +182,8 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
     images = list(dict.fromkeys(image for image, _ in ordered))
     dtype = sample_type(image.dtype for image in images)
     first = images[0]
-    if any(image.shape != first.shape for image in images):
+    if len({image.shape for image in images}) > 1:
         raise DataError(f"{path}: some slices have colour, others not; keep one of them")
-    units = sorted({image.unit for image in images if image.unit})
-    if len(units) > 1:
-        notes = [*notes, f"values of several units in one series ({listed(units, 3)})"]
     return volume(
         grid,
         first.shape[-1],
@@ -196,8 +193,16 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
         step=max(image.step for image in images),
         patient=first.patient,
         padding=first.padding,
-        notes=dict.fromkeys((*remarks, *notes, *(n for image in images for n in image.notes))),
+        notes=dict.fromkeys((*remarks, *notes, *_notes(images))),
     )
+
+
+def _notes(images: Sequence[ImageFile]) -> Iterator[str]:
+    """Yield the remarks on a series' images, and one if their values have several units."""
+    if len(units := sorted({image.unit for image in images} - {""})) > 1:
+        yield f"values of several units in one series ({listed(units, 3)})"
+    for image in images:
+        yield from image.notes
 
 
 def _voxels(

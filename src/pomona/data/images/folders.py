@@ -5,7 +5,7 @@ Also the layouts of Tiny-ImageNet and of the Medical Segmentation Decathlon.
 
 import os
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.formats import image_formats, unread
 from pomona.data.images import folder_levels, image_rows, manifest
-from pomona.data.images.folder_levels import Levels
+from pomona.data.images.folder_levels import Level, Levels
 from pomona.data.images.image_rows import TEST, TRAIN, VALIDATION, ImageRows
 
 ROLES = {"train": TRAIN, "val": VALIDATION, "test": TEST}
@@ -43,6 +43,11 @@ class FolderFile(NamedTuple):
     folders: Names
     role: int
     is_image: bool
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether it is an image in a folder that is read."""
+        return self.is_image and self.role != OUTSIDE and bool(self.folders)
 
 
 def read(settings: Pictures) -> Dataset:
@@ -116,40 +121,51 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
             meaning.
     """
     folders, every = _files(root)
-    images = [item for item in every if item.is_image]
-    inside = [item for item in images if item.role != OUTSIDE and item.folders]
     automatic = not levels
-    levels = levels or folder_levels.levels(root, {item.folders for item in inside}, classes)
-    depth = {level: levels.index(level) for level in levels}
-    required = max(depth["class"], depth.get("site", 0)) + 1
-    inside = [item for item in inside if len(item.folders) >= required]
-    problems, notes = _unused_files(root, every, levels, required)
-    labels = [normalize("NFC", item.folders[depth["class"]]) for item in inside]
+    levels = levels or folder_levels.levels(
+        root, {item.folders for item in every if item.is_inside}, classes
+    )
+    required = _required(levels)
+    images = [item for item in every if item.is_inside and len(item.folders) >= required]
+    labels, clients = _level(images, levels, "class"), _level(images, levels, "site")
+    problems, notes = _unused_files(root, every, levels)
     if levels[0] == "class" and not classes:
-        problems += _empty_classes(root, folders, inside)
-    trained = {name for name, item in zip(labels, inside, strict=True) if item.role != TEST}
-    classes = classes or tuple(sorted(trained))
-    numbers = {normalize("NFC", name): k for k, name in enumerate(classes)}
-    problems += _unknown_classes(labels, inside, classes)
-    if not problems and all(item.role != TRAIN for item in inside):
+        problems += _empty_classes(root, folders, images)
+    classes = classes or _training_classes(images, labels)
+    problems += _unknown_classes(labels, images, classes)
+    if not problems and all(item.role != TRAIN for item in images):
         raise DataError(
             f"{root} has no training images; make a folder for each class and put its images there"
         )
-    clients = _level(inside, depth.get("site"))
+    numbers = {normalize("NFC", name): k for k, name in enumerate(classes)}
     y = [numbers.get(name, 0) for name in labels]
-    meaning = _meaning(levels, clients, classes) if automatic else []
     rows = ImageRows(
         str(root),
         root,
-        [item.path for item in inside],
-        [item.role for item in inside],
+        [item.path for item in images],
+        [item.role for item in images],
         np.array(y, np.int64),
         classes,
         clients=clients,
-        folders=_level(inside, depth.get("patient")),
-        notes=(*meaning, *_missing_classes(clients, y, classes), *notes),
+        folders=_level(images, levels, "patient"),
+        notes=(
+            *(_meaning(levels, clients, classes) if automatic else ()),
+            *_missing_classes(clients, y, classes),
+            *notes,
+        ),
     )
     return rows, problems
+
+
+def _required(levels: Levels) -> int:
+    """Return how many folders an image must lie in: those of its class and site."""
+    return 1 + max(k for k, level in enumerate(levels) if level in {"class", "site"})
+
+
+def _training_classes(images: Sequence[FolderFile], labels: Sequence[str]) -> Names:
+    """Return the classes of images that are not for testing."""
+    pairs = zip(images, labels, strict=True)
+    return tuple(sorted({label for item, label in pairs if item.role != TEST}))
 
 
 def _empty_classes(root: Path, folders: set[Path], images: Sequence[FolderFile]) -> list[str]:
@@ -179,11 +195,12 @@ def _outer(root: Path, item: FolderFile) -> Path:
     return Path(*names[: len(names) - len(item.folders)])
 
 
-def _level(images: Sequence[FolderFile], level: int | None) -> list[str]:
+def _level(images: Sequence[FolderFile], levels: Levels, level: Level) -> list[str]:
     """Return the folder of each image at a level, empty for images above it; none without one."""
-    if level is None:
+    if level not in levels:
         return []
-    return [normalize("NFC", "".join(item.folders[level : level + 1])) for item in images]
+    depth = levels.index(level)
+    return [normalize("NFC", "".join(item.folders[depth : depth + 1])) for item in images]
 
 
 def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
@@ -192,25 +209,38 @@ def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
     Raises DataError if it cannot be read.
     """
     tree = dict(_walk(root))
-    outer = {names[0] for names, paths in tree.items() if names and paths}
-    inner_roles = {(*names[:-1], _role(names[-1])) for names in tree if names}
-    level = 0 if ("train",) in inner_roles else None
-    if level is None and outer and all((name, "train") in inner_roles for name in outer):
-        level = 1
-    tested = level is not None and any(
-        len(names) > level and _role(names[level]) == "test" for names in tree
+    level = _role_level(tree)
+    if level is None:
+        folders = {Path(*names) for names in tree if len(names) == 1}
+        return folders, _sorted_files((names, TRAIN, paths) for names, paths in tree.items())
+    inner_roles = {names: _role(names[level]) for names in tree if len(names) > level}
+    roles = ROLES if "test" in inner_roles.values() else {**ROLES, "val": TEST}
+    without = {names: (*names[:level], *names[level + 1 :]) for names in tree}
+    numbers = {names: roles.get(inner_roles.get(names, ""), OUTSIDE) for names in tree}
+    folders = {
+        Path(*names)
+        for names, role in numbers.items()
+        if len(without[names]) == 1 and role in {TRAIN, VALIDATION}
+    }
+    return folders, _sorted_files((without[n], numbers[n], paths) for n, paths in tree.items())
+
+
+def _sorted_files(folders: Iterable[tuple[Names, int, list[Path]]]) -> list[FolderFile]:
+    """Return the files of folders, given as names, role and paths."""
+    return sorted(
+        FolderFile(path, names, role, image_formats.is_image(path))
+        for names, role, paths in folders
+        for path in paths
     )
-    roles = ROLES if tested else {**ROLES, "val": TEST}
-    folders, every = set(), []
-    for names, paths in tree.items():
-        role, inner = TRAIN, names
-        if level is not None:
-            role = roles.get(_role(names[level]), OUTSIDE) if len(names) > level else OUTSIDE
-            inner = (*names[:level], *names[level + 1 :])
-        if len(inner) == 1 and role in {TRAIN, VALIDATION}:
-            folders.add(Path(*names))
-        every += [FolderFile(path, inner, role, image_formats.is_image(path)) for path in paths]
-    return folders, sorted(every)
+
+
+def _role_level(tree: Mapping[Names, list[Path]]) -> int | None:
+    """Return the level of train/, val/ and test/: outermost, or one below, in all folders there."""
+    outer = {names[0] for names, paths in tree.items() if names and paths}
+    training = {names[:-1] for names in tree if names and _role(names[-1]) == "train"}
+    if () in training:
+        return 0
+    return 1 if outer and all((name,) in training for name in outer) else None
 
 
 def _role(name: str) -> str:
@@ -241,7 +271,7 @@ def _hidden(name: str) -> bool:
 
 
 def _unused_files(
-    root: Path, every: Sequence[FolderFile], levels: Levels, required: int
+    root: Path, every: Sequence[FolderFile], levels: Levels
 ) -> tuple[list[str], list[str]]:
     """Report images outside of the folders for them, and unreadable ones, as problems; and other
     files as notes: one line for each reason.
@@ -249,12 +279,8 @@ def _unused_files(
     images, other_files = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
     for item in every:
         name = item.path.relative_to(root).as_posix()
-        if item.is_image and not item.folders:
-            images["in no class"].append(name)
-        elif item.is_image and item.role == OUTSIDE:
-            images["outside of train/, val/ and test/"].append(name)
-        elif item.is_image and len(item.folders) < required:
-            images[f"above the folders of data.folders = {list(levels)}"].append(name)
+        if location := _outside(item, levels):
+            images[location].append(name)
         elif not item.is_image and not image_formats.is_companion(item.path):
             other_files[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(name)
     problems = [
@@ -271,6 +297,19 @@ def _unused_files(
         elif any("/" in name for name in names):  # no licence or list at the top
             notes.append(line)
     return problems, notes
+
+
+def _outside(item: FolderFile, levels: Levels) -> str:
+    """Return where an image lies that is in no folder for it; nothing for all other files."""
+    if not item.is_image:
+        return ""
+    if not item.folders:
+        return "in no class"
+    if item.role == OUTSIDE:
+        return "outside of train/, val/ and test/"
+    if len(item.folders) < _required(levels):
+        return f"above the folders of data.folders = {list(levels)}"
+    return ""
 
 
 def _meaning(levels: Levels, clients: Sequence[str], classes: Names) -> list[str]:

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from pomona.data.images import image_arrays, image_stack, patients
 from pomona.data.settings import Images
 
 TRAIN, VALIDATION, TEST = 0, 1, 2
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,31 +62,21 @@ def dataset(rows: ImageRows, settings: Images, problems: Sequence[str] = ()) -> 
     order = np.argsort(roles == TEST, kind="stable")
     stack = image_stack.stacked(
         rows.name,
-        [rows.paths[k] for k in order],
+        _chosen(rows.paths, order),
         settings,
         problems,
-        [rows.masks[k] for k in order] if rows.masks else (),
+        _chosen(rows.masks, order),
         rows.classes,
     )
     decoded = order[stack.rows]
     n_train = int((roles[decoded] != TEST).sum())
-    owners, groups, notes = None, None, [*rows.notes, *stack.notes]
+    owners, notes = None, [*rows.notes, *stack.notes]
     if rows.clients:
-        names, number = targets.numbered([rows.clients[k] for k in decoded])
+        names, number = targets.numbered(_chosen(rows.clients, decoded))
         owners = Owners(names, number, roles[decoded])
     elif VALIDATION in roles:
         notes.append("validation images are used for training, since there are no clients")
-    if rows.groups:
-        groups = RowGroups("group", targets.grouped([rows.groups[k] for k in decoded]))
-    else:
-        groups, remarks = patients.grouped(
-            [rows.folders[k] for k in decoded] if rows.folders else (),
-            stack.patients,
-            [os.path.relpath(rows.paths[k], rows.root) for k in decoded],
-            owners,
-            n_train,
-        )
-        notes += [*remarks, *_patients_as_classes(rows, decoded, stack.patients)]
+    groups, remarks = _groups(rows, decoded, stack.patients, owners, n_train)
     return Dataset(
         rows.name,
         "image",
@@ -95,11 +87,39 @@ def dataset(rows: ImageRows, settings: Images, problems: Sequence[str] = ()) -> 
         *image_arrays.usual(stack.x),
         owners=owners,
         groups=groups,
-        notes=tuple(notes),
+        notes=(*notes, *remarks),
         target_kind="segmentation" if rows.masks else None,
         spacings=stack.spacings,
         orientation=stack.orientation,
     )
+
+
+def _chosen(values: Sequence[T], rows: NDArray[np.intp]) -> list[T]:
+    """Return the values of some rows, or nothing if there are none at all."""
+    return [values[k] for k in rows.tolist()] if values else []
+
+
+def _groups(
+    rows: ImageRows,
+    decoded: NDArray[np.intp],
+    headers: Sequence[str],
+    owners: Owners | None,
+    n_train: int,
+) -> tuple[RowGroups | None, tuple[str, ...]]:
+    """Return which of the decoded rows belong together, as listed or of one patient; and remarks.
+
+    ``headers``: the PatientID of each decoded row.
+    """
+    if rows.groups:
+        return RowGroups("group", targets.grouped(_chosen(rows.groups, decoded))), ()
+    groups, remarks = patients.grouped(
+        _chosen(rows.folders, decoded),
+        headers,
+        [os.path.relpath(path, rows.root) for path in _chosen(rows.paths, decoded)],
+        owners,
+        n_train,
+    )
+    return groups, (*remarks, *_patients_as_classes(rows, decoded, headers))
 
 
 def _patients_as_classes(

@@ -100,25 +100,28 @@ def decathlon(path: Path, settings: Pictures) -> Dataset:
         lambda reason: DataError(f"{path}: {reason}; {TABLE}"),
         files.MAX_LOG_BYTES,
     )
-    entries: dict[str, list[Any]] = {
-        split: tree.get(key, []) if isinstance(tree, dict) else []
-        for key, split in (("training", "train"), ("validation", "validation"))
-    }
-    pairs = [(item, split) for split, items in entries.items() for item in items]
-    if not entries["train"] or not all(
-        isinstance(item, dict) and all(isinstance(item.get(k), str) for k in ("image", "label"))
-        for item, _ in pairs
-    ):
+    content = tree if isinstance(tree, dict) else {}
+    lists = {key: content.get(key, []) for key in ("training", "validation", "test")}
+    if not lists["training"] or not all(isinstance(items, list) for items in lists.values()):
+        raise DataError(f"{path} has no lists 'training', 'validation' and 'test'; {TABLE}")
+    pairs = [(item, "train") for item in lists["training"]]
+    pairs += [(item, "validation") for item in lists["validation"]]
+    if not all(_is_pair(item) for item, _ in pairs):
         raise DataError(f"{path} lists no pairs of image and mask under 'training'; {TABLE}")
     cells = {
         "path": [item["image"] for item, _ in pairs],
         "mask": [item["label"] for item, _ in pairs],
         "split": [split for _, split in pairs],
     }
-    untested = len(tree.get("test", []))
+    untested = len(lists["test"])
     note = f"{path.name}: {untested} images for testing have no masks and are not read"
     listing = Listing(path, cells, lambda row: f"pair {row + 1}", (note,) if untested else ())
-    return _dataset(listing, settings, settings.classes or _class_names(tree.get("labels")))
+    return _dataset(listing, settings, settings.classes or _class_names(content.get("labels")))
+
+
+def _is_pair(item: Any) -> bool:
+    """Return whether an entry of a dataset.json names an image and its mask."""
+    return isinstance(item, dict) and all(isinstance(item.get(k), str) for k in ("image", "label"))
 
 
 def _class_names(labels: Any) -> tuple[str, ...]:
