@@ -102,11 +102,12 @@ def described(module: str, names: list[str]) -> str:
 
 
 def api(text: str) -> str:
-    """The page of the public API, with signatures under each of its tables."""
+    """The page of the public API, with signatures under each list of names and each table."""
     parts = re.split(r"(?=^## )", text, flags=re.MULTILINE)
     for place, part in enumerate(parts):
         if module := re.match(r"## `([\w.]+)`", part):
-            parts[place] += described(module[1], re.findall(r"^\| `(\w+)", part, re.MULTILINE))
+            lists = "".join(re.findall(r"^(?:- |  ).*", part, re.MULTILINE))
+            parts[place] += described(module[1], re.findall(r"`(\w+)`", lists))
         for name, cell in re.findall(r"^\| `(pomona\.[\w.]+)` \| (.*) \|$", part, re.MULTILINE):
             parts[place] += f"\n### `{name}`\n" + described(name, re.findall(r"`(\w+)", cell))
     return "".join(parts)
