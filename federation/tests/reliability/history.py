@@ -43,9 +43,13 @@ class History:
 def read_history(
     kits: Path, silos: Sequence[str], minimum: Mapping[str, int], private: frozenset[str]
 ) -> History:
-    """The history in the kits of a federation whose processes have ended."""
-    logs = {"server": kits / "server/run/audit.jsonl"}
-    logs |= {name: kits / name / "state/audit.jsonl" for name in silos}
+    """The history in the kits of a federation whose processes have ended; silos that no message
+    reached have none.
+    """
+    logs = {name: kits / name / "state/audit.jsonl" for name in silos}
+    logs = {name: path for name, path in logs.items() if path.exists()}
+    silos = list(logs)
+    logs["server"] = kits / "server/run/audit.jsonl"
     broken = [f"{who}: line {bad}" for who, path in logs.items() if (bad := verify(path))]
     return History(
         list(complete_lines(logs["server"])),

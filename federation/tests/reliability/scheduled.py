@@ -11,6 +11,7 @@ it, and its models are those of the simulation in which the same silos are absen
 """
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -30,6 +31,7 @@ from history import read_history, violations
 
 from federation_in_process import PRIVATE, Federation, loaded, settings
 from pomona.core.errors import QuorumError
+from pomona.core.membership import Membership
 from pomona.core.rng import stream
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
@@ -38,6 +40,7 @@ from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bus import Undelivered
 from pomona_federation.server import handshake, message_exchange
+from pomona_federation.server.member_registry import ROSTER
 from pomona_federation.server.server_app import coordinate
 from pomona_federation.study import KIT
 from pomona_federation.unused_uplinks import Reason
@@ -247,9 +250,17 @@ def prepared(case):
 
 
 @cache
-def expected(case, cohorts):
-    """The simulation's models, with silos absent where they are in no round's cohort."""
+def expected(case, cohorts, joins):
+    """The simulation's models, with silos that join where they joined, as pairs of place and round
+    (None for one that never came), and absent where they are in no round's cohort.
+    """
     made, scenario = prepared(case)
+    if joins:
+        membership = Membership(
+            joins={place: first for place, first in joins if first},
+            unseen=tuple(place for place, first in joins if not first),
+        )
+        scenario = Scenario.prepare(made.simulation.model_copy(update={"membership": membership}))
     out = Path(tempfile.mkdtemp(prefix="scheduled-simulation-"))
     with pytest.MonkeyPatch.context() as patch:
         models = simulated(scenario, dict(cohorts), out, patch)
@@ -307,7 +318,9 @@ def judged(case, made, kits, bus):
         f"a mask's key is in {len(used)} sums" for used in bus.keys.values() if len(used) > 1
     ]
     cohorts = tuple((r.round, r.cohort) for r in load(kits / "server/run").rounds)
-    theirs = expected(case, cohorts)
+    roster = json.loads((kits / "server/run" / ROSTER).read_text())["silos"]
+    joins = tuple((i, silo["joined"]) for i, silo in enumerate(roster) if silo["joined"] != 1)
+    theirs = expected(case, cohorts, joins)
     models = {n: kits / n / "state/models/personal.safetensors" for n in made.names}
     for name, ours in loaded(models).items():
         visits = (kits / name / "state/rounds.jsonl").read_text().splitlines()
