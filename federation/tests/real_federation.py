@@ -87,14 +87,16 @@ def expected(local, monkeypatch):
 
 def simulated(scenario, cohorts, out, monkeypatch):
     """The models by client of a simulation whose clients are absent where they are not in a
-    round's cohort; without those that never took part.
+    round's cohort; without those that never took part. After the last round unseen clients adapt.
     """
     visit = Inline.visit
 
     def visits(transport, asked, down):
         replies = visit(transport, asked, down)
         return [
-            r for r in replies if not asked.trains or r.reply.client in cohorts[asked.round.number]
+            r
+            for r in replies
+            if not asked.trains or r.reply.client in cohorts.get(asked.round.number, asked.ids)
         ]
 
     with monkeypatch.context() as patch:

@@ -46,11 +46,10 @@ def read_history(
     """The history in the kits of a federation whose processes have ended; silos that no message
     reached have none.
     """
-    logs = {name: kits / name / "state/audit.jsonl" for name in silos}
-    logs = {name: path for name, path in logs.items() if path.exists()}
-    silos = list(logs)
-    logs["server"] = kits / "server/run/audit.jsonl"
-    broken = [f"{who}: line {bad}" for who, path in logs.items() if (bad := verify(path))]
+    logs = {"server": kits / "server/run/audit.jsonl"}
+    logs |= {name: kits / name / "state/audit.jsonl" for name in silos}
+    present = {who: path for who, path in logs.items() if path.exists()}
+    broken = [f"{who}: line {bad}" for who, path in present.items() if (bad := verify(path))]
     return History(
         list(complete_lines(logs["server"])),
         {name: _silo(kits / name / "state", logs[name]) for name in silos},
@@ -66,7 +65,7 @@ def _silo(state: Path, log: Path) -> SiloHistory:
     }
     ledger = "private/dp/*/ledger.jsonl"
     return SiloHistory(
-        list(complete_lines(log)),
+        list(complete_lines(log)) if log.exists() else [],
         {name: list(_json_lines(path / "rounds.jsonl")) for name, path in folders.items()},
         {
             name: [line for found in path.glob(ledger) for line in list(_json_lines(found))[1:]]
