@@ -226,7 +226,7 @@ def export(
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
-    """Export a client's personal model for other programs, with its card beside it.
+    """Export a client's personal model for other programs, with its card.
 
     A program (pt2) and an ONNX file accept raw samples and normalise them; the tensors
     (safetensors) are just the network's state_dict.

@@ -284,7 +284,7 @@ def _attack_lines(
         f"{name.removeprefix('client ')} ({f'noticed in rounds {spans(r)}' if r else 'unnoticed'})"
         for name, r in detected_rounds.items()
     ]
-    yield f"lied: {attack.description}; clients {', '.join(attackers)}"
+    yield f"attackers: {attack.description}; clients {', '.join(attackers)}"
     if figures and figures.get("honest"):
         n, mean = len(attack.honest(result.clients)), figures["honest"]["mean"]
         yield (
@@ -298,8 +298,8 @@ def _attack_lines(
 def _never_trained(result: Result, unseen: Mapping[str, Any]) -> str:
     rounds, metric = resolve(result.config).adapt_rounds, result.metric
     return (
-        f"never trained with: {len(unseen['clients'])} clients, mean test {metric.title}"
-        f" {metric.text(unseen['mean'])} after {rounds} round{'s' * (rounds > 1)} of their own"
+        f"clients not in training: {len(unseen['clients'])}, mean test {metric.title}"
+        f" {metric.text(unseen['mean'])} after {rounds} round{'s' * (rounds > 1)} of local training"
     )
 
 

@@ -108,7 +108,7 @@ def renew(
         f"{renewal.previous_expiry:%Y-%m-%d}); it is not a secret"
     )
     print(
-        "next       bring it to the server's kit, if that is elsewhere; then `pomona server stop` "
+        "next       copy it into the server's kit, if that is elsewhere; then `pomona server stop` "
         "and `resume` there"
     )
 

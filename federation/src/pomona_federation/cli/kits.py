@@ -22,7 +22,7 @@ Trust = Annotated[
     bool, Parameter(negative="", help="accept the code, rules and decisions in the backup")
 ]
 New = Annotated[Path, Parameter(help="a new folder for the kit")]
-SECRET = "it holds keys and states, readable by its owner alone: encrypt it"  # noqa: S105
+SECRET = "it contains keys and states, readable only by its owner: encrypt it"  # noqa: S105
 
 
 def backup_silo(
@@ -117,7 +117,9 @@ def _save(folder: Path, role: Role, file: Path, without_key: bool, json: bool) -
         return
     total = sum(entry.size for entry in manifest.files.values())
     echo(f"{file}: {len(manifest.files)} files, {size(total)}, of {manifest.federation}; {SECRET}")
-    echo("not in it: data, own files but code, a proxy's password, other silos' models, logs")
+    echo(
+        "not included: data, your own files except code, a proxy's password, other silos' models, logs"
+    )
 
 
 def _restore(file: Path, folder: Path, role: Role, options: "Restoring", json: bool) -> None:
@@ -137,19 +139,19 @@ def _restore(file: Path, folder: Path, role: Role, options: "Restoring", json: b
         else ""
     )
     if needs_key(folder, manifest):
-        echo("      put the private key to keys/silo.key (mode 0600)")
+        echo("      copy the private key to keys/silo.key (mode 0600)")
     if any(name.endswith("ledger.jsonl") for name in manifest.files):
         last_round = options.trained_until
         rounds = (
-            "all that is left of the run" if last_round is None else f"rounds until {last_round}"
+            "all remaining rounds of the run"
+            if last_round is None
+            else f"rounds until {last_round}"
         )
-        echo(
-            f"      privacy: {rounds} counts as spent again, since this backup cannot know what was"
-        )
+        echo(f"      privacy: {rounds} count as spent again, since the backup cannot know what was")
     for line in privacy_known(folder) if role == "silo" else ():
         echo(f"      privacy: {line}")
     for line in deciding(folder, role):
-        echo(f"      it brings {line}")
+        echo(f"      it contains {line}")
 
 
 ORDER: tuple[FileKind, ...] = ("keep", "secret", "kit", "own")
@@ -196,13 +198,13 @@ def _notes(items: list[Item]) -> list[str]:
     """What an administrator should know before the kit goes."""
     names = {str(item.path) for item in items}
     lines = [
-        f"{item.path} is a link, or has another name elsewhere: its content is not only here"
+        f"{item.path} is a link, or has another name elsewhere: its content is also elsewhere"
         for item in items
         if item.rule.kind == "secret" and not item.plain
     ]
     if "state/rounds.jsonl" in names and "state/report.md" not in names:
         lines.append(
-            "there is no report yet: `pomona silo report` makes it, as long as the states are here"
+            "there is no report yet: `pomona silo report` writes it while the states are here"
         )
     return lines
 

@@ -159,7 +159,7 @@ def studies(
             echo(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
     if not json and (costs := overview(folder)):
         scopes = {c["study"]: against for c in costs if (against := c.pop("against"))}
-        notes = [f"study {name}: an epsilon holds {against}" for name, against in scopes.items()]
+        notes = [f"study {name}: its epsilon holds {against}" for name, against in scopes.items()]
         title = "Privacy: epsilon that is reserved on this silo's data, and spent"
         print_table(of_records(costs, title, notes))
 
@@ -258,5 +258,5 @@ def _send_decisions(folder: Path) -> str:
     try:
         visit(folder, over_the_network(folder))
     except (PomonaError, OSError, ValueError):
-        return "the server cannot be reached now; the running silo will tell it"
+        return "the server cannot be reached now; the running silo will send the decision"
     return "the server knows"

@@ -64,9 +64,7 @@ def _verify(path: Path, json: bool) -> None:
     elif first is None:
         print(f"whole: {lines} lines, last chain {chain}")
     if first is not None:
-        raise ConfigError(
-            f"{path}: line {first} is not as it was written; compare with a backup from there on"
-        )
+        raise ConfigError(f"{path}: line {first} was changed; compare with a backup from there on")
 
 
 PAUSE = 0.5  # seconds between looks for new lines
