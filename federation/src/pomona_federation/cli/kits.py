@@ -118,7 +118,7 @@ def _save(folder: Path, role: Role, file: Path, without_key: bool, json: bool) -
     total = sum(entry.size for entry in manifest.files.values())
     echo(f"{file}: {len(manifest.files)} files, {size(total)}, of {manifest.federation}; {SECRET}")
     echo(
-        "not included: data, your own files except code, a proxy's password, other silos' models, logs"
+        "not included: data, files of your own except code, proxy passwords, other silos' models, logs"
     )
 
 
@@ -142,11 +142,7 @@ def _restore(file: Path, folder: Path, role: Role, options: "Restoring", json: b
         echo("      copy the private key to keys/silo.key (mode 0600)")
     if any(name.endswith("ledger.jsonl") for name in manifest.files):
         last_round = options.trained_until
-        rounds = (
-            "all remaining rounds of the run"
-            if last_round is None
-            else f"rounds until {last_round}"
-        )
+        rounds = "all remaining rounds" if last_round is None else f"rounds until {last_round}"
         echo(f"      privacy: {rounds} count as spent again, since the backup cannot know what was")
     for line in privacy_known(folder) if role == "silo" else ():
         echo(f"      privacy: {line}")
