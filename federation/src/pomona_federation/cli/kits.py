@@ -117,9 +117,7 @@ def _save(folder: Path, role: Role, file: Path, without_key: bool, json: bool) -
         return
     total = sum(entry.size for entry in manifest.files.values())
     echo(f"{file}: {len(manifest.files)} files, {size(total)}, of {manifest.federation}; {SECRET}")
-    echo(
-        "not included: data, files of your own except code, proxy passwords, other silos' models, logs"
-    )
+    echo("not included: data, your files except code, proxy passwords, other silos' models, logs")
 
 
 def _restore(file: Path, folder: Path, role: Role, options: "Restoring", json: bool) -> None:
