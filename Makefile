@@ -49,9 +49,9 @@ test: .venv/dev
 bytecode: .venv/dev
 	$(BIN)/pytest --collect-only -q > .venv/collected
 
-# The tests of one of the two packages
+# The tests of one of the two packages; the native engine's are with the core's
 test-core: .venv/dev
-	$(BIN)/pytest --draw -n $(ATONCE) tests
+	$(BIN)/pytest --draw -n $(ATONCE) tests native/tests
 test-federation: .venv/dev
 	$(BIN)/pytest --draw -n $(ATONCE) federation/tests
 

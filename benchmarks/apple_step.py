@@ -22,12 +22,11 @@ from pomona.federation.round_plan import round_of
 from pomona.federation.run_checks import bf16_instructions
 from pomona.methods.base import Rows
 from pomona.methods.mixtures.apple import APPLE
-from pomona.objective.native_package import release
 from pomona.objective.training import LocalTraining
 from pomona.scenario import Scenario
 from reference import AppleClient, Cnn, Mixture
 from rounds import noise, scenario_of
-from timing import Table, Times, chosen, cpu_seconds
+from timing import Table, Times, chosen, cpu_seconds, engines_here
 
 SETTINGS: Tree = {
     "clients": 12,
@@ -110,13 +109,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
     over = read_overrides(words)
     known = ["fp32", "bf16"] if bf16_instructions() else ["fp32"]
     precisions = [over.pop("precision")] if "precision" in over else known
-    engines = (
-        [over.pop("engine")]
-        if "engine" in over
-        else ["torch", "native"]
-        if release()
-        else ["torch"]
-    )
+    engines = [over.pop("engine")] if "engine" in over else engines_here()
     configs = {
         f"{p}, {e}": resolve(SETTINGS, {"precision": p, "engine": e}, over)
         for p in precisions

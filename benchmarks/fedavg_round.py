@@ -21,11 +21,10 @@ from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 from reference import Client, Cnn, Processes
 from rounds import Rounds, noise, scenario_of
-from timing import Table, Times, chosen, seconds
+from timing import Table, Times, chosen, engines_here, seconds
 
 SETTINGS: Tree = {
     "clients": 20,
@@ -73,13 +72,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
     real = "POMONA_DATA" in os.environ
     over = read_overrides(words)
     precisions = [over.pop("precision")] if "precision" in over else ["fp32", "bf16"]
-    engines = (
-        [over.pop("engine")]
-        if "engine" in over
-        else ["torch", "native"]
-        if release()
-        else ["torch"]
-    )
+    engines = [over.pop("engine")] if "engine" in over else engines_here()
     data = (
         {"name": "mnist", "train_limit": size.images, "test_limit": size.images}
         if real

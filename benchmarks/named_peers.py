@@ -43,11 +43,10 @@ from pomona.config import resolve
 from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.native_package import native_package
 from pomona.scenario import Scenario
 from pomona_federation.supervision.processes import adopt, disown, end, process_tree, reap
 from rounds import noise, scenario_of
-from timing import Table, chosen, publish
+from timing import Table, chosen, native_release, publish
 
 HERE = Path(__file__).parent / "peers"
 PATIENCE, START = 3600.0, 300.0  # seconds that a round may take, and the way to the first one
@@ -76,8 +75,8 @@ class Peer:
         """Why it cannot run; empty if it can."""
         if self.environment:
             return set_up.missing(self.environment)
-        found = native_package() if "native" in self.words else ""
-        return found if isinstance(found, str) else ""
+        absent = "native" in self.words and not native_release()
+        return "the package pomona-native cannot be used" if absent else ""
 
 
 TWO_PROCESSES, TWO_THREADS = ("--processes", "2"), ("--threads", "2")

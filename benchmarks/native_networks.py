@@ -21,11 +21,10 @@ from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native import NativeObjective
-from pomona.objective.native_network import NativeNetwork
-from pomona.objective.native_package import release
+from pomona.objective.engine import Computation, load_engine
+from pomona.objective.objective import Objective
 from pomona.objective.pytorch import TorchObjective
-from timing import Table, Times, Work, chosen, publish
+from timing import Table, Times, Work, chosen, native_release, publish
 
 CLASSES = 10
 ROUND = Round(1, 1, 0.01, 0.01, 1.0, 1, 10, 0.0, 0.0, 0, Optimizer())
@@ -103,11 +102,10 @@ def works(name: str, batch: int) -> dict[str, Work]:
     make, shape = CASES[name]
     module, held = make(), data(shape, batch)
     space, made = ParameterSpace(module), dict[str, Work]()
-    objectives = {"torch": TorchObjective(module, space, held, cross_entropy)}
-    network = NativeNetwork.build(module, space, held, cross_entropy, False)
-    if isinstance(network, NativeNetwork):
-        native = NativeObjective(module, space, held, cross_entropy, network)
-        objectives["native"] = native
+    objectives: dict[str, Objective] = {"torch": TorchObjective(module, space, held, cross_entropy)}
+    if native_release():
+        computation = Computation(module, space, held, cross_entropy, "fp32", batch)
+        objectives["native"] = load_engine("native").objective(computation)
     for engine, objective in objectives.items():
         W = space.pack(module).unsqueeze(0)
         indices = held.rows["train"]
@@ -133,7 +131,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
                     row[f"{what}, times as fast"] = ratio
             rows[f"{name}, batch {batch}"] = row
     title = "A step of several networks, by PyTorch and by the native engine"
-    return [publish(title, rows, size.turns, threads=1, native=release() or "not installed")]
+    return [publish(title, rows, size.turns, threads=1, native=native_release() or "not installed")]
 
 
 if __name__ == "__main__":

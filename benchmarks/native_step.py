@@ -30,12 +30,11 @@ from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native_network import NativeNetwork
-from pomona.objective.native_package import release
+from pomona.objective.engine import Computation, load_engine
 from pomona.scenario import Scenario
 from rate import PRECISIONS, operations
 from rounds import noise, scenario_of
-from timing import Table, Times, Work, chosen, publish, seconds
+from timing import Table, Times, Work, chosen, engines_here, native_release, publish, seconds
 
 SETTINGS: Tree = {
     "lr": 0.01,
@@ -110,14 +109,14 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
         nn.Conv2d(512, 32, 1), nn.MaxPool2d(14), nn.Flatten(), nn.Linear(32 * 4, 2)
     )
     x = torch.rand(4, 28, 28, 512)
-    data = DeviceDataset(x, torch.zeros(4, dtype=torch.int64), None, None, {}, "classes")
+    rows = {"test": [torch.arange(4)]}
+    data = DeviceDataset(x, torch.zeros(4, dtype=torch.int64), None, None, rows, "classes")
     space = ParameterSpace(module)
-    native = NativeNetwork.build(module, space, data, cross_entropy, precision == "bf16")
-    if isinstance(native, NativeNetwork):
-        made["native"] = (
-            partial(native.outputs, space.pack(module), torch.arange(4)),
-            2 * 4 * 28 * 28 * 512 * 32,
-        )
+    if native_release():
+        computation = Computation(module, space, data, cross_entropy, precision, 4)
+        native = load_engine("native").objective(computation)
+        work = partial(native.outputs, space.pack(module), 0, "test")
+        made["native"] = work, 2 * 4 * 28 * 28 * 512 * 32
     return made
 
 
@@ -133,7 +132,7 @@ def repeated(work: Work, least: float) -> float:
 def main(size: Size, words: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    engines = ["torch", "native"] if release() else ["torch"]
+    engines = engines_here()
     data = noise(2 * EVALUATED)
     works: dict[str, Work] = {}
     flops: dict[str, int] = {}
@@ -172,7 +171,9 @@ def main(size: Size, words: list[str]) -> list[Table]:
     notes = {f"matrix rate {p}, GFLOP/s": f"{rate / 1e9:.4g}" for p, rate in rates.items()}
     title = "A step and the outputs of a batch, by PyTorch and by the native engine"
     return [
-        publish(title, rows, times.turns, threads=1, native=release() or "not installed", **notes)
+        publish(
+            title, rows, times.turns, threads=1, native=native_release() or "not installed", **notes
+        )
     ]
 
 

@@ -16,6 +16,7 @@ from time import perf_counter, process_time
 from typing import TypeVar
 
 from pomona.federation.run_checks import bf16_instructions
+from pomona.objective.engine import EngineError, load_engine
 
 T = TypeVar("T")
 Work = Callable[[], object]
@@ -48,6 +49,19 @@ def chosen(quick: T, full: T) -> tuple[T, list[str]]:
     """The size chosen on the command line, ``--quick`` or full, and the remaining words."""
     words = sys.argv[1:]
     return (quick if "--quick" in words else full), [word for word in words if word != "--quick"]
+
+
+def native_release() -> str:
+    """Version of the native engine and its kind of processor; empty if it cannot be used."""
+    try:
+        return load_engine("native").release
+    except EngineError:
+        return ""
+
+
+def engines_here() -> list[str]:
+    """The engines that can be measured."""
+    return ["torch", "native"] if native_release() else ["torch"]
 
 
 def seconds(work: Work) -> float:

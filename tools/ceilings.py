@@ -18,8 +18,12 @@ from vague_names import count
 ROOT = Path(__file__).parents[1]
 CEILINGS = ROOT / "tools" / "ceilings.toml"
 COMPLEX = 10  # McCabe's number from which a function is hard to test
-PACKAGES = {"core": "src/pomona", "federation": "federation/src/pomona_federation"}
-TESTS = ("tests", "federation/tests")
+PACKAGES = {
+    "core": "src/pomona",
+    "federation": "federation/src/pomona_federation",
+    "native": "native/src/pomona_native",
+}
+TESTS = ("tests", "federation/tests", "native/tests")
 GUIDES = ("README.md", "docs/*.md", "docs/guides/*.md", "docs/results/*.md")
 
 

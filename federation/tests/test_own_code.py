@@ -4,16 +4,21 @@ hash.
 
 import sys
 import tomllib
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
 
+from distributions import installed
 from federation_in_process import deployed, same
 from pomona.core.errors import ConfigError, QuorumError
 from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import complete_lines
+from pomona_federation.silo.settings import SiloFile
+from pomona_federation.silo.study_proposals import require_harmless
 from pomona_federation.status import server as server_status
+from pomona_federation.study import named_code
 
 pytestmark = pytest.mark.long
 
@@ -79,6 +84,23 @@ def test_the_agreement_holds_the_hash_of_the_code(world, module):
     assert Federation.load(federation.toml).agreement == before
     module.write_text(MODULE + "\n# changed\n")
     assert Federation.load(federation.toml).agreement != before
+
+
+def test_a_method_of_another_package_is_own_code_by_its_short_name_too(
+    world, tmp_path, monkeypatch
+):
+    text = MODULE.replace("def method", "name: Literal['mine'] = 'mine'\n\n    def method")
+    points = {"pomona.methods": {"mine": "another:Mine"}}
+    installed(monkeypatch, tmp_path, points, another=f"from typing import Literal\n{text}")
+    federation = world.federation({"name": "mine"})
+    before = Federation.load(federation.toml).agreement
+    (tmp_path / "another.py").write_text(f"{text}\n# changed\n")
+    assert Federation.load(federation.toml).agreement != before
+    assert named_code({"method": "mine"}) == ["another:Mine"]
+    silo = SiloFile.model_construct(code=())
+    study = SimpleNamespace(name="s", run={"method": {"name": "mine"}})
+    with pytest.raises(ConfigError, match="would run own code, another:Mine"):
+        require_harmless(study, silo)
 
 
 def agreed_with(path, **run):

@@ -13,15 +13,15 @@ from pomona.federation.round_plan import round_of
 from pomona.federation.run_notes import RunNotes
 from pomona.lifecycle import recorded_setting
 from pomona.methods.base import optimizer_state, optimizer_step
+from pomona.objective.engine import load_engine
 from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES, StepRule, range_test
-from pomona.objective.native_package import release
 from pomona.scenario import Scenario
 
 
 def with_engine(
     scenario: Scenario, notes: RunNotes, resumed_folder: Path | None = None
 ) -> Scenario:
-    """Return the scenario with its engine: that of the resumed run, else native if supported.
+    """Return the scenario with its engine: that of the resumed run, else native if it can.
 
     Args:
         scenario: any.
@@ -37,20 +37,22 @@ def with_engine(
     ) is not None:
         notes.pass_on(f"engine = {engine}, as {resumed_folder} was begun with")
         return scenario.with_settings(engine=engine)
-    if reason := scenario.not_native():
+    if reason := scenario.why_torch():
         notes.add(f"engine = torch: {reason}")
         return scenario.with_settings(engine="torch")
-    notes.add(f"engine = native: pomona-native {release()}")
-    return scenario.with_settings(engine="native")
+    engine = load_engine(scenario.engine)
+    notes.add(f"engine = {scenario.engine}: {engine.package} {engine.release}")
+    return scenario.with_settings(engine=scenario.engine)
 
 
 def require_engine(scenario: Scenario, folder: Path) -> None:
-    """Raise ConfigError if a folder's run, to be resumed, used the native engine and this machine
-    cannot.
+    """Raise ConfigError if a folder's run, to be resumed, used an engine that this machine does not
+    have.
     """
-    if scenario.config.engine == "native" and (reason := scenario.not_native()):
+    engine = scenario.config.engine
+    if scenario.config.engine_named and (reason := scenario.why_torch()):
         raise ConfigError(
-            f"{folder} was started with engine = native, which is not available here: {reason}; "
+            f"{folder} was started with engine = {engine}, which is not available here: {reason}; "
             "continue where it is available, or give another --out"
         )
 

@@ -4,7 +4,7 @@ defaults.
 
 import os
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeGuard
 
 import tomli_w
 import torch
@@ -90,27 +90,32 @@ def _method(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     name = value.get("name")
-    if not isinstance(name, str) or not (methods.is_builtin(name) or ":" in name):
-        name = require_name(value, METHODS)
-    return methods.resolve(name).model_validate(value)
+    if not _names_method(name):
+        name = require_name(value, [*METHODS, *methods.outside()])
+    settings_class = methods.resolve(name)
+    short_name = methods.default_name(settings_class)
+    return settings_class.model_validate({**value, "name": short_name or name})
+
+
+def _names_method(name: Any) -> TypeGuard[str]:
+    return isinstance(name, str) and (":" in name or methods.is_registered(name))
 
 
 def own_method(tree: Mapping[str, Any]) -> str | None:
-    """Return the ``module:Class`` of a tree's method; None for a method of the package."""
+    """Return the name of a tree's method if it is not one of the package."""
+    name = _method_name(tree)
+    return name if isinstance(name, str) and not methods.is_builtin(name) else None
+
+
+def _method_name(tree: Mapping[str, Any]) -> Any:
     section = expand_names(tree).get("method")
-    name = section.get("name") if isinstance(section, Mapping) else None
-    return name if isinstance(name, str) and ":" in name else None
+    return section.get("name") if isinstance(section, Mapping) else None
 
 
 def _choices(tree: Mapping[str, Any]) -> Choices:
     """Return the settings selected by each section's name, including the tree's own method."""
-    section = expand_names(tree).get("method")
-    name = section.get("name") if isinstance(section, Mapping) else None
-    custom_method = (
-        {name: methods.resolve(name)}
-        if isinstance(name, str) and (methods.is_builtin(name) or ":" in name)
-        else {}
-    )
+    name = _method_name(tree)
+    custom_method = {name: methods.resolve(name)} if _names_method(name) else {}
     return {"method": {**METHODS, **custom_method}, "partition": RECIPES, **CHOICES}
 
 
@@ -242,11 +247,15 @@ class Config(Settings):
         "with float32 weights. A saved model is used in float32: of samples near a tie single "
         "ones may get another answer than in the report",
     )
-    engine: Literal["auto", "torch", "native"] = Field(
+    engine: Annotated[
+        str,
+        WithJsonSchema({"anyOf": [{"enum": ["auto", "torch", "native"]}, {"type": "string"}]}),
+    ] = Field(
         "auto",
+        pattern="^[a-z0-9-]{1,40}$",
         description="computes gradients and outputs: PyTorch, or the package pomona-native, for "
-        "networks of layers that it knows, on a cpu; auto: native if it can, else torch; the "
-        "default in a federation is torch",
+        "networks of layers that it knows, on a cpu, or another engine that is installed; auto: "
+        "native if it can, else torch; the default in a federation is torch",
     )
     device: Annotated[
         Literal["cpu", "cuda"],
@@ -372,6 +381,11 @@ class Config(Settings):
                 "lr = 'auto' has no number before a run starts; set lr, for example lr=0.1"
             )
         return self.lr
+
+    @property
+    def engine_named(self) -> bool:
+        """Whether an engine other than PyTorch must compute the run."""
+        return self.engine not in {"auto", "torch"}
 
     @property
     def rows(self) -> int:

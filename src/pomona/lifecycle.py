@@ -12,6 +12,7 @@ The order of the calls is the same for both::
 """
 
 import hashlib
+import inspect
 import platform
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,13 +25,12 @@ from typing import Any
 
 from torch import Tensor
 
-import pomona
 from pomona.config import Config, own_method, resolve
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, omit, require_same
-from pomona.objective.native_package import release
+from pomona.objective.engine import usable_engines
 from pomona.record.events import EVENTS
 from pomona.record.result import Result, gather
 from pomona.record.run_folder import Mark, RunRecord, load, require_unchanged
@@ -140,23 +140,26 @@ def versions() -> dict[str, str]:
     packages = {
         name: version(name) for name in ("pomona", "torch", "numpy", "scipy", "scikit-learn")
     }
-    native = {"pomona-native": release()} if release() else {}
+    engines = {engine.package: engine.release for engine in usable_engines()}
     machine = f"{platform.system()} {platform.machine()}"
-    return {"python": sys.version.split()[0], "platform": machine, **packages, **native}
+    return {"python": sys.version.split()[0], "platform": machine, **packages, **engines}
 
 
 def shared_versions() -> dict[str, str]:
     """Return the versions that all machines of a run must share for the same bits, and a hash of
-    this package's code, which may change in a clone without its version.
+    the code of this package and its engines, which may change in a clone without their versions.
     """
     packages = {
         name: number for name, number in versions().items() if name not in ("python", "platform")
     }
-    if native := packages.pop("pomona-native", ""):
-        packages["pomona-native"] = native.split()[0]  # without the kind of processor
+    modules = [__file__]
+    for engine in usable_engines():
+        packages[engine.package] = engine.release.split()[0]  # without the kind of processor
+        modules.append(inspect.getfile(type(engine)))
     code = hashlib.sha256()
-    for file in sorted(Path(pomona.__file__).parent.rglob("*.py")):
-        code.update(content(file))
+    for module in modules:
+        for file in sorted(Path(module).parent.rglob("*.py")):
+            code.update(content(file))
     return packages | {"pomona": f"{packages['pomona']} (code {code.hexdigest()[:8]})"}
 
 

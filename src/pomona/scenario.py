@@ -42,8 +42,7 @@ from pomona.objective.dataset import (
     groups_of,
     largest_groups,
 )
-from pomona.objective.native import NativeObjective
-from pomona.objective.native_network import NativeNetwork
+from pomona.objective.engine import NATIVE, Computation, EngineError, load_engine
 from pomona.objective.objective import Criterion, Objective
 from pomona.objective.private import PrivateObjective
 from pomona.objective.pytorch import TorchObjective
@@ -200,8 +199,8 @@ class Scenario:
         if self.config.privacy:
             require_covered(self.config, self.dataset, self.partition, agreed, module)
         require_samples(self.config, self.partition, self.names, module)
-        if self.config.engine == "native" and (reason := self.not_native()):
-            raise _not_supported(reason)
+        if self.config.engine_named and (reason := self.why_torch()):
+            raise _not_supported(self.config.engine, reason)
 
     @property
     def remarks(self) -> list[str]:
@@ -343,15 +342,15 @@ class Scenario:
     def objective(self) -> Objective:
         """Return the objective over this scenario's data, or over the features of a frozen part.
 
-        Raises ConfigError if the engine is native and does not support this scenario.
+        Raises ConfigError if an engine is named and does not support this scenario.
         """
         module, space = self._seen_network()
         loss, precision = criterion(self.config.model, self.task), self.config.precision
-        native = self._native(module, space, loss)
-        if isinstance(native, NativeNetwork):
-            return NativeObjective(module, space, self.resident, loss, native, precision)
-        if self.config.engine == "native":
-            raise _not_supported(native)
+        try:
+            return self._by_engine(module, space, loss)
+        except EngineError as reason:
+            if self.config.engine_named:
+                raise _not_supported(self.config.engine, str(reason)) from None
         # On a CPU convolutions are faster one client at a time; only the method's own algebra is
         # shared.
         flat = not any(isinstance(layer, CONVOLUTIONS) for layer in module.modules())
@@ -359,31 +358,31 @@ class Scenario:
             return StackedObjective(module, space, self.resident, loss, precision)
         return TorchObjective(module, space, self.resident, loss, precision)
 
-    def not_native(self) -> str:
-        """Return why the native engine does not support this scenario; empty if it does, chosen or
-        not.
+    def why_torch(self) -> str:
+        """Return why the engine, native if it is chosen automatically, does not compute this
+        scenario; empty if it does.
         """
-        native = self._native(*self._seen_network(), criterion(self.config.model, self.task))
-        return native if isinstance(native, str) else ""
+        try:
+            self._by_engine(*self._seen_network(), criterion(self.config.model, self.task))
+        except EngineError as reason:
+            return str(reason)
+        return ""
 
-    def _native(
-        self, module: nn.Module, space: ParameterSpace, loss: Criterion
-    ) -> NativeNetwork | str:
-        """Return the native engine for this scenario, or the reason why it is not supported."""
+    @property
+    def engine(self) -> str:
+        """The engine's name, native if it is chosen automatically."""
+        return NATIVE if self.config.engine == "auto" else self.config.engine
+
+    def _by_engine(self, module: nn.Module, space: ParameterSpace, loss: Criterion) -> Objective:
+        """Return the engine's objective; raises EngineError if it does not support it."""
         if self.config.engine == "torch":
-            return "engine = 'torch'"
+            raise EngineError("engine = 'torch'")
         if self.config.privacy:
-            return "private gradients are those of single samples"
-        native = NativeNetwork.build(
-            module, space, self.resident, loss, self.config.precision == "bf16"
-        )
+            raise EngineError("private gradients are those of single samples")
         batch = min(self.config.batch_size, max(self.resident.sizes("train"), default=0))
-        if isinstance(native, NativeNetwork) and batch > native.max_batch:
-            return (
-                f"a batch has {batch} samples, a call of this network takes {native.max_batch}; "
-                "lower batch_size"
-            )
-        return native
+        return load_engine(self.engine).objective(
+            Computation(module, space, self.resident, loss, self.config.precision, batch)
+        )
 
     def _seen_network(self) -> tuple[nn.Module, ParameterSpace]:
         """Return the network for an objective, without a frozen part with cached features; and the
@@ -577,6 +576,6 @@ def _members(config: Config, dataset: Dataset) -> int:
     return config.clients
 
 
-def _not_supported(reason: str) -> ConfigError:
-    """Return the error for a native run that the engine does not support."""
-    return ConfigError(f"engine = 'native' is not possible: {reason}; set engine=torch")
+def _not_supported(engine: str, reason: str) -> ConfigError:
+    """Return the error for a run that its engine does not support."""
+    return ConfigError(f"engine = {engine!r} is not possible: {reason}; set engine=torch")

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoints
 from shutil import copytree
 
 import numpy as np
@@ -16,7 +17,7 @@ from pomona.core.files import content
 from pomona.experiments import job as bench_job
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import csv, markdown, value
-from pomona.objective import native_package
+from pomona.objective import engine as engines
 from pomona.record.run_folder import load as load_run
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, write_status
@@ -371,14 +372,14 @@ def test_a_bench_that_names_no_rate_keeps_the_runs_that_found_one(tmp_path):
 @pytest.mark.parametrize("then", [True, False])
 def test_a_bench_keeps_the_runs_of_either_engine(tmp_path, monkeypatch, then):
     """Whether pomona-native is installed may change between the starts."""
-    find = native_package.find_spec
+    find = engines.entry_points
     for known in (then, not then):
         with monkeypatch.context() as patch:
-            patch.setattr(native_package, "find_spec", find if known else lambda name: None)
+            patch.setattr(engines, "entry_points", find if known else lambda **_: EntryPoints())
             executor = here() if known is then else Never()
             made = run(SUITE, tmp_path, executor)
             assert made.counts == {"finished": 6}
-    native = then and find("pomona_native") is not None
+    native = then and find(group=engines.ENTRY_POINTS, name="native")
     cells = [cell["folder"] for result in made.results["results"] for cell in result["cells"]]
     assert {load_run(tmp_path / folder).about["engine"] for folder in cells} == {
         "native" if native else "torch"

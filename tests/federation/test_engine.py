@@ -2,21 +2,22 @@
 
 import platform
 import sys
+from importlib.metadata import EntryPoints
 from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pytest
 
 import pomona
+from distributions import installed as installed_as
 from pomona.cli.run import DEMO
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.federation import run_checks
 from pomona.lifecycle import versions
 from pomona.methods import METHODS
-from pomona.objective import native_package
-from pomona.objective.native_network import NativeNetwork
-from pomona.objective.native_package import INSTALL, INTERFACE, NativePackage, release
+from pomona.objective import engine as engines
+from pomona.objective.engine import INSTALL, INTERFACE, load_engine
 from pomona.scenario import Scenario
 from problems import Notes, tiny
 from representatives import representatives
@@ -46,7 +47,7 @@ def computed(result):
 @pytest.fixture
 def missing(monkeypatch):
     """Simulate a missing package."""
-    monkeypatch.setattr(native_package, "find_spec", lambda name: None)
+    monkeypatch.setattr(engines, "entry_points", lambda **_: EntryPoints())
 
 
 def test_without_the_package_auto_is_pytorch_and_says_why(missing):
@@ -61,21 +62,14 @@ def test_without_the_package_auto_is_pytorch_and_says_why(missing):
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """Write another pomona_native, which is found before an installed one."""
+    """Install another pomona-native, which is found before an installed one."""
 
     def written(text):
-        (tmp_path / "pomona_native").mkdir()
-        (tmp_path / "pomona_native/__init__.py").write_text(text)
-        monkeypatch.syspath_prepend(tmp_path)
-        for name in ours():
-            monkeypatch.delitem(sys.modules, name)
-
-    def ours():
-        return [name for name in sys.modules if name.partition(".")[0] == "pomona_native"]
+        points = {"pomona.engines": {"native": "other_native:Engine"}}
+        installed_as(monkeypatch, tmp_path, points, name="pomona-native", other_native=text)
 
     yield written
-    for name in ours():
-        del sys.modules[name]
+    sys.modules.pop("other_native", None)
 
 
 UNUSABLE = [
@@ -83,21 +77,19 @@ UNUSABLE = [
         "raise ImportError('no symbol\\nnor file')",
         "cannot be imported (ImportError: no symbol); pip install --upgrade pomona-native",
     ),
-    ("import pomona_native._processor", "cannot be imported (ModuleNotFoundError: "),
+    ("import other_native._processor", "cannot be imported (ModuleNotFoundError: "),
+    ("", "cannot be imported (AttributeError: "),
     (
-        "__version__ = '0.1.0'",
+        "class Engine: interface = 0",
         f"has interface 0, this Pomona calls {INTERFACE}; pip install --upgrade pomona-native",
     ),
     (
-        f"INTERFACE = {INTERFACE + 1}",
-        f"has interface {INTERFACE + 1}, this Pomona calls {INTERFACE}",
+        "from pomona.objective.engine import EngineError\n"
+        "def Engine(): raise EngineError('this processor has neither AVX2 nor NEON')",
+        "this processor has neither AVX2 nor NEON",
     ),
-    (f"INTERFACE = {INTERFACE}\nkinds = tuple", "this processor has neither AVX2 nor NEON"),
     (
-        (
-            f"INTERFACE, __version__ = {INTERFACE}, '9'\nkinds = lambda: ['z80']\ndef load(kind): "
-            "raise OSError(kind)"
-        ),
+        "def Engine(): raise OSError('z80')",
         "cannot be imported (OSError: z80); pip install --upgrade pomona-native",
     ),
 ]
@@ -129,6 +121,8 @@ def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing)
 
 @installed
 def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
+    from pomona_native.network import NativeNetwork
+
     largest = max(len(c.train) for c in Scenario.prepare(tiny("fedavg")).partition.clients)
     whole = {"batch_size": 10**6}  # no batch has more samples than its client
     monkeypatch.setattr(NativeNetwork, "max_batch", largest - 1)
@@ -141,7 +135,7 @@ def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     with pytest.raises(ConfigError, match=why):
         Scenario.prepare(tiny("fedavg", engine="native", **whole))
     monkeypatch.setattr(NativeNetwork, "max_batch", largest)
-    assert Scenario.prepare(tiny("fedavg", engine="native", **whole)).not_native() == ""
+    assert Scenario.prepare(tiny("fedavg", engine="native", **whole)).why_torch() == ""
 
 
 @pytest.mark.parametrize("exact", [True, False])
@@ -150,14 +144,15 @@ def test_whether_bf16_is_emulated_is_the_engines_to_say(monkeypatch, exact):
     there are.
     """
     scenario = Scenario.prepare(tiny("fedavg", precision="bf16")).with_settings(engine="native")
-    found = NativePackage("0", "any", SimpleNamespace(BF16=exact))
-    monkeypatch.setattr(run_checks, "native_package", lambda: found)
+    engine = SimpleNamespace(emulates_bf16=not exact)
+    monkeypatch.setattr(run_checks, "load_engine", lambda _: engine)
+    monkeypatch.setattr(Scenario, "why_torch", lambda _: "")
     monkeypatch.setattr(run_checks, "bf16_instructions", lambda: [] if exact else ["bf16"])
     assert any("emulates bf16" in note.text for note in run_checks.cautions(scenario)) is not exact
     by_torch = run_checks.cautions(scenario.with_settings(engine="torch"))
     assert any("no bf16 arithmetic" in note.text for note in by_torch) is exact
     for why, same in (("", run_checks.cautions(scenario)), ("no", by_torch)):
-        monkeypatch.setattr(Scenario, "not_native", lambda _, why=why: why)
+        monkeypatch.setattr(Scenario, "why_torch", lambda _, why=why: why)
         assert run_checks.cautions(scenario.with_settings(engine="auto")) == same
 
 
@@ -185,7 +180,7 @@ def test_without_the_package_native_is_refused_before_anything_is_computed(missi
 )
 def test_what_the_package_does_not_know_is_pytorchs(over, why):
     config = tiny("fedavg", engine="auto", **over)
-    assert why in Scenario.prepare(config).not_native()
+    assert why in Scenario.prepare(config).why_torch()
     with pytest.raises(ConfigError, match=why):
         Scenario.prepare(config.model_copy(update={"engine": "native"}))
 
@@ -193,11 +188,12 @@ def test_what_the_package_does_not_know_is_pytorchs(over, why):
 @installed
 def test_a_run_says_and_records_its_engine(tmp_path):
     _, said = run(folder=tmp_path / "run", engine="auto")
-    assert said == [f"engine = native: pomona-native {release()}"]
+    release = load_engine("native").release
+    assert said == [f"engine = native: pomona-native {release}"]
     found = pomona.load(tmp_path / "run")
     assert found.config["engine"] == "native"
     assert found.about["engine"] == "native"
-    assert found.about["versions"]["pomona-native"] == release()
+    assert found.about["versions"]["pomona-native"] == release
 
 
 @installed
@@ -273,7 +269,7 @@ def test_a_run_of_pytorch_goes_on_with_it(tmp_path):
 @installed
 def test_a_native_run_cannot_go_on_without_the_package(tmp_path, monkeypatch):
     run(folder=tmp_path / "run", rounds=2, engine="native")
-    monkeypatch.setattr(native_package, "find_spec", lambda name: None)
+    monkeypatch.setattr(engines, "entry_points", lambda **_: EntryPoints())
     with pytest.raises(
         ConfigError, match=r"not installed.*; continue where it is available, or give another"
     ):
@@ -368,4 +364,4 @@ def test_the_setting_is_read():
     assert resolve({}).engine == "auto"
     assert resolve({"engine": "auto"}).engine == "auto"
     with pytest.raises(ConfigError, match="engine"):
-        resolve({"engine": "abacus"})
+        resolve({"engine": "an abacus"})

@@ -407,9 +407,10 @@ def weights_file(kit: Path, sha256: str) -> Path:
 
 
 def named_code(run: Mapping[str, Any]) -> list[str]:
-    """Every ``module:name`` that a run would import: its method, network, loss and metric.
+    """Every ``module:name`` that a run would import: its method, also another package's by its
+    short name, network, loss and metric.
 
-    Nothing is imported.
+    Nothing is imported of them.
 
     A network of a package (``timm:NAME``) does not count: it is looked up in that package's list.
     Any other name in a package would be called directly, and counts as custom code.
@@ -417,16 +418,22 @@ def named_code(run: Mapping[str, Any]) -> list[str]:
     Args:
         run: a tree of settings, checked or not.
     """
+    from pomona.methods import code_of
     from pomona.models.packages import package
 
-    method, model = (run.get(section) for section in ("method", "model"))
-    network = model.get("name") if isinstance(model, Mapping) else model
-    loss = model.get("loss") if isinstance(model, Mapping) else None
-    metric = run.get("metric")
-    candidates = [
-        method.get("name") if isinstance(method, Mapping) else method,
-        None if isinstance(network, str) and package(network) else network,
-        loss,
-        metric.removeprefix("-") if isinstance(metric, str) else None,
-    ]
-    return [name for name in candidates if isinstance(name, str) and ":" in name]
+    model = run.get("model")
+    method, network = (_name(run.get(section)) for section in ("method", "model"))
+    loss = _text(model.get("loss")) if isinstance(model, Mapping) else ""
+    metric = _text(run.get("metric")).removeprefix("-")
+    candidates = (code_of(method), "" if package(network) else network, loss, metric)
+    return [name for name in candidates if ":" in name]
+
+
+def _name(section: object) -> str:
+    """Return the name of a section, which may be given by its name only; empty without one."""
+    return _text(section.get("name") if isinstance(section, Mapping) else section)
+
+
+def _text(value: object) -> str:
+    """Return a text; empty for a value of another type."""
+    return value if isinstance(value, str) else ""

@@ -185,9 +185,9 @@ def methods(*, json: Json = False) -> None:
     """List the methods: paper, cost per client and round in models, what stays private, the
     headline model.
     """
-    from pomona.methods import METHODS
+    from pomona.methods import installed
 
-    built = {name: settings().method() for name, settings in METHODS.items()}
+    built = {name: settings().method() for name, settings in installed().items()}
     cards = {name: method.card for name, method in built.items()}
     if json:
         emit({n: {**vars(card), "sums": built[n].server.sums} for n, card in cards.items()})

@@ -19,7 +19,7 @@ from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, St
 from pomona.data.axes import BundledImages, CustomReader
 from pomona.data.section import NAMES, added_keys, groups, names_with
 from pomona.data.settings import DEFAULT, ClientFiles, DataSettings, Images
-from pomona.methods import METHODS, SUFFIXES
+from pomona.methods import METHODS, SUFFIXES, installed
 from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
@@ -225,12 +225,13 @@ def json_schema() -> dict[str, Any]:
     custom, extended = {"pattern": ":"}, {"pattern": rf"\+({'|'.join(SUFFIXES)})$"}
     other_name = {"type": "string", "anyOf": [custom, extended]}
     other_method = {"type": "object", "properties": {"name": other_name}, "required": ["name"]}
+    methods = installed()
     any_data = create_model("Data", __base__=CustomReader, name=(str, DEFAULT))
     sections = {
         "method": _section(
-            {"anyOf": [{"enum": [*METHODS]}, custom, extended]},
+            {"anyOf": [{"enum": [*methods]}, custom, extended]},
             Annotated[dict[str, Any], WithJsonSchema(other_method)],
-            *METHODS.values(),
+            *methods.values(),
         ),
         "data": _section({"anyOf": [{"enum": [*NAMES]}, custom]}, any_data),
         "partition": _section({"enum": [*RECIPES]}, *RECIPES.values()),

@@ -25,7 +25,7 @@ from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
 from pomona.experiments.suite import Size, Suite
 from pomona.federation.checkpointing import LOCAL
-from pomona.methods import is_builtin, resolve
+from pomona.methods import is_registered, resolve
 from pomona.record.result import as_frame
 
 SCHEMA = 1
@@ -165,7 +165,7 @@ def _presentation(method: str) -> dict[str, str]:
     """Return the default label of a row: the method's title, if the row has a method's name."""
     return {
         "title": resolve(method)().method().card.presentation.title
-        if is_builtin(method)
+        if is_registered(method)
         else method
     }
 

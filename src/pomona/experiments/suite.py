@@ -49,7 +49,7 @@ from pomona.core.toml import Tree, branch, flat, leaves, read_file
 from pomona.data.catalogue import data_dir
 from pomona.data.settings import DataFolder
 from pomona.experiments.reference import Reference, read_reference
-from pomona.methods import METHODS, is_builtin
+from pomona.methods import METHODS, is_registered
 
 Size = Literal["smoke", "cpu", "full"]
 Point = Mapping[str, Any]  # dotted key of a run -> value
@@ -290,7 +290,7 @@ class Suite(Settings):
             self.scenario[scenario],
             self.size.get(size, SizePart()),
         )
-        method_layer: Tree = {"method": {"name": method}} if is_builtin(method) else {}
+        method_layer: Tree = {"method": {"name": method}} if is_registered(method) else {}
         layers: list[Mapping[str, Any]] = [
             self.base.run,
             column.run,

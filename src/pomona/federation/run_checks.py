@@ -13,7 +13,7 @@ from pomona.models import MODELS
 from pomona.models.final_activation import final_activation
 from pomona.models.lora import is_lora_factor
 from pomona.models.packages import package
-from pomona.objective.native_package import NativePackage, native_package
+from pomona.objective.engine import load_engine
 from pomona.scenario import Scenario
 
 MAX_CHECKED = 100  # approximate maximum number of rounds for which a method's warning is evaluated
@@ -88,11 +88,12 @@ def _slow(scenario: Scenario) -> str:
     config = scenario.config
     if config.precision != "bf16" or config.device != "cpu":
         return ""
-    if config.engine == "native" or (config.engine == "auto" and not scenario.not_native()):
-        native = native_package()  # detects its own instructions: none on ARM
-        emulates = isinstance(native, NativePackage) and not native.bf16
+    if config.engine != "torch" and not scenario.why_torch():
+        # an engine detects its own instructions: the native one's are none on ARM
+        emulates = load_engine(scenario.engine).emulates_bf16
         return (
-            "the native engine emulates bf16 on this processor: it is slower than fp32 here"
+            f"the {scenario.engine} engine emulates bf16 on this processor: it is slower than fp32 "
+            "here"
             if emulates
             else ""
         )

@@ -177,11 +177,11 @@ def call_groups(
     bytes of memory of all workers, None for this machine's.
 
     If all clients read the same models in each step, a worker's clients train in one call, which
-    reads the models once for all, if they fit into memory next to all clients' states. Only the
-    native engine computes the same results for a client whatever the other clients in its call, and
-    so for any number of workers and any memory.
+    reads the models once for all, if they fit into memory next to all clients' states. Only
+    engines other than PyTorch compute the same results for a client whatever the other clients in
+    its call, and so for any number of workers and any memory.
     """
-    alike = config.engine == "native" and config.method.method().client.reads_alike and not draws
+    alike = config.engine_named and config.method.method().client.reads_alike and not draws
     rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
     available = machine_memory() if memory is None else memory
     fits = rows * row <= (1 - config.state_memory) * available

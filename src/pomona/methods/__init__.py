@@ -2,10 +2,12 @@
 all methods.
 """
 
+from importlib.metadata import entry_points
 from inspect import isabstract
+from typing import Any
 
 from pomona.core.errors import ConfigError, suggestion
-from pomona.core.registry import import_own_code
+from pomona.core.registry import import_own_code, load
 from pomona.methods.base import MethodSettings
 from pomona.methods.low_rank.feddpa import FedDPA
 from pomona.methods.low_rank.fedsa_lora import FedSALoRA
@@ -135,7 +137,8 @@ _CLASSES: tuple[type[MethodSettings], ...] = (
 )
 
 METHODS: dict[str, type[MethodSettings]] = {c.model_fields["name"].default: c for c in _CLASSES}
-
+ENTRY_POINTS = "pomona.methods"
+"""Entry points of other packages: settings classes, each under the default of its field ``name``."""
 
 SUFFIXES = (*RULES, *OPTIMIZERS)
 """Suffixes of a method's name, after a plus sign: robust rules and server optimizers."""
@@ -158,22 +161,69 @@ def is_builtin(name: str) -> bool:
     return _split_suffixes(name)[0] in METHODS
 
 
+def outside() -> dict[str, str]:
+    """Return ``module:Class`` of the methods of other packages, by name; nothing is imported."""
+    points = entry_points(group=ENTRY_POINTS)
+    return {point.name: point.value for point in points if point.name not in METHODS}
+
+
+def is_registered(name: str) -> bool:
+    """Return whether a name is built in, or another package's, with rules as for built-in ones."""
+    return is_builtin(name) or _split_suffixes(name)[0] in outside()
+
+
+def code_of(name: str) -> str:
+    """Return ``module:Class`` of another package's method; other names as they are."""
+    return name if is_builtin(name) else outside().get(_split_suffixes(name)[0], name)
+
+
+def installed() -> dict[str, type[MethodSettings]]:
+    """Return the methods of the package, and those of other packages, which are imported."""
+    return METHODS | {name: resolve(name) for name in outside()}
+
+
 def resolve(name: str) -> type[MethodSettings]:
-    """Return the settings class of a known name, or of a user's own ``module:Class``, which is
+    """Return the settings class of a registered name, or of a user's own ``module:Class``, which is
     imported.
 
     Raises ConfigError for an unknown name, a rule or a server optimizer on a method that does not
-    average, a module that cannot be imported, or an object that is not a method.
+    average, a module that cannot be imported, or an object that is not a method or has another
+    name.
     """
-    if is_builtin(name):
-        base_name, suffixes = _split_suffixes(name)
-        settings_class = METHODS[base_name]
-        for suffix in suffixes:
-            settings_class = (robustified if suffix in RULES else optimized)(settings_class, suffix)
+    if ":" in name:
+        settings_class = _method_class(import_own_code(name), name)
+        short = default_name(settings_class)
+        if short and not (is_registered(short) and resolve(short) is settings_class):
+            raise ConfigError(
+                f"{name} has the short name {short!r}, under which it is not installed; leave out "
+                f"its field name, or give its package an entry point of the group {ENTRY_POINTS}"
+            )
         return settings_class
-    if ":" not in name:
-        raise ConfigError(f"unknown method {name!r}; {suggestion(name, METHODS)}")
-    settings_class = import_own_code(name)
+    if not is_registered(name):
+        raise ConfigError(f"unknown method {name!r}; {suggestion(name, [*METHODS, *outside()])}")
+    base_name, suffixes = _split_suffixes(name)
+    settings_class = METHODS.get(base_name) or _outside_class(base_name)
+    for suffix in suffixes:
+        settings_class = (robustified if suffix in RULES else optimized)(settings_class, suffix)
+    return settings_class
+
+
+def default_name(settings_class: type[MethodSettings]) -> str:
+    """Return a method's short name; empty if it has none."""
+    return str(settings_class.model_fields["name"].default)
+
+
+def _outside_class(name: str) -> type[MethodSettings]:
+    target = outside()[name]
+    settings_class = _method_class(load(target), target)
+    if default_name(settings_class) != name:
+        raise ConfigError(
+            f"{target} is installed as method {name!r}; give it name: Literal[{name!r}] = {name!r}"
+        )
+    return settings_class
+
+
+def _method_class(settings_class: Any, name: str) -> type[MethodSettings]:
     if not (
         isinstance(settings_class, type)
         and issubclass(settings_class, MethodSettings)

@@ -12,25 +12,21 @@ from torch import nn
 from torch.testing import assert_close
 
 import pomona
-from native_checks import close, samples, step_of
+from native_checks import KINDS, close, native, objective_of, refusal, samples, step_of
 from pomona.core.round import Round
 from pomona.core.training_settings import Optimizer
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective import native_layers
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native import NativeObjective
-from pomona.objective.native_network import NativeNetwork
 from pomona.objective.objective import Pull
 from pomona.objective.pytorch import TorchObjective
+from pomona_native import layers
 from problems import tiny
 from representatives import representatives
 
 pytestmark = pytest.mark.long
 
-native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
-KINDS = native.kinds()
 CURVE = 5e-3  # of a loss, over some rounds: engines differ in rounding alone
 
 
@@ -134,9 +130,7 @@ def test_resnet18_is_exact_to_float32():
 @pytest.mark.parametrize(("side", "bf16", "why"), [(65, False, "pixels"), (32, True, "in bf16")])
 def test_large_convolutions_are_left_to_pytorch_where_it_is_as_fast(side, bf16, why):
     module, data = build(ModelSettings(name="vgg11"), (1, 64, side), 3), samples(2, (64, side, 1))
-    found = NativeNetwork.build(module, ParameterSpace(module), data, cross_entropy, bf16)
-    assert isinstance(found, str)
-    assert why in found
+    assert why in refusal(module, data, bf16)
     assert step_of(module, samples(2, (64, 64, 1))).large
 
 
@@ -170,7 +164,7 @@ def test_geometry_is_pytorchs(
         return  # larger than the image
     with torch.random.fork_rng(), pytest.MonkeyPatch.context() as patch:
         torch.manual_seed(channels + 10 * width)
-        patch.setattr(native_layers, "LARGE", large)
+        patch.setattr(layers, "LARGE", large)
         module = nn.Sequential(*body, nn.Linear(features, 3))
         close(module, samples(6, (side, side + 2, channels)), torch.arange(batch), kind)
 
@@ -262,9 +256,8 @@ def test_steps_of_word_vectors_are_pytorchs(changed):
     pull = Pull(0.3, torch.ones(1, space.size)) if "pull" in changed else None
     part = slice(20, space.size - 3) if "part" in changed else None
     rows = []
-    for kind in (TorchObjective, NativeObjective):
-        own = [step_of(module, data)] if kind is NativeObjective else []
-        objective = kind(module, space, data, cross_entropy, *own)
+    by_torch = TorchObjective(module, space, data, cross_entropy)
+    for objective in (by_torch, objective_of(module, data)):
         W = start.unsqueeze(0).clone()
         length = space.size if part is None else part.stop - part.start
         moments = torch.zeros(1, length if round_.momentum else 0)
@@ -284,9 +277,8 @@ def test_statistics_are_pytorchs(buffers):
         torch.manual_seed(2)
         module = residual(3, nn.BatchNorm2d)
     data, space = samples(11, (8, 9, 3)), ParameterSpace(module, buffers)
-    made = NativeNetwork.build(module, space, data, cross_entropy, False)
     by_torch = TorchObjective(module, space, data, cross_entropy)
-    by_native = NativeObjective(module, space, data, cross_entropy, made)
+    by_native = objective_of(module, data, buffers=buffers)
     start = space.pack(module)
     rows = [start.clone() for _ in range(2)]
     for objective, row in zip((by_torch, by_native), rows, strict=True):
@@ -342,12 +334,7 @@ def test_other_forward_passes_are_left_to_pytorch(forward, why):
             self.out = nn.Linear(3, 3)
 
     Own.forward = forward
-    module = Own()
-    found = NativeNetwork.build(
-        module, ParameterSpace(module), samples(4, (3,)), cross_entropy, False
-    )
-    assert isinstance(found, str)
-    assert why in found
+    assert why in refusal(Own(), samples(4, (3,)))
 
 
 def network(*layers, shape=(4, 5, 2)):

@@ -1,4 +1,4 @@
-"""Layers of the optional package pomona-native, and the PyTorch modules that they compute.
+"""Layers of the compiled modules, and the PyTorch modules that they compute.
 
 A module must be of PyTorch's own type, since a subclass may compute anything.
 """
@@ -115,10 +115,8 @@ def layer_of(module: Any, name: str, source: Value, layout: RowLayout) -> Layer 
     """Return the layer that a module is for an input, without ReLU or pooling after it; None if the
     package has none.
     """
-    for types, make in _MAKERS.items():
-        if type(module) in types:
-            return make(module, name, source, layout)
-    return None
+    make = _MAKERS.get(type(module))
+    return make(module, name, source, layout) if make else None
 
 
 def _linear(module: nn.Linear, name: str, source: Value, layout: RowLayout) -> Layer | None:
@@ -150,11 +148,11 @@ def _convolution(module: nn.Conv2d, name: str, source: Value, layout: RowLayout)
 
 
 def _embedding(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
-    bag = type(module) is nn.EmbeddingBag
     special = module.max_norm is not None or module.scale_grad_by_freq or module.sparse
-    if bag and (module.mode != "mean" or module.padding_idx is not None):
-        return None  # the bag's mean leaves padding out
-    if source.layer or special or not (location := layout.locate(module, name)):
+    if type(module) is nn.EmbeddingBag:  # its mean leaves padding out
+        special = special or module.mode != "mean" or module.padding_idx is not None
+    location = layout.locate(module, name)
+    if source.layer or special or not location:
         return None
     offsets, end = location
     skipped = -1 if module.padding_idx is None else module.padding_idx
@@ -241,11 +239,11 @@ def _dropout(module: Any, name: str, source: Value, layout: RowLayout) -> Layer 
     )
 
 
-_MAKERS: dict[tuple[type, ...], Callable[[Any, str, Value, RowLayout], Layer | None]] = {
-    (nn.Linear,): _linear,
-    (nn.Conv2d,): _convolution,
-    (nn.Embedding, nn.EmbeddingBag): _embedding,
-    (nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm): _normalisation,
-    (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d): _pooling,
-    (nn.Dropout, nn.Dropout2d): _dropout,
+_MAKERS: Mapping[type, Callable[[Any, str, Value, RowLayout], Layer | None]] = {
+    nn.Linear: _linear,
+    nn.Conv2d: _convolution,
+    **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _embedding),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.LayerNorm), _normalisation),
+    **dict.fromkeys((nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d), _pooling),
+    **dict.fromkeys((nn.Dropout, nn.Dropout2d), _dropout),
 }

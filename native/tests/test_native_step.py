@@ -10,21 +10,26 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
-from native_checks import close, exactly, samples, step_of
+from native_checks import (
+    KINDS,
+    close,
+    exactly,
+    native,
+    objective_of,
+    refusal,
+    samples,
+    step_of,
+)
 from pomona.core.round import Round
 from pomona.core.training_settings import Adam, Optimizer
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective import native_network
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native import NativeObjective
-from pomona.objective.native_network import NativeNetwork
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.pytorch import TorchObjective
+from pomona_native import network
 
-native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
-KINDS = native.kinds()
 HEAD = nn.Flatten(), nn.Linear(2, 2)
 
 
@@ -161,7 +166,7 @@ def test_steps_are_those_of_pytorchs_sgd(momentum, decay):
     module = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2)
     data = samples(30, (9, 9, 3))
     space = ParameterSpace(module)
-    loop = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
+    loop = objective_of(module, data)
     W, moments = space.pack(module).unsqueeze(0), torch.zeros(1, space.size)
     round_ = sgd_round(momentum, decay)
     precise = nn.Sequential(
@@ -189,7 +194,7 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
     module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(30, (9, 9, 3))
     space = ParameterSpace(module)
     W = space.pack(module).unsqueeze(0)
-    objective = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
+    objective = objective_of(module, data)
     batch, part = [torch.arange(6)], space.layers[-1]
     for optimizer in (Adam(name="adam"), Optimizer(max_grad_norm=1.0)):
         round_ = replace(sgd_round(), optimizer=optimizer)
@@ -206,9 +211,7 @@ def test_a_step_of_another_optimizer_is_that_of_the_gradients():
 
 def test_nothing_is_computed_below_what_is_asked_for():
     module, data = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1), samples(8, (20, 20, 3))
-    loop = NativeObjective(
-        module, ParameterSpace(module), data, cross_entropy, step_of(module, data)
-    )
+    loop = objective_of(module, data)
     W, batch = loop.space.pack(module).unsqueeze(0), [torch.arange(6)]
     loss, whole = loop.gradient(W, batch)
     for layer in loop.layers:
@@ -241,8 +244,8 @@ def test_outputs_are_the_same_bits_in_parts_of_any_size(monkeypatch, bf16):
     row, batch, above = space.pack(module), made.resident(torch.arange(40)), space.layers[-2].start
     together = made.outputs(row, batch[1]), made.below(row, batch, above)
     for part in (1, 7, 39):
-        monkeypatch.setattr(native_network, "OUTPUT_DIVISOR", made.max_batch // part)
-        assert made.max_batch // native_network.OUTPUT_DIVISOR == part
+        monkeypatch.setattr(network, "OUTPUT_DIVISOR", made.max_batch // part)
+        assert made.max_batch // network.OUTPUT_DIVISOR == part
         assert torch.equal(made.outputs(row, batch[1]), together[0])
         assert torch.equal(made.below(row, batch, above), together[1])
 
@@ -276,7 +279,7 @@ def test_evaluation_and_features_are_pytorchs():
     space = ParameterSpace(module)
     row = space.pack(module)
     by_torch = TorchObjective(module, space, data, cross_entropy)
-    by_native = NativeObjective(module, space, data, cross_entropy, step_of(module, data))
+    by_native = objective_of(module, data)
     assert_close(
         by_native.outputs(row, 0, "test")[0],
         by_torch.outputs(row, 0, "test")[0],
@@ -328,11 +331,7 @@ def test_a_diverged_model_has_no_finite_loss():
     ],
 )
 def test_other_networks_are_left_to_pytorch(module, shape, why):
-    found = NativeNetwork.build(
-        module, ParameterSpace(module), samples(4, shape), cross_entropy, False
-    )
-    assert isinstance(found, str)
-    assert why in found
+    assert why in refusal(module, samples(4, shape))
 
 
 ALTERED = {
@@ -348,21 +347,15 @@ ALTERED = {
 def test_a_network_that_computes_more_than_its_layers_say_is_left_to_pytorch(kind, place):
     module = nn.Sequential(nn.Flatten(), nn.Linear(12, 12), nn.Linear(12, 3))
     data = samples(4, (2, 2, 3))
-    space = ParameterSpace(module)
-    assert isinstance(NativeNetwork.build(module, space, data, cross_entropy, False), NativeNetwork)
+    step_of(module, data)
     ALTERED[kind](module if place == "the network" else module[1])
-    found = NativeNetwork.build(module, space, data, cross_entropy, False)
-    assert found == f"{place} has a hook or overrides forward"
+    assert refusal(module, data) == f"{place} has a hook or overrides forward"
 
 
 def test_other_losses_and_samples_are_left_to_pytorch():
     module, data = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), samples(4, (2, 2, 3))
-    space = ParameterSpace(module)
-    assert "cross-entropy" in NativeNetwork.build(
-        module, space, data, nn.functional.cross_entropy, False
-    )
-    wide = samples(4, (2, 2, 3), kind=np.float64)
-    assert "float64" in NativeNetwork.build(module, space, wide, cross_entropy, False)
+    assert "cross-entropy" in refusal(module, data, criterion=nn.functional.cross_entropy)
+    assert "float64" in refusal(module, samples(4, (2, 2, 3), kind=np.float64))
 
 
 class Door:

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
-KINDS = native.kinds()
+from native_checks import KINDS, native
 
 
 def rows(n, N, d, seed=0):

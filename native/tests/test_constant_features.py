@@ -1,25 +1,18 @@
 """Features of frozen layers: bit-identical numbers, computed once per batch."""
 
-from importlib.util import find_spec
-
 import pytest
 import torch
 
 import pomona
+from native_checks import NativeNetwork
 from pomona.methods.mixtures.fedala import FedALA
 from pomona.models import ModelSettings
 from pomona.objective.batches import View
-from pomona.objective.native_network import NativeNetwork
 from pomona.objective.objective import ConstantFeatures
 from pomona.scenario import Scenario
 from problems import tiny
 
-pytestmark = [
-    pytest.mark.long,
-    pytest.mark.skipif(
-        find_spec("pomona_native") is None, reason="needs the package pomona-native"
-    ),
-]
+pytestmark = pytest.mark.long
 ROUNDS = {"rounds": 3, "data": {"name": "digits"}, "lr": 0.1, "engine": "native"}
 
 

@@ -1,4 +1,4 @@
-"""Networks computed in one call of the optional package pomona-native.
+"""Networks computed in one call of a compiled module.
 
 Calling PyTorch's operators costs about as much as computing a small step, and they do not use the
 zeros that pooling and ReLU leave in gradients.
@@ -11,16 +11,15 @@ from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pomona.core.round import Round
 from pomona.models.losses import cross_entropy
-from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native_graph import layers_of
-from pomona.objective.native_layers import LARGE, Layer
-from pomona.objective.native_package import native_package
-from pomona.objective.objective import Pull
+from pomona.objective.engine import Computation, EngineError
+from pomona.objective.objective import Criterion, Pull
+from pomona_native.graph import layers_of
+from pomona_native.layers import LARGE, Layer
 
 NEUTRAL = torch.zeros(1), torch.ones(1)  # identity shift and scale
 OUTPUT_DIVISOR = 8
@@ -37,9 +36,9 @@ class NativeNetwork:
     """A network over resident samples.
 
     Attributes:
-        package: the package's module for this kind of processor.
+        package: the compiled module for this kind of processor.
         layers: of the network.
-        network: the package's; it holds working memory, so calls must not overlap.
+        network: the module's; it holds working memory, so calls must not overlap.
         data: the resident data.
         shift, scale: as in ``DeviceDataset``, 0 and 1 if it has none.
         layer_ends: for each layer, the end in a row of its parameters and of all before it.
@@ -57,47 +56,25 @@ class NativeNetwork:
     _halves: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     @classmethod
-    def build(
-        cls,
-        module: nn.Module,
-        space: ParameterSpace,
-        data: DeviceDataset,
-        criterion: Any,
-        bf16: bool,
-        processor: str = "",
-    ) -> "NativeNetwork | str":
-        """Return the network of a module on data, or the reason why the package does not support
-        it.
+    def build(cls, package: Any, computation: Computation) -> "NativeNetwork":
+        """Return the network of a computation, by a compiled module.
 
-        Args:
-            module: the architecture.
-            space: its parameter space.
-            data: the resident data.
-            criterion: per-sample loss; the package supports ``losses.cross_entropy``.
-            bf16: whether to round factors of convolutions to bf16.
-            processor: kind of processor; the fastest if empty.
+        Raises EngineError if the package does not support it.
         """
-        package = native_package(processor)
-        if isinstance(package, str):
-            return package
-        if reason := _unsupported(data, criterion):
-            return reason
-        layers = layers_of(module, space, flat=data.x.dim() == 2, tokens=tokens(data))
-        if isinstance(layers, str):
-            return layers
-        height, width, _ = _image(data)
-        if any(layer.large for layer in layers) and (bf16 or height * width > PIXELS):
-            condition = "in bf16" if bf16 else f"of images of more than {PIXELS} pixels"
-            return f"{condition} PyTorch is as fast for convolutions of more than {LARGE} weights"
+        data, bf16 = computation.data, computation.precision == "bf16"
+        _require_supported(data, computation.criterion)
+        flat, shape = data.x.dim() == 2, _image(data)
+        layers = layers_of(computation.module, computation.space, flat, tokens(data))
+        _require_faster(layers, bf16, shape[0] * shape[1])
         try:
-            network = _network(package.module, _image(data), layers)
+            network = _network(package, shape, layers)
         except ValueError as fault:  # sizes out of bounds
-            return f"pomona-native: {fault}"
+            raise EngineError(f"pomona-native: {fault}") from fault
         shift, scale = NEUTRAL
         if data.shift is not None and data.scale is not None:
             shift, scale = (v.float().reshape(-1).contiguous() for v in (data.shift, data.scale))
         layer_ends = tuple(accumulate([layer.end for layer in layers], max))
-        return cls(package.module, tuple(layers), network, data, shift, scale, layer_ends, bf16)
+        return cls(package, tuple(layers), network, data, shift, scale, layer_ends, bf16)
 
     @property
     def max_batch(self) -> int:
@@ -286,21 +263,30 @@ def prepared(x: Tensor, y: Tensor) -> Prepared:
     return (x.movedim(1, -1) if x.dim() > 2 else x).contiguous(), torch.arange(len(x)), y
 
 
-def _unsupported(data: DeviceDataset, criterion: Any) -> str:
-    """Return the reason why the package does not support the computation around the network; empty
-    if it does.
-    """
-    if data.x.device.type != "cpu":
-        return "it computes on CPUs only"
-    if (
-        criterion is not cross_entropy
-        or data.weights is not None
-        or data.y.dim() != 1
-        or data.y.is_floating_point()
-    ):
-        return "the loss is not the plain cross-entropy of classes"
-    if data.patch is not None or data.x.dim() not in {2, 4} or not data.x.is_contiguous():
-        return "samples are neither images nor vectors, or are cut into patches"
-    if data.x.dtype not in {torch.uint8, torch.float32} and not tokens(data):
-        return f"samples are {str(data.x.dtype).removeprefix('torch.')}, neither uint8 nor float32"
-    return ""
+def _require_supported(data: DeviceDataset, criterion: Criterion) -> None:
+    """Raise EngineError if the package does not support the computation around the network."""
+    plain = criterion is cross_entropy and data.weights is None
+    classes = data.y.dim() == 1 and not data.y.is_floating_point()
+    shaped = data.x.dim() in {2, 4} and data.x.is_contiguous()
+    typed = data.x.dtype in {torch.uint8, torch.float32} or tokens(data)
+    dtype = str(data.x.dtype).removeprefix("torch.")
+    requirements = {
+        "it computes on CPUs only": data.x.device.type == "cpu",
+        "the loss is not the plain cross-entropy of classes": plain and classes,
+        "samples are neither images nor vectors, or are cut into patches": (
+            shaped and data.patch is None
+        ),
+        f"samples are {dtype}, neither uint8 nor float32": typed,
+    }
+    for reason, met in requirements.items():
+        if not met:
+            raise EngineError(reason)
+
+
+def _require_faster(layers: Sequence[Layer], bf16: bool, pixels: int) -> None:
+    """Raise EngineError if PyTorch is as fast or faster."""
+    if any(layer.large for layer in layers) and (bf16 or pixels > PIXELS):
+        condition = "in bf16" if bf16 else f"of images of more than {PIXELS} pixels"
+        raise EngineError(
+            f"{condition} PyTorch is as fast for convolutions of more than {LARGE} weights"
+        )

@@ -7,19 +7,15 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
+from native_checks import KINDS, native, objective_of
 from pomona.core.round import Round
 from pomona.core.training_settings import Optimizer
 from pomona.models import ModelSettings, build
-from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import View
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native import NativeObjective
-from pomona.objective.native_network import NativeNetwork
 from pomona.objective.objective import ConstantFeatures, Mixture, Pull
 
-native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
-KINDS = native.kinds()
 LR = 0.05
 
 
@@ -35,8 +31,7 @@ class Problem:
             x, torch.arange(30) % 3, shift, scale, {"train": [torch.arange(30)]}, "classes"
         )
         self.space = ParameterSpace(self.module)
-        step = NativeNetwork.build(self.module, self.space, self.data, cross_entropy, bf16, kind)
-        self.loop = NativeObjective(self.module, self.space, self.data, cross_entropy, step)
+        self.loop = objective_of(self.module, self.data, kind, bf16)
         self.W = torch.stack(
             [self.space.pack(self.module), torch.randn(self.space.size, generator=draw) / 20]
         )

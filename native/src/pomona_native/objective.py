@@ -1,20 +1,19 @@
-"""The objective by the native engine: gradients, whole steps and mixtures in the package
-pomona-native.
-"""
+"""The objective of the native engine: gradients, whole steps and mixtures."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pomona.core.round import Round
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import View, Views
-from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision, statistics_batches
-from pomona.objective.native_network import NativeNetwork, Prepared, prepared
+from pomona.objective.dataset import EVALUATION_BATCH, statistics_batches
+from pomona.objective.engine import Computation
 from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
 from pomona.objective.pytorch import Estimates, TorchObjective
+from pomona_native.network import NativeNetwork, Prepared, prepared
 
 # weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
 MixArguments = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -28,20 +27,18 @@ class NativeObjective(TorchObjective):
     run's, products with a Hessian, and features of the last layer are PyTorch's.
 
     Args:
-        module, space, data, criterion, precision: as for ``TorchObjective``.
-        network: the package's network for this module and these data.
+        computation: the network, data and loss.
+        network: the package's network for them.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        space: ParameterSpace,
-        data: DeviceDataset,
-        criterion: Criterion,
-        network: NativeNetwork,
-        precision: Precision = "fp32",
-    ) -> None:
-        super().__init__(module, space, data, criterion, precision)
+    def __init__(self, computation: Computation, network: NativeNetwork) -> None:
+        super().__init__(
+            computation.module,
+            computation.space,
+            computation.data,
+            computation.criterion,
+            computation.precision,
+        )
         self._network = network
         self._with_statistics = Estimates()
         # of a step's mixtures and gradients, reused by the next step

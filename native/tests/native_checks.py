@@ -1,14 +1,20 @@
 """Gradients of the native engine beside those of autograd in float64."""
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
 from pomona.models.losses import cross_entropy
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.native_network import NativeNetwork
+from pomona.objective.engine import Computation, EngineError
 
+native = pytest.importorskip("pomona_native", reason="pomona-native is not installed (make native)")
+from pomona_native.network import NativeNetwork  # noqa: E402
+from pomona_native.objective import NativeObjective  # noqa: E402
+
+KINDS = native.kinds()
 # relative error of a gradient's norm; float32 rounds to 6e-8, and sums have up to some thousand
 # terms
 BOUND = 5e-6
@@ -26,10 +32,25 @@ def samples(n, shape, seed=0, kind=np.uint8, classes=3):
     )
 
 
+def computation(module, data, bf16=False, criterion=cross_entropy, buffers="local"):
+    space = ParameterSpace(module, buffers)
+    return Computation(module, space, data, criterion, "bf16" if bf16 else "fp32", 1)
+
+
 def step_of(module, data, kind="", bf16=False):
-    made = NativeNetwork.build(module, ParameterSpace(module), data, cross_entropy, bf16, kind)
-    assert isinstance(made, NativeNetwork), made
-    return made
+    return NativeNetwork.build(native.load(kind or KINDS[0]), computation(module, data, bf16))
+
+
+def objective_of(module, data, kind="", bf16=False, buffers="local"):
+    task = computation(module, data, bf16, buffers=buffers)
+    return NativeObjective(task, NativeNetwork.build(native.load(kind or KINDS[0]), task))
+
+
+def refusal(module, data, bf16=False, criterion=cross_entropy):
+    """Why the engine does not compute it."""
+    with pytest.raises(EngineError) as refused:
+        NativeNetwork.build(native.load(KINDS[0]), computation(module, data, bf16, criterion))
+    return str(refused.value)
 
 
 def exactly(module, data, index):
