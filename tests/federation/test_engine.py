@@ -347,7 +347,7 @@ def test_the_demo_says_nothing_of_engines(missing):
     heard = Notes()
     method = {"name": "fedavg"}
     pomona.run(resolve(DEMO, {"method": method, "rounds": 1}), callback=heard)
-    assert heard.said == []
+    assert not any("engine" in line for line in heard.said)
 
 
 @installed

@@ -145,11 +145,13 @@ def test_one_minor_version_of_flower_is_declared():
 
 
 def test_all_packages_have_one_version():
-    """A silo and a server compare it, and ``pomona-federation`` asks for the ``pomona`` that it was
-    made with.
+    """A silo and a server compare it, and the other two ask for the ``pomona`` that they were made
+    with.
     """
     core, federation = PROJECTS.values()
-    assert core["version"] == federation["version"]
+    native = tomllib.loads((ROOT / "native/pyproject.toml").read_text())["project"]
+    assert core["version"] == federation["version"] == native["version"]
+    assert f"pomona=={core['version']}" in native["dependencies"]
     assert f"pomona=={core['version']}" in federation["dependencies"]
     assert federation["optional-dependencies"]["dp"] == [f"pomona[dp]=={core['version']}"]
     assert (ROOT / "federation/LICENSE").read_text() == (ROOT / "LICENSE").read_text()
