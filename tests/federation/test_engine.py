@@ -111,14 +111,6 @@ def test_a_package_that_cannot_be_used_stops_no_run_and_is_a_stated_reason(packa
     assert why in str(refused.value)
 
 
-def test_an_objective_of_the_native_engine_is_never_pytorchs_in_silence(missing):
-    with pytest.raises(
-        ConfigError,
-        match=r"is not possible: .* not installed; pip install .* in a clone; set engine=torch",
-    ):
-        Scenario.prepare(tiny("fedavg")).with_settings(engine="native").objective()
-
-
 @installed
 def test_batches_larger_than_a_call_takes_are_a_stated_reason(monkeypatch):
     from pomona_native.network import NativeNetwork
@@ -163,11 +155,15 @@ def test_of_the_machine_a_record_names_system_and_architecture_alone():
 
 
 def test_without_the_package_native_is_refused_before_anything_is_computed(missing):
-    with pytest.raises(
-        ConfigError,
-        match=r"is not possible: .* not installed; pip install .* in a clone; set engine=torch",
+    for refused in (
+        lambda: Scenario.prepare(tiny("fedavg", engine="native")),
+        Scenario.prepare(tiny("fedavg")).with_settings(engine="native").objective,
     ):
-        Scenario.prepare(tiny("fedavg", engine="native"))
+        with pytest.raises(
+            ConfigError,
+            match=r"is not possible: .* not installed; pip install .* in a clone; set engine=torch",
+        ):
+            refused()
 
 
 @installed
@@ -331,16 +327,6 @@ def test_fedprox_without_its_term_is_fedavg():
     assert computed(run("fedavg", engine="native")[0]) == computed(
         pomona.run(tiny("fedprox", {"mu": 0.0}, engine="native"))
     )
-
-
-def test_unless_set_a_run_takes_native_if_it_can_and_says_so_in_one_line(missing):
-    settings = tiny("fedavg").model_dump(mode="json", exclude={"engine"})
-    heard = Notes()
-    result = pomona.run(pomona.Config(**settings), callback=heard)
-    assert result.config["engine"] == "torch"
-    assert [line for line in heard.said if "engine" in line] == [
-        f"engine = torch: the package pomona-native is not installed; {INSTALL}"
-    ]
 
 
 def test_the_demo_says_nothing_of_engines(missing):

@@ -233,6 +233,6 @@ def _averaged(
     source: Value, target: object, arguments: tuple[Any, ...], keywords: Mapping[str, Any]
 ) -> Value | None:
     """Return the mean of word vectors, the only operation on them; None for others."""
-    over_words = (arguments, keywords) in (((1,), {}), ((), {"dim": 1}))
-    mean = target in ("mean", torch.mean) and over_words
+    along_words = (arguments, keywords) in (((1,), {}), ((), {"dim": 1}))
+    mean = target in ("mean", torch.mean) and along_words
     return replace(source, tokens=False) if mean else None

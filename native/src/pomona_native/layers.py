@@ -28,7 +28,7 @@ class Layer:
         operation: the name of the package's method.
         sizes: its arguments except those below.
         input: the layer whose values it reads, from 1 on; 0 is the network's input.
-        end: where its parameters end in a row; 0 without any.
+        stop: where its parameters end in a row; 0 without any.
         rectified: whether ReLU follows; None if it cannot.
         draw: of dropout, draws its factors for a batch of samples (height, width, channels).
     """
@@ -36,7 +36,7 @@ class Layer:
     operation: str
     sizes: Mapping[str, Any]
     input: int
-    end: int = 0
+    stop: int = 0
     rectified: bool | None = None
     draw: Callable[[int, tuple[int, int, int]], Tensor] | None = None
 
@@ -48,7 +48,7 @@ class Layer:
     @property
     def large(self) -> bool:
         """Whether it is a convolution of many weights."""
-        weights: int = self.end - self.sizes["weight"] if self.operation == "convolution" else 0
+        weights: int = self.stop - self.sizes["weight"] if self.operation == "convolution" else 0
         return weights > LARGE
 
     @property
@@ -101,29 +101,29 @@ class RowLayout:
         """Return where a module's weight and bias begin, -1 for none, and their end; None if one is
         frozen, or tied to another's.
         """
-        offsets, end = {}, 0
+        offsets, stop = {}, 0
         for suffix in ("weight", "bias"):
             entry = self.parameters.get(f"{name}.{suffix}")
             if (entry is None) != (getattr(module, suffix, None) is None):
                 return None
             offsets[suffix] = entry.start if entry else -1
-            end = max(end, entry.stop if entry else 0)
-        return offsets, end
+            stop = max(stop, entry.stop if entry else 0)
+        return offsets, stop
 
 
 def layer_of(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
     """Return the layer that a module is for an input, without ReLU or pooling after it; None if the
     package has none.
     """
-    make = _MAKERS.get(type(module))
-    return make(module, name, source, layout) if make else None
+    translate = _TRANSLATIONS.get(type(module))
+    return translate(module, name, source, layout) if translate else None
 
 
 def _linear(module: nn.Linear, name: str, source: Value, layout: RowLayout) -> Layer | None:
     if not source.flat or not (location := layout.locate(module, name)):
         return None
-    offsets, end = location
-    return Layer("linear", {"outputs": module.out_features, **offsets}, source.layer, end, False)
+    offsets, stop = location
+    return Layer("linear", {"outputs": module.out_features, **offsets}, source.layer, stop, False)
 
 
 def _convolution(module: nn.Conv2d, name: str, source: Value, layout: RowLayout) -> Layer | None:
@@ -137,14 +137,14 @@ def _convolution(module: nn.Conv2d, name: str, source: Value, layout: RowLayout)
         or not (location := layout.locate(module, name))
     ):
         return None
-    offsets, end = location
+    offsets, stop = location
     sizes = {
         "outputs": module.out_channels,
         "kernel": _pair(module.kernel_size),
         "stride": _pair(module.stride),
     }
     sizes |= {"padding": _pair(module.padding), "window": (1, 1), "hop": (1, 1), **offsets}
-    return Layer("convolution", sizes, source.layer, end, False)
+    return Layer("convolution", sizes, source.layer, stop, False)
 
 
 def _embedding(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
@@ -154,10 +154,10 @@ def _embedding(module: Any, name: str, source: Value, layout: RowLayout) -> Laye
     location = layout.locate(module, name)
     if source.layer or special or not location:
         return None
-    offsets, end = location
+    offsets, stop = location
     skipped = -1 if module.padding_idx is None else module.padding_idx
     sizes = {"vocabulary": module.num_embeddings, "width": module.embedding_dim, "skipped": skipped}
-    return Layer("embedding", {**sizes, "weight": offsets["weight"]}, 0, end)
+    return Layer("embedding", {**sizes, "weight": offsets["weight"]}, 0, stop)
 
 
 def _normalisation(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
@@ -170,7 +170,7 @@ def _normalisation(module: Any, name: str, source: Value, layout: RowLayout) -> 
     }[module_type]
     if not fits or not (location := layout.locate(module, name)):
         return None
-    offsets, end = location
+    offsets, stop = location
     groups, share, statistics = getattr(module, "num_groups", 1), 0.0, (-1, -1)
     if module_type in (nn.BatchNorm1d, nn.BatchNorm2d):
         names = [f"{name}.running_{statistic}" for statistic in ("mean", "var")]
@@ -185,7 +185,7 @@ def _normalisation(module: Any, name: str, source: Value, layout: RowLayout) -> 
         "mean": statistics[0],
         "variance": statistics[1],
     }
-    return Layer("normalisation", {**sizes, **offsets}, source.layer, end, False)
+    return Layer("normalisation", {**sizes, **offsets}, source.layer, stop, False)
 
 
 def _pooling(module: Any, name: str, source: Value, layout: RowLayout) -> Layer | None:
@@ -239,7 +239,7 @@ def _dropout(module: Any, name: str, source: Value, layout: RowLayout) -> Layer 
     )
 
 
-_MAKERS: Mapping[type, Callable[[Any, str, Value, RowLayout], Layer | None]] = {
+_TRANSLATIONS: Mapping[type, Callable[[Any, str, Value, RowLayout], Layer | None]] = {
     nn.Linear: _linear,
     nn.Conv2d: _convolution,
     **dict.fromkeys((nn.Embedding, nn.EmbeddingBag), _embedding),

@@ -73,7 +73,7 @@ class NativeNetwork:
         shift, scale = NEUTRAL
         if data.shift is not None and data.scale is not None:
             shift, scale = (v.float().reshape(-1).contiguous() for v in (data.shift, data.scale))
-        layer_ends = tuple(accumulate([layer.end for layer in layers], max))
+        layer_ends = tuple(accumulate([layer.stop for layer in layers], max))
         return cls(package, tuple(layers), network, data, shift, scale, layer_ends, bf16)
 
     @property
@@ -119,8 +119,8 @@ class NativeNetwork:
         x, index, y = batch
         rates = round_.lr, round_.momentum, round_.weight_decay
         terms = (pull.weight, pull.centre, pull.constant) if pull else (0.0, None, None)
-        start, end = (block.start, block.stop) if block else (0, len(row))
-        options = *terms, (start, end), self.skipped(start), self._masks(index)
+        first, stop = (block.start, block.stop) if block else (0, len(row))
+        options = *terms, (first, stop), self.skipped(first), self._masks(index)
         loss: float = self.network.step(
             row, moments, x, index, y, *self._normalisation(x), self.bf16, *rates, *options
         )
@@ -163,7 +163,7 @@ class NativeNetwork:
         """Return the number of leading layers without parameters from ``above`` on; never includes
         the last one.
         """
-        return sum(end <= above for end in self.layer_ends[:-1])
+        return sum(stop <= above for stop in self.layer_ends[:-1])
 
     def prefix_length(self, above: int) -> int:
         """Return ``skipped`` if these layers can be computed apart from the others; 0 if not.
@@ -278,8 +278,8 @@ def _require_supported(data: DeviceDataset, criterion: Criterion) -> None:
         ),
         f"samples are {dtype}, neither uint8 nor float32": typed,
     }
-    for reason, met in requirements.items():
-        if not met:
+    for reason, supported in requirements.items():
+        if not supported:
             raise EngineError(reason)
 
 
