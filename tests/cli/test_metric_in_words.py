@@ -76,7 +76,8 @@ def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
     assert "Test AUROC" in text
     assert "0.800" in text
     assert (
-        "a client that always answers its most frequent training label has 0.500 on average" in text
+        "a client that always answers the class frequencies of its training labels has 0.500 on average"
+        in text
     )
     assert "all samples" not in text
     assert "accuracy" not in text

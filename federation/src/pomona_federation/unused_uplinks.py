@@ -149,7 +149,9 @@ REASONS: Mapping[Reason, Explanation] = {
         "once its administrator says that no other copy of it runs: `pomona server readmit SILO`",
     ),
     Reason.REFUSED_TASK: Explanation(
-        "silo", "it refuses the task, which is not what it agreed to", CALL
+        "silo",
+        "it refuses the task: not what it agreed to, or its data is not what it registered",
+        CALL,
     ),
     Reason.SILO_FAULT: Explanation(
         "silo", "an error at the silo; its text stays in the silo's log", CALL
@@ -166,7 +168,7 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.NOT_ASKED: Explanation("admission", "it was not asked in this round", NO_ACTION),
     Reason.SAMPLES: Explanation(
         "admission",
-        "its number of training samples differs from the registered one",
+        "its number of training samples differs from the registered one, and it did not notice",
         "have its data put back, or revoke it and add it under a new name",
     ),
     Reason.FORM: Explanation(

@@ -3,7 +3,7 @@
 Its *content* (a table, texts, images, arrays), its *location* (a path, files of each client, a
 repository of the Hub, a program's memory) and its *format* (CSV, Parquet, class folders, ...) each
 bring groups of settings. A setting that only another content, location or format has is refused by
-name. A new format is one entry of ``FORMATS``.
+name. A new format is one entry of ``FORMATS``; of tables, one of ``data/formats``.
 """
 
 from collections.abc import Iterable, Iterator

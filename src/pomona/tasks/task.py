@@ -109,7 +109,7 @@ class Task:
     soften: Callable[["Tensor", float], "Tensor"] = field(
         default=lambda outputs, _: outputs, repr=False
     )
-    constantly: str = "its most frequent training label"
+    constantly: str = "the class frequencies of its training labels"
     smooths: bool = False
     commonest: Callable[[NDArray[Any], Sequence[str]], tuple[float, str]] | None = field(
         default=None, repr=False

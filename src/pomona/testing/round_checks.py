@@ -395,7 +395,8 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
     assert min(losses[-5:]) < enough, (
         f"the headline models' loss goes from {losses[0]:.3g} to {losses[-1]:.3g} in 30 rounds, "
         f"not below {enough:.3g}; if another term of the objective outweighs it, check with a "
-        "smaller weight of that term"
+        "smaller weight of that term; a method that learns more slowly by design is checked with a "
+        "setting nearer to FedAvg"
     )
 
 

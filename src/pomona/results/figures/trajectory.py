@@ -39,8 +39,8 @@ START, END = "#d62728", "#2ca02c"
 
 @dataclass(frozen=True)
 class Trace:
-    """A client's models in one run: ``starts`` and ``ends`` (T, d) of local training in
-    ``rounds``.
+    """A client's models in one run: ``initial`` and ``final`` (T, d), before and after local
+    training in ``rounds``.
     """
 
     method: str
