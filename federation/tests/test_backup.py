@@ -15,7 +15,6 @@ import tarfile
 import time
 import tomllib
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,8 +30,15 @@ from pomona.scenario import Scenario
 from pomona.storage.lock import locked
 from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.installation import backup as module
-from pomona_federation.installation.backup import KEY, MANIFEST, Backup, SavedFile, backup
-from pomona_federation.installation.restore import Restoring, needs_key, restore
+from pomona_federation.installation.backup import (
+    KEY,
+    MANIFEST,
+    Backup,
+    SavedFile,
+    backup,
+    needs_key,
+    restore,
+)
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_pieces import unpacked
 from pomona_federation.rehearsal.run import local_federation
@@ -45,7 +51,6 @@ from representatives import drawn, number
 pytestmark = pytest.mark.long
 
 NODE, SILO = 11, "silo-1"
-SAID = Restoring(spent=Cost(), trusted=True)
 PRIVATE = {
     "noise_multiplier": 2.0,
     "max_grad_norm": 1.0,
@@ -62,7 +67,7 @@ def restored(federation, file, name=SILO, **options):
     if (kit / "data").is_dir():
         shutil.copytree(kit / "data", data, dirs_exist_ok=True)
     shutil.rmtree(kit)
-    told = restore(file, kit, "silo", replace(SAID, **options))
+    told = restore(file, kit, **{"spent": Cost(), **options})
     shutil.copytree(data, kit / "data", dirs_exist_ok=True)  # the guide: cp, into its folder
     return told
 
@@ -77,7 +82,7 @@ def test_a_restored_silo_goes_on_with_equal_bits(world, monkeypatch, tmp_path):
     kit = federation.kits / SILO
     (kit / "own.py").write_text("x = 1\n")
     (kit / "table.npz").write_bytes(b"data")
-    told = backup(kit, "silo", tmp_path / "silo-1.tar")
+    told = backup(kit, tmp_path / "silo-1.tar")
     assert stat.S_IMODE((tmp_path / "silo-1.tar").stat().st_mode) == 0o600
     assert {"own.py", KEY, "silo.toml", "federation.toml", "start.sh"} < told.files.keys()
     left_out = ("data/", "table", "state/cache/", "state/logs/", "state/flwr/")
@@ -115,7 +120,7 @@ def moments(kit, number, taken, monkeypatch):
         seen[0] += 1
         if taken is not None and seen[0] == taken[0]:
             monkeypatch.setattr(os, "fsync", fsync)
-            backup(kit, "silo", taken[1])
+            backup(kit, taken[1])
             raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", watched)
@@ -167,7 +172,7 @@ def test_rounds_that_are_removed_while_they_are_read_are_whole_in_the_backup(
         return size(name, file)
 
     monkeypatch.setattr(module, "_size", removing)
-    told = backup(kit, "silo", tmp_path / "it.tar")
+    told = backup(kit, tmp_path / "it.tar")
     with tarfile.open(tmp_path / "it.tar") as tar:
         found = {name: tar.extractfile(name).read() for name in told.files if "/round-" in name}
     assert found == {str(p.relative_to(kit)): content for p, content in rounds.items()}
@@ -191,7 +196,7 @@ def test_more_rounds_than_files_may_be_open_are_saved(world, tmp_path):
         shutil.copytree(rounds[0].parent, home)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, limit[1]))
     try:
-        told = backup(kit, "silo", tmp_path / "it.tar")
+        told = backup(kit, tmp_path / "it.tar")
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     expected = {
@@ -207,7 +212,7 @@ def test_of_a_file_that_grows_whole_lines_are_taken(world, tmp_path):
     path = kit / "state" / "rounds.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"round": 4, "sc')
-    backup(kit, "silo", tmp_path / "it.tar")
+    backup(kit, tmp_path / "it.tar")
     with tarfile.open(tmp_path / "it.tar") as tar:
         assert tar.extractfile("state/rounds.jsonl").read() == whole
 
@@ -220,10 +225,10 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
     """
     federation = world.federation(run={"rounds": 4})
     stopped_after(federation, monkeypatch, 1)
-    backup(federation.kits / SILO, "silo", tmp_path / "it.tar")
+    backup(federation.kits / SILO, tmp_path / "it.tar")
     stopped_after(federation, monkeypatch, 2)
     copy = tmp_path / "copy"
-    restore(tmp_path / "it.tar", copy, "silo", SAID)
+    restore(tmp_path / "it.tar", copy, Cost())
     federation.grid.folders[NODE] = copy
     stopped_after(federation, monkeypatch, 3)
     reasons = [
@@ -282,7 +287,7 @@ def test_what_was_spent_since_a_backup_counts(until, per_round, world, monkeypat
     )
     kit = federation.kits / SILO
     stopped_after(federation, monkeypatch, 2)
-    backup(kit, "silo", tmp_path / "it.tar")
+    backup(kit, tmp_path / "it.tar")
 
     def losing(message, reply):
         body = unpacked(message.content)
@@ -311,7 +316,7 @@ def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch
     kit = federation.kits / SILO
     own = tomllib.loads((kit / "silo.toml").read_text())
     (kit / "silo.toml").write_text(tomli_w.dumps(own | {"accept_epsilon": worst * 1.001}))
-    backup(kit, "silo", tmp_path / "it.tar")
+    backup(kit, tmp_path / "it.tar")
     restored(federation, tmp_path / "it.tar")
     federation.run()
     assert {n: cohort for n, cohort in cohorts(federation).items() if n > 1} == {
@@ -334,13 +339,13 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
     federation = world.federation("fedavg", run={"rounds": 2, "privacy": PRIVATE}, quorum=2)
     kit = federation.kits / SILO
     for name in federation.names:
-        backup(federation.kits / name, "silo", tmp_path / f"{name}.tar")
+        backup(federation.kits / name, tmp_path / f"{name}.tar")
     federation.run()
     (once,) = PrivacyBudget(kit).reservations
     with pytest.raises(
         ConfigError, match=r"cannot know how much privacy .*: give --spent"
     ) as refused:
-        restore(tmp_path / f"{SILO}.tar", tmp_path / "other", "silo", Restoring())
+        restore(tmp_path / f"{SILO}.tar", tmp_path / "other")
     assert "it knows of no private run" in refused.value.text()
     assert not (tmp_path / "other").exists()
     most = once.epsilon * (2.01 if enough else 1.99)
@@ -364,17 +369,15 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
         ]
         assert refusals[0].startswith("PRIVACY")
         assert "that a restored backup did not know" in caplog.text
-    backup(kit, "silo", tmp_path / "late.tar")
+    backup(kit, tmp_path / "late.tar")
     with pytest.raises(ConfigError) as refused:
-        restore(tmp_path / "late.tar", tmp_path / "other", "silo", Restoring())
+        restore(tmp_path / "late.tar", tmp_path / "other")
     assert f"study unknown, before a restore: epsilon {once.epsilon:.3g}" in refused.value.text()
 
 
 def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, tmp_path):
-    backup(kit, "silo", tmp_path / "it.tar")
-    restore(
-        tmp_path / "it.tar", tmp_path / "new", "silo", Restoring(spent=Cost(math.inf), trusted=True)
-    )
+    backup(kit, tmp_path / "it.tar")
+    restore(tmp_path / "it.tar", tmp_path / "new", Cost(math.inf))
     budget, data = PrivacyBudget(tmp_path / "new"), data_settings(name="digits")
     assert budget.total(data).epsilon == math.inf
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
@@ -382,86 +385,6 @@ def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, 
     (row,) = overview(tmp_path / "new")
     assert row["study"] == "unknown, before a restore"
     assert row["epsilon_at_most"] is None
-
-
-def test_code_rules_and_decisions_in_a_backup_need_a_word(kit, tmp_path):
-    said = Restoring(spent=Cost())
-    backup(kit, "silo", tmp_path / "plain.tar")
-    # a kit as it was made has none
-    restore(tmp_path / "plain.tar", tmp_path / "plain", "silo", said)
-    (kit / "evil.py").write_text("raise SystemExit('ran')\n")
-    (kit / "start.sh").write_text("#!/bin/sh\nevil\n")
-    (kit / "policy.toml").write_text('otherwise = "decline"\n')
-    own = tomllib.loads((kit / "silo.toml").read_text())
-    (kit / "silo.toml").write_text(tomli_w.dumps(own | {"data": {"name": "evil:read"}}))
-    backup(kit, "silo", tmp_path / "it.tar")
-    with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
-        restore(tmp_path / "it.tar", tmp_path / "new", "silo", said)
-    assert not (tmp_path / "new").exists()
-    with pytest.raises(ConfigError) as at_once:
-        restore(tmp_path / "it.tar", tmp_path / "new", "silo", Restoring())
-    assert all(option in at_once.value.text() for option in ("--spent", "--trust", "evil.py"))
-    assert [line.strip() for line in refused.value.text().splitlines()[1:]] == [
-        "code in evil.py",
-        "start.sh, which is not that of a kit",
-        "silo.toml, which names the code evil:read",
-        "policy.toml, the rules by which studies are accepted",
-    ]
-    restore(tmp_path / "it.tar", tmp_path / "new", "silo", replace(said, trusted=True))
-
-
-def silo_file(kit, changes):
-    return tomli_w.dumps(tomllib.loads((kit / "silo.toml").read_text()) | changes).encode()
-
-
-BROUGHT = {
-    "state/x/evil.py": (lambda kit: b"", "code in state/x/evil.py"),
-    "keys/evil.abi3.so": (lambda kit: b"", "code in keys/evil.abi3.so"),
-    "app/pomona_app/client_app.py": (lambda kit: b"evil()", "code in app/pomona_app/client_app.py"),
-    "Dockerfile": (
-        lambda kit: (kit / "Dockerfile").read_bytes() + b"RUN evil\n",
-        "Dockerfile, which is not that",
-    ),
-    "compose.yaml": (lambda kit: b"services: {}\n", "compose.yaml, which is not that of a kit"),
-    "pomona-x.service": (
-        lambda kit: b"[Service]\nExecStart=evil\n",
-        "pomona-x.service, which is not that of a kit",
-    ),
-    "wheels/requirements.lock": (
-        lambda kit: b"evil==1 --hash=sha256:0\n",
-        "requirements.lock, which is not that",
-    ),
-    "silo.toml": (
-        lambda kit: silo_file(kit, {"data": "state.x.evil:read"}),
-        "names the code state.x.evil:read",
-    ),
-    "silo.toml, a view": (
-        lambda kit: silo_file(kit, {"views": {"a": {"name": "evil:read"}}}),
-        "silo.toml, which names the code evil:read",
-    ),
-    "silo.toml, code": (
-        lambda kit: silo_file(kit, {"code": ["evil:train"]}),
-        "names the code evil:train",
-    ),
-    "federation.toml": (
-        lambda kit: (kit / "federation.toml").read_bytes().replace(b'"mlp"', b'"evil:network"'),
-        "federation.toml, which names the code evil:network",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BROUGHT)
-def test_whatever_a_backup_brings_that_runs_needs_a_word(name, kit, tmp_path):
-    made, said = BROUGHT[name]
-    backup(kit, "silo", tmp_path / "good.tar")
-    files = {
-        info.name: text for info, text in members(tmp_path / "good.tar") if info.name != MANIFEST
-    }
-    crafted = of_files(tmp_path / "it.tar", files | {name.partition(",")[0]: made(kit)})
-    with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
-        restore(crafted, tmp_path / "new", "silo", Restoring(spent=Cost()))
-    assert said in refused.value.text()
-    assert not (tmp_path / "new").exists()
 
 
 # Files from outside.
@@ -480,7 +403,7 @@ def test_whatever_a_backup_brings_that_runs_needs_a_word(name, kit, tmp_path):
 )
 def test_what_no_backup_takes_is_in_none(name, kit, tmp_path):
     with pytest.raises(ConfigError, match=f"holds '{name}', which no backup takes"):
-        restore(of_files(tmp_path / "it.tar", {name: b""}), tmp_path / "new", "silo", SAID)
+        restore(of_files(tmp_path / "it.tar", {name: b""}), tmp_path / "new", Cost())
     assert not (tmp_path / "new").exists()
 
 
@@ -496,10 +419,10 @@ def kit(tmp_path):
 
 
 def test_a_backup_without_the_key_says_that_it_is_needed(kit, tmp_path):
-    told = backup(kit, "silo", tmp_path / "it.tar", without_key=True)
+    told = backup(kit, tmp_path / "it.tar", without_key=True)
     secret = (kit / KEY).read_bytes()
     assert secret not in (tmp_path / "it.tar").read_bytes()
-    restore(tmp_path / "it.tar", tmp_path / "new", "silo", SAID)
+    restore(tmp_path / "it.tar", tmp_path / "new", Cost())
     assert needs_key(tmp_path / "new", told)
     (tmp_path / "new" / KEY).write_bytes(secret)
     assert not needs_key(tmp_path / "new", told)
@@ -513,9 +436,9 @@ def test_a_backup_has_every_study_and_its_first_weights_whatever_it_is_called(ki
         (server / name).parent.mkdir(parents=True, exist_ok=True)
         (server / name).write_text("{}")
     os.mkfifo(server / "run/arrivals")
-    told = backup(server, "server", tmp_path / "it.tar")
+    told = backup(server, tmp_path / "it.tar")
     assert own == {n for n in told.files if n.startswith(("weights/", "run/"))}
-    assert restore(tmp_path / "it.tar", tmp_path / "new", "server", SAID) == told
+    assert restore(tmp_path / "it.tar", tmp_path / "new", Cost()) == told
 
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
@@ -524,11 +447,11 @@ def test_a_link_in_place_of_a_file_is_named_and_no_backup_is_made(link, kit, tmp
         (kit / name).rename(tmp_path / "elsewhere")
         link(tmp_path / "elsewhere", kit / name)
         with pytest.raises(StorageError, match=f"{name}: a link, .* put a copy in its place"):
-            backup(kit, "silo", tmp_path / "it.tar")
+            backup(kit, tmp_path / "it.tar")
         (kit / name).unlink()
         (tmp_path / "elsewhere").rename(kit / name)
     assert not list(tmp_path.glob("*it.tar*"))
-    backup(kit, "silo", tmp_path / "it.tar")
+    backup(kit, tmp_path / "it.tar")
 
 
 @pytest.mark.parametrize("linked", [False, True])
@@ -551,25 +474,23 @@ def test_what_is_reserved_first_while_a_backup_is_written_is_in_it(
     monkeypatch.setattr(module, "_size", reserving)
     if linked:
         with pytest.raises(StorageError, match="it is a symbolic link"):
-            backup(kit, "silo", tmp_path / "it.tar")
+            backup(kit, tmp_path / "it.tar")
         return
-    backup(kit, "silo", tmp_path / "it.tar")
-    restore(tmp_path / "it.tar", tmp_path / "new", "silo", SAID)
+    backup(kit, tmp_path / "it.tar")
+    restore(tmp_path / "it.tar", tmp_path / "new", Cost())
     assert [r.cost for r in PrivacyBudget(tmp_path / "new").reservations] == [reserved]
 
 
 def test_nothing_is_written_over(kit, tmp_path):
-    backup(kit, "silo", tmp_path / "it.tar")
+    backup(kit, tmp_path / "it.tar")
     before = (tmp_path / "it.tar").read_bytes()
     with pytest.raises(StorageError, match="already exists"):
-        backup(kit, "silo", tmp_path / "it.tar")
+        backup(kit, tmp_path / "it.tar")
     with pytest.raises(StorageError, match="holds something"):
-        restore(tmp_path / "it.tar", kit, "silo", SAID)
+        restore(tmp_path / "it.tar", kit, Cost())
     assert (tmp_path / "it.tar").read_bytes() == before
     (tmp_path / "empty").mkdir()
-    restore(tmp_path / "it.tar", tmp_path / "empty", "silo", SAID)
-    with pytest.raises(ConfigError, match="backup of a silo"):
-        restore(tmp_path / "it.tar", tmp_path / "another", "server", SAID)
+    restore(tmp_path / "it.tar", tmp_path / "empty", Cost())
 
 
 def tar(path, *members):
@@ -640,23 +561,23 @@ WRONG = {
 def test_a_file_named_like_a_ledger_has_nothing_written_outside_the_kit(name, kit, tmp_path):
     (tmp_path / "place").mkdir()
     crafted = of_files(tmp_path / "bad.tar", {name: b""})
-    restore(crafted, tmp_path / "place" / "new", "silo", SAID)
+    restore(crafted, tmp_path / "place" / "new", Cost())
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["new"]
     assert not list(tmp_path.rglob("restored-*"))
 
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_crafted_backup_is_refused_and_leaves_nothing(wrong, kit, tmp_path):
-    backup(kit, "silo", tmp_path / "good.tar")
+    backup(kit, tmp_path / "good.tar")
     (tmp_path / "place").mkdir()
     bad = tar(tmp_path / "bad.tar", *wrong(members(tmp_path / "good.tar")))
     with pytest.raises(ConfigError, match="is not a whole backup"):
-        restore(bad, tmp_path / "place" / "new", "silo", SAID)
+        restore(bad, tmp_path / "place" / "new", Cost())
     assert not list((tmp_path / "place").iterdir())
 
 
 def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
-    backup(kit, "silo", tmp_path / "good.tar")
+    backup(kit, tmp_path / "good.tar")
     whole = (tmp_path / "good.tar").read_bytes()
     bad, heading = tmp_path / "bad.tar", tarfile.TarInfo.create_pax_global_header({"path": "x"})
     for content in (
@@ -670,21 +591,21 @@ def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
     ):
         bad.write_bytes(content)
         with pytest.raises(ConfigError, match="is not a whole backup"):
-            restore(bad, tmp_path / "new", "silo", SAID)
+            restore(bad, tmp_path / "new", Cost())
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="a pipe"):
-        restore(tmp_path / "pipe", tmp_path / "new", "silo", SAID)
+        restore(tmp_path / "pipe", tmp_path / "new", Cost())
     assert not (tmp_path / "new").exists()
 
 
 def test_a_size_that_is_not_there_takes_no_memory(kit, tmp_path):
-    backup(kit, "silo", tmp_path / "good.tar")
+    backup(kit, tmp_path / "good.tar")
     bad = tmp_path / "bad.tar"
     huge = member("state/x")
     huge.size = 2**40
     bad.write_bytes(huge.tobuf() + (tmp_path / "good.tar").read_bytes())
     with pytest.raises(ConfigError, match="not a plain file of a kit, or too large"):
-        restore(bad, tmp_path / "new", "silo", SAID)
+        restore(bad, tmp_path / "new", Cost())
 
 
 # The server, and real processes.
@@ -694,15 +615,10 @@ def test_a_restored_server_goes_on_with_equal_bits(world, monkeypatch, tmp_path)
     federation = world.federation()
     stopped_after(federation, monkeypatch, 2)
     with locked(federation.server / "run"), pytest.raises(LockedError):
-        backup(federation.server, "server", tmp_path / "server.tar")
-    backup(federation.server, "server", tmp_path / "server.tar")
+        backup(federation.server, tmp_path / "server.tar")
+    backup(federation.server, tmp_path / "server.tar")
     shutil.rmtree(federation.server)
-    with pytest.raises(ConfigError, match="give --trust if it is yours") as refused:
-        restore(tmp_path / "server.tar", federation.server, "server", Restoring(spent=Cost()))
-    assert (
-        "run/roster.json, by which the members are silo-0, silo-1, silo-2" in refused.value.text()
-    )
-    restore(tmp_path / "server.tar", federation.server, "server", SAID)
+    restore(tmp_path / "server.tar", federation.server, Cost())
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
 
@@ -722,8 +638,8 @@ def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
             local.start(who)
         local.wait(lambda s: s.round >= 1)
         copy = tmp_path / "copy"
-        backup(local.silo(SILO), "silo", tmp_path / "it.tar")
-        restore(tmp_path / "it.tar", copy, "silo", SAID)
+        backup(local.silo(SILO), tmp_path / "it.tar")
+        restore(tmp_path / "it.tar", copy, Cost())
         shutil.copytree(local.silo(SILO) / "data", copy / "data", dirs_exist_ok=True)
         words = [sys.executable, "-m", "pomona", "silo", "start", "--folder", str(copy)]
         env = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}

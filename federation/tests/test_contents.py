@@ -59,7 +59,7 @@ def kit(tmp_path):
 
 def kinds(folder, whose="silo"):
     found = {}
-    for item in contents(folder, whose):
+    for item in contents(folder):
         found.setdefault(item.rule.kind, set()).add(str(item.path))
     return found
 
@@ -131,7 +131,7 @@ def test_a_kits_folder_that_is_a_link_is_refused(kit, tmp_path, name):
     (kit / name).rename(tmp_path / "outside")
     (kit / name).symlink_to(tmp_path / "outside")
     with pytest.raises(StorageError, match="symbolic link"):
-        contents(kit, "silo")
+        contents(kit)
 
 
 def test_a_folder_that_is_no_kit_is_refused(kit, tmp_path):

@@ -16,8 +16,7 @@ from pomona.privacy.noise import KeyStore
 from pomona.privacy.settings import Privacy
 from pomona_federation import audit_log
 from pomona_federation.flower_apps import handled
-from pomona_federation.installation.backup import backup
-from pomona_federation.installation.restore import Restoring, restore
+from pomona_federation.installation.backup import backup, restore
 from pomona_federation.silo import node_supervisor, noise_stores, own_state
 from pomona_federation.silo.node_supervisor import run_node
 from pomona_federation.silo.noise_stores import open_own
@@ -135,11 +134,9 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
     elsewhere()
     with pytest.raises(ConfigError, match="pomona silo restore"):
         own_state.ensure_origin(kit)
-    told = backup(kit, "silo", tmp_path / "kit.tar")
+    told = backup(kit, tmp_path / "kit.tar")
     assert "state/origin.json" not in told.files
-    restore(
-        tmp_path / "kit.tar", tmp_path / "new", "silo", Restoring(spent=Cost(0.0), trusted=True)
-    )
+    restore(tmp_path / "kit.tar", tmp_path / "new", Cost(0.0))
     assert own_state.origin(tmp_path / "new")
     elsewhere("1" * 32)
     with pytest.raises(ConfigError, match="not made on this machine"):

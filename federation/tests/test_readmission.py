@@ -37,7 +37,7 @@ def behind(world, method=APPLE, run=(), taken=1, **options):
     federation = world.federation(method, {"rounds": 7, **dict(run)}, quorum=2)
     if taken:
         stopped_after(federation, world.patch, taken)
-    backup(federation.kits / SILO, "silo", world.folder / "it.tar")
+    backup(federation.kits / SILO, world.folder / "it.tar")
     stopped_after(federation, world.patch, 3)
     restored(federation, world.folder / "it.tar", **options)
     stopped_after(federation, world.patch, 4)

@@ -69,7 +69,7 @@ STUDY: Commands = {
         "Put a study that was aborted, or that failed, back into the queue.",
     ),
 }
-# of a server and of a silo, each with a function of its own
+# of a server and of a silo
 KIT: Commands = {
     "logs": ("watching:logs", "Show the logs of all its processes, by time."),
     "contents": ("kits:contents", "List the kit's files, and which are secret."),
@@ -85,16 +85,10 @@ def add(app: App) -> frozenset[str]:
     their owner.
     """
     groups = {name: App(name=name, help=help_text) for name, help_text in GROUPS.items()}
-    of_kits = {
-        side: {
-            name: (f"{function}_{side}", help_text) for name, (function, help_text) in KIT.items()
-        }
-        for side in ("server", "silo")
-    }
     tables = {
         "deploy": DEPLOY,
-        "server": {**SERVER, **of_kits["server"]},
-        "silo": {**SILO, **of_kits["silo"]},
+        "server": {**SERVER, **KIT},
+        "silo": {**SILO, **KIT},
         "study": STUDY,
     }
     for group, commands in tables.items():

@@ -160,7 +160,7 @@ def writers(folder: Path) -> dict[str, tuple[Path, Writer]]:
         "export": (begin["run"], Writer(words("export", "{}/run", "--client", "0", "--to", "safetensors", "--out", "{}/out/model.safetensors"), tree("out"), root="out")),
         "backup": (begin["kits"], Writer(words("silo", "backup", "{}/kit.backup", "--folder", "{}/kits/silo-0"), unpacked)),
         "server backup": (begin["kits"], Writer(words("server", "backup", "{}/kit.backup", "--folder", "{}/kits/server"), unpacked)),
-        "restore": (begin["backup"], Writer(words("silo", "restore", "{}/kit.backup", "--folder", "{}/restored", "--trust", "--spent", "0"), tree("restored", without=("audit.jsonl", "origin.json")))),
+        "restore": (begin["backup"], Writer(words("silo", "restore", "{}/kit.backup", "--folder", "{}/restored", "--spent", "0"), tree("restored", without=("audit.jsonl", "origin.json")))),
         "key renewal": (begin["kits"], Writer(renewal(once, again=False), renewed, renewal(once, again=True))),
         "silo's round": (begin["silo"], Writer(silo, tree("answers", "kits/silo-1/state/models"), root="kits/silo-1")),
         "server's study": (begin["server"], Writer(server, models, root="kits/server")),

@@ -3,7 +3,7 @@
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -11,141 +11,102 @@ from cyclopts.validators import Number
 from pomona.cli.output import Json, echo, emit, print_table, size
 from pomona.core.bounds import ROUNDS
 from pomona.core.table import of_records
-from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
-from pomona_federation.installation.contents import FileKind, Item, Role, contents, require_kit
+from pomona_federation.cli.folders import (
+    CURRENT_FOLDER,
+    SERVER,
+    Kit,
+    ServerKit,
+    SiloKit,
+    kit_folder,
+)
+from pomona_federation.installation.contents import FileKind, Item
+from pomona_federation.installation.contents import contents as kit_contents
 
-if TYPE_CHECKING:
-    from pomona_federation.installation.restore import Restoring
-
-
-Trust = Annotated[
-    bool, Parameter(negative="", help="accept the code, rules and decisions in the backup")
-]
 New = Annotated[Path, Parameter(help="a new folder for the kit")]
+WithoutKey = Annotated[bool, Parameter(negative="", help="leave a silo's private key out")]
+Spent = Annotated[
+    float | None,
+    Parameter(validator=Number(gte=0), help="epsilon spent by private runs begun after the backup"),
+]
+SpentDelta = Annotated[
+    float, Parameter(validator=Number(gte=0, lte=1), help="delta spent by the same runs")
+]
+Until = Annotated[
+    int | None,
+    Parameter(
+        validator=Number(gte=0, lt=ROUNDS), help="last round trained after the backup; for privacy"
+    ),
+]
 SECRET = "it contains keys and states, readable only by its owner: encrypt it"  # noqa: S105
 
 
-def backup_silo(
-    file: Path,
-    *,
-    folder: SiloKit = CURRENT_FOLDER,
-    without_key: Annotated[
-        bool, Parameter(negative="", help="leave the silo's private key out")
-    ] = False,
-    json: Json = False,
+def backup(
+    file: Path, *, folder: Kit = None, without_key: WithoutKey = False, json: Json = False
 ) -> None:
-    """Write a silo's backup to a new file, also while it runs; the silo's data are not included.
+    """Write a kit's backup to a new file: a silo's also while it runs, a server's once it has
+    stopped. A silo's data are not included.
 
     Parameters
     ----------
     file
         the backup
     """
-    _save(folder, "silo", file, without_key, json)
+    from pomona_federation.installation.backup import backup as write_backup
 
-
-def backup_server(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> None:
-    """Write a stopped server's backup to a new file.
-
-    Parameters
-    ----------
-    file
-        the backup
-    """
-    _save(folder, "server", file, False, json)
-
-
-def restore_silo(
-    file: Path,
-    *,
-    folder: New,
-    spent: Annotated[
-        float | None,
-        Parameter(
-            validator=Number(gte=0), help=("epsilon spent by private runs begun after the backup")
-        ),
-    ] = None,
-    spent_delta: Annotated[
-        float, Parameter(validator=Number(gte=0, lte=1), help=("delta spent by the same runs"))
-    ] = 0.0,
-    trained_until: Annotated[
-        int | None,
-        Parameter(
-            validator=Number(gte=0, lt=ROUNDS),
-            help=("last round trained after the backup; for privacy"),
-        ),
-    ] = None,
-    trust: Trust = False,
-    json: Json = False,
-) -> None:
-    """Restore a silo's kit from its backup. The other copy must never run again.
-
-    A backup cannot know what was spent of the silo's privacy after it was made: without --spent the
-    command names the private runs that it knows, and ends.
-
-    Parameters
-    ----------
-    file
-        the backup
-    """
-    from pomona_federation.installation.restore import Restoring
-    from pomona_federation.silo.privacy_budget import Cost
-
-    cost = None if spent is None else Cost(spent, spent_delta)
-    _restore(file, folder, "silo", Restoring(cost, trained_until, trust), json)
-
-
-def restore_server(file: Path, *, folder: New, trust: Trust = False, json: Json = False) -> None:
-    """Restore a server's kit from its backup. The other copy must never run again.
-
-    Parameters
-    ----------
-    file
-        the backup
-    """
-    from pomona_federation.installation.restore import Restoring
-
-    _restore(file, folder, "server", Restoring(trusted=trust), json)
-
-
-def _save(folder: Path, role: Role, file: Path, without_key: bool, json: bool) -> None:
-    from pomona_federation.installation.backup import backup
-
-    manifest = backup(folder, role, file, without_key)
+    manifest = write_backup(kit_folder(folder), file, without_key)
     if json:
         emit(manifest.model_dump(mode="json"))
         return
     total = sum(entry.size for entry in manifest.files.values())
     echo(f"{file}: {len(manifest.files)} files, {size(total)}, of {manifest.federation}; {SECRET}")
     echo("not included: data, your files except code, proxy passwords, other silos' models, logs")
+    echo(f"it has no signature: note what `sha256sum {file.name}` prints, and compare it later")
 
 
-def _restore(file: Path, folder: Path, role: Role, options: "Restoring", json: bool) -> None:
-    from pomona_federation.installation.restore import deciding, needs_key, privacy_known, restore
+def restore(
+    file: Path,
+    *,
+    folder: New,
+    spent: Spent = None,
+    spent_delta: SpentDelta = 0.0,
+    trained_until: Until = None,
+    json: Json = False,
+) -> None:
+    """Restore a kit from its backup. The other copy must never run again.
 
-    manifest = restore(file, folder, role, options)
+    A backup cannot know what was spent of a silo's privacy after it was made: without --spent the
+    command names the private runs that it knows, and ends.
+
+    Parameters
+    ----------
+    file
+        the backup; compare its sha256sum first, since it has no signature
+    """
+    from pomona_federation.installation.backup import needs_key, privacy_known
+    from pomona_federation.installation.backup import restore as restore_kit
+    from pomona_federation.silo.privacy_budget import Cost
+
+    cost = None if spent is None else Cost(spent, spent_delta)
+    manifest = restore_kit(file, folder, cost, trained_until)
     if json:
         emit({**manifest.model_dump(mode="json", exclude={"files"}), "files": len(manifest.files)})
         return
     echo(
-        f"{folder}: the {role} of {manifest.federation} as of {manifest.made}, "
+        f"{folder}: the {manifest.role} of {manifest.federation} as of {manifest.made}, "
         f"{len(manifest.files)} files"
     )
-    echo(
-        "next: never run the other copy again; put the data where silo.toml says"
-        if role == "silo"
-        else ""
-    )
+    if manifest.role == "server":
+        return
+    echo("next: never run the other copy again; put the data where silo.toml says")
     if needs_key(folder, manifest):
         echo("      copy the private key to keys/silo.key (mode 0600)")
     if any(name.endswith("ledger.jsonl") for name in manifest.files):
-        last_round = options.trained_until
-        rounds = "all remaining rounds" if last_round is None else f"rounds until {last_round}"
+        rounds = (
+            "all remaining rounds" if trained_until is None else f"rounds until {trained_until}"
+        )
         echo(f"      privacy: {rounds} count as spent again, since the backup cannot know what was")
-    for line in privacy_known(folder) if role == "silo" else ():
+    for line in privacy_known(folder):
         echo(f"      privacy: {line}")
-    for line in deciding(folder, role):
-        echo(f"      it contains {line}")
 
 
 ORDER: tuple[FileKind, ...] = ("keep", "secret", "kit", "own")
@@ -159,21 +120,9 @@ ELSEWHERE = (
 )
 
 
-def contents_silo(
-    *, folder: SiloKit = CURRENT_FOLDER, paths: Paths = None, json: Json = False
-) -> None:
-    """List the files of this silo's kit: what to keep at the end, and what is secret."""
-    _show(folder, "silo", paths, json)
-
-
-def contents_server(*, folder: ServerKit = SERVER, paths: Paths = None, json: Json = False) -> None:
-    """List the files of this server's kit: what to keep at the end, and what is secret."""
-    _show(folder, "server", paths, json)
-
-
-def _show(folder: Path, role: Role, paths: FileKind | None, json: bool) -> None:
-    require_kit(folder, role)
-    items = contents(folder, role)
+def contents(*, folder: Kit = None, paths: Paths = None, json: Json = False) -> None:
+    """List the files of a kit: what to keep at the end, and what is secret."""
+    items = kit_contents(kit_folder(folder))
     if paths:
         items = [item for item in items if item.rule.kind == paths and item.plain]
         emit([str(item.path) for item in items]) if json else echo(

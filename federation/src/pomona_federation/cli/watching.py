@@ -6,38 +6,35 @@ The pages of ``metrics`` are read-only, on loopback.
 
 import sys
 import time
-from collections.abc import Callable
 from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from pomona.cli.output import Json, echo, emit
 from pomona.core.errors import ConfigError, StorageError
-from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
-from pomona_federation.installation.contents import STATE, Role
+from pomona_federation.cli.folders import Kit, kit_folder
+from pomona_federation.installation.contents import STATE, role_of
 from pomona_federation.supervision.process_logs import LogLine, LogReader
 
 AUDIT = "audit.jsonl"
 Verify = Annotated[bool, Parameter(negative="", help="only check that the file is unchanged")]
 
 
-def audit_server(*, folder: ServerKit = SERVER, verify: Verify = False, json: Json = False) -> None:
-    """Show the server's audit log, or verify it."""
-    _audit("server", folder, verify, json)
+def audit(*, folder: Kit = None, verify: Verify = False, json: Json = False) -> None:
+    """Show the audit log of a server or a silo, or verify it."""
+    path = _state(folder) / AUDIT
+    if verify:
+        _verify(path, json)
+    else:
+        _show_audit(path, json)
 
 
-def audit_silo(
-    *, folder: SiloKit = CURRENT_FOLDER, verify: Verify = False, json: Json = False
-) -> None:
-    """Show the silo's audit log, or verify it."""
-    _audit("silo", folder, verify, json)
-
-
-def _audit(side: Role, folder: Path, verify: bool, json: bool) -> None:
-    (_verify if verify else _show_audit)(folder / STATE[side] / AUDIT, json)
+def _state(folder: Path | None) -> Path:
+    kit = kit_folder(folder)
+    return kit / STATE[role_of(kit)]
 
 
 def _show_audit(path: Path, json: bool) -> None:
@@ -72,37 +69,19 @@ Lines = Annotated[int, Parameter(validator=Number(gte=0, lte=10**6), help="numbe
 Follow = Annotated[bool, Parameter(negative="", help="show new lines too, until Ctrl-C")]
 
 
-def logs_server(
-    *, folder: ServerKit = SERVER, lines: Lines = 100, follow: Follow = False, json: Json = False
+def logs(
+    *, folder: Kit = None, lines: Lines = 100, follow: Follow = False, json: Json = False
 ) -> None:
-    """Show the last lines of the server's logs, by time, in UTC: its supervisor's, SuperLink's and
-    the ServerApp's.
-    """
-    _show_logs(folder / "run" / "logs", lines, follow, json)
-
-
-def logs_silo(
-    *,
-    folder: SiloKit = CURRENT_FOLDER,
-    lines: Lines = 100,
-    follow: Follow = False,
-    json: Json = False,
-) -> None:
-    """Show the last lines of the silo's logs, by time, in UTC: its supervisor's, the node's and its
-    app's.
-    """
-    _show_logs(folder / "state" / "logs", lines, follow, json)
-
-
-def _show_logs(folder: Path, count: int, follow: bool, as_json: bool) -> None:
+    """Show the last lines of the logs of all processes of a server or a silo, by time, in UTC."""
+    folder = _state(folder) / "logs"
     if not folder.is_dir():
         raise StorageError(f"{folder} is missing; nothing has been started here yet")
     reader = LogReader(folder)
     try:
-        _print(reader.last(count), as_json)
+        _print(reader.last(lines), json)
         while follow:
             time.sleep(PAUSE)
-            _print(reader.new(), as_json)
+            _print(reader.new(), json)
     except KeyboardInterrupt:
         return
     except OSError as fault:
@@ -119,29 +98,22 @@ def _print(lines: list[LogLine], as_json: bool) -> None:
 
 
 Port = Annotated[
-    int,
-    Parameter(validator=Number(gte=0, lt=1 << 16), help="port on 127.0.0.1; 0 for any free one"),
+    int | None,
+    Parameter(
+        validator=Number(gte=0, lt=1 << 16),
+        help="port on 127.0.0.1; 0 for any free one; default 9464 for a server, 9465 for a silo",
+    ),
 ]
 
 
-def metrics_server(*, folder: ServerKit = SERVER, port: Port = 9464) -> None:
+def metrics(*, folder: Kit = None, port: Port = None) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
-    from pomona_federation.monitoring.metrics import of_server
-
-    _serve(of_server(folder), port)
-
-
-def metrics_silo(*, folder: SiloKit = CURRENT_FOLDER, port: Port = 9465) -> None:
-    """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
-    from pomona_federation.monitoring.metrics import of_silo
-
-    _serve(of_silo(folder), port)
-
-
-def _serve(report: Callable[[], Any], port: int) -> None:
+    from pomona_federation.monitoring.metrics import of_server, of_silo
     from pomona_federation.monitoring.metrics_app import metrics_app, serve
 
+    kit = kit_folder(folder)
+    report, default = (of_server, 9464) if role_of(kit) == "server" else (of_silo, 9465)
     try:
-        serve(metrics_app(report), port)
+        serve(metrics_app(report(kit)), default if port is None else port)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,41 +1,56 @@
 """A kit's backup: one tar file with its settings, keys and states, and their hashes; possible while
-a silo runs.
+a silo runs. And its restoration into a new folder, which appears once all is checked.
 
 A silo's files are either replaced as a whole or only grow, so a copy needs no lock, only an order
 of reading: first the rounds, then the files that must know at least as much (the privacy ledger,
 the last tasks). Data, other silos' models, logs and Flower's files are left out; a silo works
 without them.
+
+A backup has no signature and holds the key and everything that a silo decides by: whoever keeps it
+notes its SHA-256, and compares it before it is restored. Privacy that was spent after it was made
+has to be stated, since a ledger never goes back.
 """
 
 import hashlib
 import io
 import os
+import re
+import secrets
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import BinaryIO, Literal
+from pathlib import Path, PurePosixPath
+from typing import IO, BinaryIO, Literal
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter, ValidationError
 
-from pomona.core.bounds import Count, Line, Sha256, Within
-from pomona.core.errors import StorageError, listed
-from pomona.core.files import opened, sync, writing
+from pomona.core.bounds import MOST_BYTES, Count, Line, Sha256, Within, first
+from pomona.core.errors import ConfigError, StorageError, listed
+from pomona.core.files import opened, regular, sync, writing
 from pomona.core.settings import Settings
 from pomona.storage.lock import locked
 from pomona.storage.run_status import committed
 from pomona_federation.agreement import Federation
+from pomona_federation.audit_log import write_line
 from pomona_federation.installation.contents import (
     FEDERATION_FILE,
+    RULES,
     STATE,
     Item,
     Role,
     contents,
     fits,
-    require_kit,
+    role_of,
+    rule,
     without_study,
 )
+from pomona_federation.provision.kit_files import appearing
+from pomona_federation.silo import own_state
+from pomona_federation.silo.consent_rules import policy_sha256
+from pomona_federation.silo.noise_stores import Restored, mark, reseal_key
+from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
+from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.versions import Versions, installed
 
 MANIFEST = "backup.json"
@@ -60,6 +75,11 @@ ORDER = ("ledger.jsonl", "seen.json", "asked.json", "agreement.json", "audit.jso
 KEY, BUDGET = "keys/silo.key", "state/private/budget.json"
 # attempts to find the rounds, since a running silo removes old ones as newer ones come
 ATTEMPTS = 10
+BLOCK = 2**20
+LEDGER = "private/dp/*/ledger.jsonl"  # only inside the state of a study
+BROKEN = (tarfile.TarError, EOFError, LookupError, OverflowError, RecursionError, ValueError)
+PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # file names of a kit
+WITHIN: TypeAdapter[str] = TypeAdapter(Within)
 
 
 class SavedFile(Settings):
@@ -84,16 +104,16 @@ class Backup(Settings):
     files: dict[Within, SavedFile] = Field(max_length=MAX_FILES)
 
 
-def backup(folder: Path, role: Role, file: Path, without_key: bool = False) -> Backup:
+def backup(folder: Path, file: Path, without_key: bool = False) -> Backup:
     """Write a kit's backup to a new file, readable by its owner alone.
 
     Raises:
-        ConfigError: the folder is not a kit of this role.
+        ConfigError: the folder is not a kit.
         LockedError: the server is running; Flower's files can be copied only while it is stopped.
         StorageError: the file already exists or cannot be written, or the kit cannot be read, or a
             file that belongs in it is a link or has a second name.
     """
-    require_kit(folder, role)
+    role = role_of(folder)
     if os.path.lexists(file):
         raise StorageError(
             f"{file} already exists, and no backup is written over; give another name"
@@ -130,7 +150,7 @@ def saved(item: Item, without_key: bool = False) -> bool:
 def _written(folder: Path, role: Role, raw: BinaryIO, without_key: bool) -> Backup:
     files: dict[str, SavedFile] = {}
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
-        for name, file in _opened(folder, role, without_key):
+        for name, file in _opened(folder, without_key):
             size, content = _size(name, file), hashlib.sha256()
             _add(tar, name, size, _Hashed(file, content))
             files[name] = SavedFile(size=size, sha256=content.hexdigest())
@@ -144,9 +164,9 @@ def _written(folder: Path, role: Role, raw: BinaryIO, without_key: bool) -> Back
     return manifest
 
 
-def _opened(folder: Path, role: Role, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
+def _opened(folder: Path, without_key: bool) -> Iterator[tuple[str, BinaryIO]]:
     """The files of a backup in the order in which they must be read."""
-    round_folders, remaining = _split(folder, role, without_key)
+    round_folders, remaining = _split(folder, without_key)
     for round_folder in round_folders:
         yield from _rounds(folder, round_folder)
     for name in remaining:
@@ -174,9 +194,9 @@ def _rounds(folder: Path, round_folder: Path) -> Iterator[tuple[str, BinaryIO]]:
             return
 
 
-def _split(folder: Path, role: Role, without_key: bool) -> tuple[list[Path], list[str]]:
+def _split(folder: Path, without_key: bool) -> tuple[list[Path], list[str]]:
     """The folders of rounds, and all other files."""
-    items = [item for item in contents(folder, role) if saved(item, without_key)]
+    items = [item for item in contents(folder) if saved(item, without_key)]
     if strange := [str(item.path) for item in items if not item.plain]:
         raise StorageError(
             f"{folder}: {listed(strange)}: a link, a pipe, or a file with a second name elsewhere, "
@@ -221,3 +241,156 @@ class _Hashed:
         data = self._file.read(size)
         self._content.update(data)
         return data
+
+
+def privacy_known(kit: Path) -> list[str]:
+    """A line for each privacy reservation in a silo's kit. Raises PrivacyError, StorageError."""
+    return [
+        f"study {r.study}: {r.cost}, since {r.when}"
+        for r in PrivacyBudget(kit, foreign=True).reservations
+    ]
+
+
+def restore(
+    file: Path,
+    folder: Path,
+    spent: Cost | None = None,
+    trained_until: int | None = None,
+) -> Backup:
+    """Restore a kit from its backup, in a new folder.
+
+    Args:
+        file: the backup.
+        folder: new, or empty.
+        spent: for a silo: privacy spent since, by runs that the backup does not know.
+        trained_until: the last round that the silo has trained since, in runs that the backup
+            knows; None if unknown.
+
+    Raises:
+        ConfigError: not a backup, a changed or damaged one, or another version's; or
+            the privacy spent since was not stated.
+        StorageError: the folder is not empty, or cannot be written.
+    """
+    regular(file, ConfigError)
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise StorageError(
+            f"{folder} holds something already; give a new folder, and put its data there "
+            "afterwards"
+        )
+    with appearing(folder) as kit:
+        try:
+            manifest = _unpacked(file, kit)
+        except BROKEN as fault:
+            reason = first(fault) if isinstance(fault, ValidationError) else fault
+            raise ConfigError(
+                f"{file} is not a whole backup ({reason}); take another copy of it"
+            ) from None
+        _require_fitting(file, manifest)
+        role = manifest.role
+        if role == "silo" and spent is None:
+            raise ConfigError(
+                f"{file} cannot know how much privacy this silo spent after {manifest.made}: give "
+                "--spent, the sum of epsilon over all runs since that are not listed here (0 if "
+                "none was private, inf if unknown)",
+                *(privacy_known(kit) or ["it knows of no private run"]),
+            )
+        token = secrets.token_hex(8)
+        for name in manifest.files:
+            if PurePosixPath(name).match(LEDGER):
+                mark(kit / name, Restored(token=token, until=trained_until))
+        (kit / STATE[role]).mkdir(mode=0o700, exist_ok=True)
+        if role == "silo":
+            (kit / "data").mkdir(mode=0o700, exist_ok=True)
+            _seal(kit)
+        fields = {"made": manifest.made, "token": token, "trained_until": trained_until}
+        write_line(kit / STATE[role], "restored", **fields)
+        if role == "silo" and spent:
+            PrivacyBudget(kit).enter_unknown(token, spent)
+    return manifest
+
+
+def _seal(kit: Path) -> None:
+    """Seal the state of a silo's restored kit as this machine's."""
+    own_state.mark(kit, policy_sha256(kit))
+    PrivacyBudget(kit).reseal()
+    StudyDecisions(kit).reseal()
+    for key in sorted((kit / STATE["silo"]).rglob("private/dp/client-*/key")):
+        reseal_key(key.parent)
+
+
+def needs_key(folder: Path, backup: Backup) -> bool:
+    """Whether a silo's private key must be put into the kit by hand."""
+    return (
+        backup.role == "silo"
+        and not backup.key
+        and (folder / "certs").is_dir()
+        and not (folder / KEY).exists()
+    )
+
+
+def _require_fitting(file: Path, backup: Backup) -> None:
+    """Raise ConfigError for another version's backup, and for files that never belong in one: data,
+    libraries, files that a silo rebuilds.
+    """
+    if not backup.versions.works_with(installed()):
+        raise ConfigError(
+            f"{file} was made by {backup.versions}, this is {installed()}; restore it with a "
+            "release of that line"
+        )
+    for path in map(PurePosixPath, backup.files):
+        if not saved(Item(path, rule(path, RULES[backup.role]), 0, plain=True)):
+            raise ConfigError(
+                f"{file} holds {str(path)[:80]!r}, which no backup takes; take another copy of it"
+            )
+
+
+def _unpacked(file: Path, folder: Path) -> Backup:
+    """Write a backup's files into a folder, and compare them with its list. Raises ValueError."""
+    files: dict[str, SavedFile] = {}
+    backup: Backup | None = None
+    with opened(file) as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
+        room = os.fstat(raw.fileno()).st_size
+        for member in tar:
+            room -= member.size
+            if not member.isreg() or member.issparse() or room < 0 or len(files) >= MAX_FILES:
+                raise ValueError(f"{member.name[:80]!r} is not a plain file of a kit, or too large")
+            source = tar.extractfile(member)
+            assert source
+            if member.name == MANIFEST and backup is None:
+                backup = Backup.model_validate_json(source.read(MOST_BYTES + 1))
+            else:
+                name = _name(member.name)
+                files[name] = _copied(source, folder, name)
+    os.sync()  # one sync for all: syncing each of 60,000 files takes minutes
+    if backup is None or backup.files != files:
+        raise ValueError("its files differ from those it was made with")
+    return backup
+
+
+def _name(name: str) -> str:
+    """The path of a file in a kit. Raises ValueError for any other."""
+    try:
+        path = WITHIN.validate_python(name)
+    except ValidationError:
+        raise ValueError(f"{name[:80]!r} is not a path in a kit") from None
+    if not PLAIN.fullmatch(path) or str(PurePosixPath(path)) != path or len(path) > 400:
+        raise ValueError(f"{name[:80]!r} is not a path in a kit")
+    return path
+
+
+def _copied(source: IO[bytes], folder: Path, name: str) -> SavedFile:
+    path = folder / name
+    mode = 0o700 if path.name == "start.sh" else 0o600
+    try:
+        for parent in reversed(path.parents):
+            if not parent.is_dir():
+                parent.mkdir(mode=0o700)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    except FileExistsError:
+        raise ValueError(f"{name[:80]!r} comes twice, or as a file and as a folder") from None
+    content, size = hashlib.sha256(), 0
+    with os.fdopen(handle, "wb") as target:
+        while piece := source.read(BLOCK):
+            content.update(piece)
+            size += target.write(piece)
+    return SavedFile(size=size, sha256=content.hexdigest())

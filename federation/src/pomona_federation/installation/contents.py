@@ -47,27 +47,17 @@ class Rule:
     description: str
 
 
+PARTS = (
+    *("wheels/**", "app/**", "app.sha256", "weights.safetensors", "weights/*.safetensors"),
+    *("README.md", "Dockerfile", ".dockerignore", "compose.yaml", "start.sh", "pomona-*.service"),
+)
+RECORD = ("config.toml", "events.jsonl", "clients.csv", "rounds.csv", "summary.json", "roster.json")
 COMMON = (
     Rule(FEDERATION_FILE, "keep", "what was agreed"),
     Rule("certs/*.key", "secret", "private key"),
     Rule("keys/*.key", "secret", "private key, this silo's identity"),
     Rule("certs/**", "kit", "certificates, not secret"),
-    *(
-        Rule(name, "kit", "parts of the kit, not secret")
-        for name in (
-            "wheels/**",
-            "app/**",
-            "app.sha256",
-            "weights.safetensors",
-            "weights/*.safetensors",
-            "README.md",
-            "Dockerfile",
-        )
-    ),
-    *(
-        Rule(name, "kit", "parts of the kit, not secret")
-        for name in (".dockerignore", "compose.yaml", "start.sh", "pomona-*.service")
-    ),
+    *(Rule(name, "kit", "parts of the kit, not secret") for name in PARTS),
 )
 RULES: dict[Role, tuple[Rule, ...]] = {
     "silo": (
@@ -77,13 +67,11 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("state/models/**", "keep", "your models, with their cards"),
         Rule("state/report.md", "keep", "your report"),
         Rule("state/audit.jsonl", "keep", "audit log"),
-        Rule(
-            "state/private/dp/*/ledger.jsonl", "keep", "privacy ledger: what was spent on your data"
-        ),
+        Rule("state/private/dp/*/ledger.jsonl", "keep", "privacy ledger of a study"),
         Rule(
             "state/private/budget.json",
             "keep",
-            "privacy budget: what all studies may have spent on your data",
+            "privacy budget of all studies",
         ),
         Rule("state/disclosed/*.json", "keep", "what surveys have reported of your data"),
         Rule("state/private/**", "secret", "key of the noise"),
@@ -93,7 +81,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule(
             "state/**",
             "secret",
-            "other states: tasks, scores with other silos' names, Flower's files",
+            "other states, with other silos' names",
         ),
         Rule("silo.toml", "secret", "own settings: paths of data, a proxy's password"),
         Rule("keys/**", "kit", "public keys, not secret"),
@@ -103,21 +91,7 @@ RULES: dict[Role, tuple[Rule, ...]] = {
         Rule("server.toml", "secret", "own settings: addresses of notices"),
         Rule("keys/**", "keep", "public keys, with which signatures can be verified later"),
         Rule("run/audit.jsonl", "keep", "audit log"),
-        *(
-            Rule(
-                f"run/{name}",
-                "keep",
-                "record of the run: figures that silos agreed to share, no models",
-            )
-            for name in (
-                "config.toml",
-                "events.jsonl",
-                "clients.csv",
-                "rounds.csv",
-                "summary.json",
-                "roster.json",
-            )
-        ),
+        *(Rule(f"run/{name}", "keep", "the run's record: shared figures") for name in RECORD),
         *(
             Rule(f"run/{name}", "keep", "results of surveys, evaluations and searches")
             for name in (*(f"{result}.*" for result in RESULTS.values()), "*.toml")
@@ -149,27 +123,30 @@ class Item:
     plain: bool
 
 
+def role_of(folder: Path) -> Role:
+    """The role of a kit. Raises ConfigError for a folder that is not one."""
+    roles = [r for r, names in MARKERS.items() if any((folder / name).exists() for name in names)]
+    if not (folder / FEDERATION_FILE).is_file() or len(roles) != 1:
+        raise ConfigError(f"{folder} is not a kit; name one with --folder")
+    return roles[0]
+
+
 def require_kit(folder: Path, role: Role) -> None:
     """Raise ConfigError unless a folder is a silo's or a server's kit."""
-    other_role: Role = "server" if role == "silo" else "silo"
-    if any((folder / marker).exists() for marker in MARKERS[other_role]):
+    if (kit_role := role_of(folder)) != role:
         raise ConfigError(
-            f"{folder} is the kit of a {other_role}; use `pomona {other_role}`, or name another "
-            "one with --folder"
+            f"{folder} is the kit of a {kit_role}; use `pomona {kit_role}`, or name another one "
+            "with --folder"
         )
-    if not (
-        (folder / FEDERATION_FILE).is_file()
-        and any((folder / marker).exists() for marker in MARKERS[role])
-    ):
-        raise ConfigError(f"{folder} is not a kit of a {role}; name one with --folder")
 
 
-def contents(folder: Path, role: Role) -> list[Item]:
+def contents(folder: Path) -> list[Item]:
     """All files of a kit by path, without the state's lock.
 
-    Raises StorageError if a folder of the kit is a link, is on another file system, or cannot be
-    read.
+    Raises ConfigError for a folder that is not a kit, StorageError if a folder of the kit is a
+    link, is on another file system, or cannot be read.
     """
+    role = role_of(folder)
     _require_own_folders(folder)
     items: list[Item] = []
     try:
