@@ -33,7 +33,7 @@ from memory import field
 from peers_deployment import flower_noop
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bus import Message
-from pomona_federation.messages.message_pieces import packed
+from pomona_federation.messages.message_bus import packed
 from pomona_federation.server import superlink
 from pomona_federation.server.superlink_client import pem
 from pomona_federation.supervision.processes import environment

@@ -40,7 +40,7 @@ from pomona_federation.installation.backup import (
     restore,
 )
 from pomona_federation.messages.message_bodies import Task, read
-from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit, overview
 from pomona_federation.silo.settings import SiloFile

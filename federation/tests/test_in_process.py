@@ -24,7 +24,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.flower_apps import LONGEST, ending_after, time_for
-from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.rehearsal.inputs import federation_file, of_study
 from pomona_federation.rehearsal.inputs import scenario as rehearsed
 from pomona_federation.server.flower_bus import FlowerBus

@@ -8,9 +8,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from pomona.core.errors import ProtocolError
-from pomona_federation.messages import message_pieces
-from pomona_federation.messages.message_bus import Message
-from pomona_federation.messages.message_pieces import DATA, Letter, packed, unpacked
+from pomona_federation.messages import message_bus
+from pomona_federation.messages.message_bus import DATA, Letter, Message, packed, unpacked
 
 
 @pytest.mark.parametrize(
@@ -18,7 +17,7 @@ from pomona_federation.messages.message_pieces import DATA, Letter, packed, unpa
 )
 @pytest.mark.parametrize("piece", [1, 7, 64, 5 * 2**20])
 def test_a_message_comes_back_whole(enclosed, piece, monkeypatch):
-    monkeypatch.setattr(message_pieces, "PIECE", piece)
+    monkeypatch.setattr(message_bus, "PIECE", piece)
     message = Message("train", '{"a": "\u00e4\u2028"}', "ab", enclosed)
     content = packed(message)
     sizes = [len(content[str(i)][DATA]) for i in range(len(content))]

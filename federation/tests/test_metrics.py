@@ -22,10 +22,9 @@ from pomona.storage.lock import locked
 from pomona_federation import certificates
 from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.json_store import write_json
-from pomona_federation.monitoring.metrics import HELP, of_server, of_silo
-from pomona_federation.monitoring.metrics_app import listening, metrics_app
+from pomona_federation.monitoring.metrics import HELP, listening, metrics_app, of_server, of_silo
 from pomona_federation.monitoring.watched_server import AuditedServer, moment
-from pomona_federation.supervision.followed_file import Followed
+from pomona_federation.supervision.process_logs import Followed
 from pomona_federation.supervision.status_files import NODE, NodeStatus
 from pomona_federation.unused_uplinks import UnusedUplink
 from test_preflight import kit

@@ -25,7 +25,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from pomona_federation import flower_internals
 from pomona_federation.flower_internals import Connection
 from pomona_federation.messages.message_bus import Message as BusMessage
-from pomona_federation.messages.message_pieces import packed
+from pomona_federation.messages.message_bus import packed
 from pomona_federation.silo import node, worker
 from pomona_federation.silo.node import Node
 from pomona_federation.silo.worker import Worker

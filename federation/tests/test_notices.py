@@ -16,13 +16,10 @@ from pomona.core.errors import ConfigError
 from pomona_federation import certificates
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import Audit
-from pomona_federation.notices import transport
-from pomona_federation.notices.settings import EVENTS, NotifySettings
-from pomona_federation.notices.transport import Notice, SendError, send
 from pomona_federation.server import notifier
 from pomona_federation.server.notice_events import Progress, ServerEvents
-from pomona_federation.server.notifier import Notifier
-from pomona_federation.server.settings import ServerFile
+from pomona_federation.server.notifier import Notice, Notifier, SendError, send
+from pomona_federation.server.settings import EVENTS, NotifySettings, ServerFile
 
 SECRET = "s3cret-of-mail"
 NOTICE = Notice(
@@ -183,7 +180,7 @@ def test_a_receiver_without_a_trusted_certificate_gets_nothing(tls):
 
 def test_a_receiver_that_never_ends_is_left(tls, monkeypatch):
     folder, context = tls
-    monkeypatch.setattr(transport, "DEADLINE", 0.1)
+    monkeypatch.setattr(notifier, "DEADLINE", 0.1)
 
     class Slow(socketserver.BaseRequestHandler):
         def handle(self):
@@ -236,7 +233,7 @@ def test_off_loopback_a_mail_needs_tls_and_its_server_the_right_certificate(tls,
             send(NOTICE, "it@north.example", by_mail(port, ca_file="ca.crt"), folder)
         assert not [line for line, _ in heard if "begun" in line]
         send(NOTICE, "it@north.example", by_mail(port), folder)  # loopback, without an authority
-        monkeypatch.setattr(transport.Address, "loopback", False)
+        monkeypatch.setattr(notifier.Address, "loopback", False)
         with pytest.raises(SendError, match="STARTTLS"):
             send(NOTICE, "it@north.example", by_mail(port), folder)
     with post_office(context) as (port, heard):

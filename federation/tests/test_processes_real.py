@@ -38,7 +38,7 @@ from flwr.serverapp import ServerApp
 from pomona.storage.run_status import Status, read_status, write_status
 from pomona_federation.messages.message_bodies import Hello
 from pomona_federation.messages.message_bus import Message as Ours
-from pomona_federation.messages.message_pieces import packed
+from pomona_federation.messages.message_bus import packed
 app = ServerApp()
 @app.main()
 def main(grid, context):
@@ -149,7 +149,7 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
         reached = round_(kits)
         until(lambda: round_(kits) > reached)
         strangers_are_refused(kits)
-        os.kill(pid_of(server, "pomona_federation.superlink"), signal.SIGKILL)
+        os.kill(pid_of(server, "pomona_federation.server.superlink"), signal.SIGKILL)
         until(lambda: "SuperLink is gone" in log.read_text())
         reached = round_(kits)
         until(lambda: round_(kits) > reached)

@@ -32,8 +32,8 @@ from pomona.methods import METHODS
 from pomona_federation import certificates, flower_internals, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.provision import kit_files
+from pomona_federation.provision.kit_files import locked, own_wheels
 from pomona_federation.provision.provision import add, provision, renew
-from pomona_federation.provision.wheels import locked, own_wheels
 from pomona_federation.silo import preflight
 from pomona_federation.silo.settings import SiloFile
 

@@ -15,7 +15,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import complete_lines
 from pomona_federation.installation.backup import backup
 from pomona_federation.messages.message_bodies import Task, read
-from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.messages.tensor_bytes import sha256
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue

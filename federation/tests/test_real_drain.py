@@ -7,8 +7,8 @@ import time
 import pytest
 
 from pomona_federation import status
+from pomona_federation.server.registry_admin import uplinks
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.server.uplink_history import uplinks
 from real_federation import check, ended, federation, kill, started
 from test_real_kills import committed, found
 

@@ -27,7 +27,6 @@ from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import status_page
 from pomona_federation.monitoring.status_html import status_html
 from pomona_federation.monitoring.status_page import StatusPage
-from pomona_federation.server import page_readers
 from pomona_federation.server.gate import PAGE, Gate
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
@@ -77,7 +76,7 @@ def kit(tmp_path):
 
 
 def test_a_token_opens_the_page_and_only_its_hash_is_kept(kit):
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     assert len(base64.urlsafe_b64decode(token)) * 8 >= 128
     door = Door(kit)
     answer = door.ask(authorization=basic(token))
@@ -87,19 +86,19 @@ def test_a_token_opens_the_page_and_only_its_hash_is_kept(kit):
     written = b"".join(path.read_bytes() for path in (kit / "run").iterdir() if path.is_file())
     assert token.encode() not in written
     assert hashlib.sha256(token.encode()).hexdigest() in kept.read_text()
-    assert token != page_readers.add(kit, "ann")
+    assert token != status_page.add_reader(kit, "ann")
     assert door.ask(authorization=basic(token)).status_code == 401  # one token a person, the last
 
 
 def test_a_revoked_token_opens_nothing_from_the_next_request_on(kit):
-    tokens = {name: page_readers.add(kit, name) for name in ("ann", "ben")}
+    tokens = {name: status_page.add_reader(kit, name) for name in ("ann", "ben")}
     door = Door(kit)
     assert door.ask(authorization=basic(tokens["ann"])).status_code == 200
-    page_readers.revoke(kit, "ann")
+    status_page.revoke_reader(kit, "ann")
     assert door.ask(authorization=basic(tokens["ann"])).status_code == 401
     assert door.ask(authorization=basic(tokens["ben"])).status_code == 200
     with pytest.raises(ConfigError, match="ben"):
-        page_readers.revoke(kit, "ann")
+        status_page.revoke_reader(kit, "ann")
     events = [json.loads(line) for line in (kit / "run" / "audit.jsonl").read_text().splitlines()]
     assert [(e["event"], e["reader"], e["allowed"]) for e in events] == [
         ("page", "ann", True),
@@ -109,7 +108,7 @@ def test_a_revoked_token_opens_nothing_from_the_next_request_on(kit):
 
 
 def test_a_backup_brings_back_no_revoked_token():
-    path = PurePosixPath("run", page_readers.FILE)
+    path = PurePosixPath("run", status_page.READERS)
     assert not saved(Item(path, rule(path, RULES["server"]), 1, plain=True))
     path = PurePosixPath("server.toml")
     assert saved(Item(path, rule(path, RULES["server"]), 1, plain=True))
@@ -135,7 +134,7 @@ def wrong_heads(token):
 
 
 def test_a_token_anywhere_else_or_changed_opens_nothing(kit):
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     door = Door(kit)
     for head in wrong_heads(token):
         answer = door.ask(**head)
@@ -147,9 +146,9 @@ def test_a_token_anywhere_else_or_changed_opens_nothing(kit):
         assert door.ask(f"{PAGE}?{query}").status_code == 401
     assert (door.made, door.passed) == (0, [])
     twice = httpx.Headers([("authorization", basic("x")), ("authorization", basic(token))])
-    known = page_readers.readers(kit)
-    assert not page_readers.admits(known, twice.raw)
-    assert page_readers.admits(known, [(b"AUTHORIZATION", basic(token).encode())])
+    known = status_page.readers(kit)
+    assert not status_page.admits(known, twice.raw)
+    assert status_page.admits(known, [(b"AUTHORIZATION", basic(token).encode())])
 
 
 PATHS = (
@@ -161,7 +160,7 @@ PATHS = (
 
 def test_no_path_beside_the_page_passes_with_a_token(kit):
     """With a reader's token the gate answers as it does without the page: 403, or to members."""
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     door, before = Door(kit), Door(kit, page=False)
     for path in PATHS:
         for method in ("GET", "POST", "CONNECT", "OPTIONS"):
@@ -182,7 +181,7 @@ def test_no_path_beside_the_page_passes_with_a_token(kit):
 @pytest.mark.parametrize("raw", [b"/status", b"/v1/control/list-runs"])
 def test_only_the_path_that_is_served_decides(kit, kind, path, raw):
     """Another raw path, root path or a websocket opens nothing more."""
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     door, sent = Door(kit), []
 
     async def send(message):
@@ -210,7 +209,7 @@ def test_only_the_path_that_is_served_decides(kit, kind, path, raw):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "X"])
 def test_other_methods_are_refused_and_no_body_is_read(kit, method):
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     door = Door(kit)
     answer = door.ask(method=method, authorization=basic(token))
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
@@ -221,7 +220,7 @@ def test_other_methods_are_refused_and_no_body_is_read(kit, method):
 
 @pytest.mark.parametrize("valid", [True, False])
 def test_every_answer_forbids_what_a_browser_could_do_with_it(kit, valid):
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     answer = Door(kit).ask(authorization=basic(token if valid else "x"))
     policy = answer.headers["content-security-policy"]
     assert policy.startswith("default-src 'none';")
@@ -240,7 +239,7 @@ def test_every_answer_forbids_what_a_browser_could_do_with_it(kit, valid):
 
 
 def test_a_flood_is_refused_makes_no_page_and_keeps_out_no_other_address(kit):
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     door = Door(kit)
     head = {"authorization": basic("wrong")}
 
@@ -265,7 +264,7 @@ def test_a_flood_is_refused_makes_no_page_and_keeps_out_no_other_address(kit):
 
 
 def test_without_the_setting_there_is_no_page_and_never_without_tls(kit):
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     door = Door(kit, page=False)
     assert door.ask(authorization=basic(token)).status_code == 403
     about = {"name": "a", "server": "127.0.0.1:1", "silo": [{"name": "north"}]}
@@ -278,7 +277,7 @@ def test_without_the_setting_there_is_no_page_and_never_without_tls(kit):
 
 @pytest.mark.parametrize("content", ["", "{", '{"tokens": {"ann": "x"}}', '{"tokens": []}'])
 def test_a_damaged_list_of_readers_opens_nothing(kit, content):
-    token = page_readers.add(kit, "ann")
+    token = status_page.add_reader(kit, "ann")
     (kit / "run" / "page.json").write_text(content)
     answer = Door(kit).ask(authorization=basic(token))
     assert answer.status_code == 503
@@ -399,7 +398,7 @@ def test_the_page_fits_screens_of_both_widths_and_schemes(ran, tmp_path, browser
 def test_a_real_superlink_shows_the_page_by_tls_and_its_log_no_token(kits):  # noqa: F811
     server = kits / "server"
     (server / "server.toml").write_text("page = true\n")
-    token = page_readers.add(server, "ann")
+    token = status_page.add_reader(server, "ann")
     running_server = SuperLink(kits)
     try:
         trust = ssl.create_default_context(cafile=str(server / "certs" / "ca.crt"))

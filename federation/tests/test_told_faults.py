@@ -22,7 +22,7 @@ from pomona.data.reader_process import CrashError
 from pomona.objective.pytorch import TorchObjective
 from pomona_federation import audit_log, json_store
 from pomona_federation.flower_apps import client_app
-from pomona_federation.messages.message_pieces import unpacked
+from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.server.round_messages import checked_scores
 from pomona_federation.silo.outgoing_filter import scrubbed
 from pomona_federation.silo.settings import use_kit

@@ -15,7 +15,7 @@ from pomona_federation.audit_log import Audit, complete_lines
 from pomona_federation.messages.message_bodies import Decision
 from pomona_federation.server import contacts
 from pomona_federation.server.consents import Consents
-from pomona_federation.server.uplink_history import uplinks
+from pomona_federation.server.registry_admin import uplinks
 from pomona_federation.status import server
 from pomona_federation.unused_uplinks import REASONS, Reason, Stage, UnusedUplink, of_refusal
 from settings_pages import of_reasons

@@ -13,8 +13,7 @@ from pomona.storage.run_status import read_status
 from pomona_federation import status, versions
 from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.message_bodies import Hello, Refusal, Task
-from pomona_federation.messages.message_bus import Message
-from pomona_federation.messages.message_pieces import packed, unpacked
+from pomona_federation.messages.message_bus import Message, packed, unpacked
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.versions import Versions, installed, require_begun, require_understood
 

@@ -39,7 +39,7 @@ EXCEPTIONS = {
         "pomona/record/run_folder.py",
         "open",
     ): "a run's own record, cut back to its last committed round and appended to",
-    ("pomona_federation/provision/wheels.py", "read_bytes"): "a file of the installed package",
+    ("pomona_federation/provision/kit_files.py", "read_bytes"): "a file of the installed package",
     ("pomona_federation/installation/backup.py", "tarfile.open"): "given an open file",
     (
         "pomona_federation/rehearsal/run.py",

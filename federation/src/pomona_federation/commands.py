@@ -35,8 +35,8 @@ SERVER: Commands = {
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),
     "readmit": ("server:readmit", "Readmit a silo that was restored from an older backup."),
     "renew-key": ("kits:replace_key", "Replace a silo's key with its next one."),
-    "page": ("people:page", "List who may read the status page; give a person access, or end it."),
-    "notify": ("people:notify", "Show where notices go, and send one to try it."),
+    "page": ("server:page", "List who may read the status page; give a person access, or end it."),
+    "notify": ("server:notify", "Show where notices go, and send one to try it."),
 }
 SILO: Commands = {
     "check": ("silo:check", "Check this silo before it takes part, and list what would leave it."),

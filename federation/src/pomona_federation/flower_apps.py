@@ -25,8 +25,7 @@ from pomona_federation.messages.message_bodies import (
     SurveyQuestion,
     Task,
 )
-from pomona_federation.messages.message_bus import Message
-from pomona_federation.messages.message_pieces import packed, unpacked
+from pomona_federation.messages.message_bus import Message, packed, unpacked
 from pomona_federation.silo.settings import own_kit
 from pomona_federation.supervision.process_logs import APP, at_round, logging_to
 from pomona_federation.supervision.processes import SERVER_KIT

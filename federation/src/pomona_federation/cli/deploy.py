@@ -15,9 +15,8 @@ from pomona.core.errors import ConfigError
 from pomona.core.files import content
 from pomona.core.settings import Settings
 from pomona_federation.agreement import Federation, FoundingMember
-from pomona_federation.notices.settings import NotifySettings
-from pomona_federation.provision.wheels import LOCK, Libraries, described
-from pomona_federation.server.settings import ServerFile
+from pomona_federation.provision.kit_files import LOCK, Libraries, described
+from pomona_federation.server.settings import NotifySettings, ServerFile
 from pomona_federation.silo.consent_rules import ConsentPolicy
 from pomona_federation.silo.settings import SiloFile, StudyLimits
 from pomona_federation.study import (

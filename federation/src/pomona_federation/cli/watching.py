@@ -108,8 +108,7 @@ Port = Annotated[
 
 def metrics(*, folder: Kit = None, port: Port = None) -> None:
     """Serve /metrics for Prometheus and /health on loopback, until Ctrl-C."""
-    from pomona_federation.monitoring.metrics import of_server, of_silo
-    from pomona_federation.monitoring.metrics_app import metrics_app, serve
+    from pomona_federation.monitoring.metrics import metrics_app, of_server, of_silo, serve
 
     kit = kit_folder(folder)
     report, default = (of_server, 9464) if role_of(kit) == "server" else (of_silo, 9465)

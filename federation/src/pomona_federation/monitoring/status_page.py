@@ -6,18 +6,29 @@ in ``FRESH`` seconds, whoever asks and how often.
 """
 
 import asyncio
+import binascii
 import hashlib
+import hmac
+import secrets
 import time
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from re import DOTALL, findall
 
-from pomona.core.errors import PomonaError
+from pydantic import Field
+
+from pomona.core.bounds import Name, Sha256
+from pomona.core.errors import ConfigError, PomonaError, suggestion
+from pomona.core.files import writing
+from pomona.core.settings import Settings
+from pomona.core.toml import validated
+from pomona.storage.lock import waiting_lock
+from pomona_federation.audit_log import write_line
+from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.gate import Receive, Scope, Send
-from pomona_federation.server.page_readers import admits, readers
 
 FRESH = 5.0  # seconds
 WINDOW, REQUEST_LIMIT = 60.0, 120  # seconds, and requests from one address in them
@@ -110,3 +121,76 @@ def _policy(page: str) -> str:
         for style in findall(r"<style>(.*?)</style>", page, DOTALL)
     ]
     return f"{POLICY}; style-src {' '.join(styles)}" if styles else POLICY
+
+
+READERS = "page.json"  # in run/
+BYTES = 24  # random bytes of a token
+READER_LIMIT = 200  # readers
+LONGEST = 1000  # bytes of the header with a token
+
+
+class Readers(Settings):
+    """SHA-256 of each reader's token, by name."""
+
+    tokens: dict[Name, Sha256] = Field({}, max_length=READER_LIMIT)
+
+
+def readers(kit: Path) -> Readers:
+    """The readers of a server's page. Raises StorageError."""
+    return read_json(Readers, kit / "run" / READERS) or Readers()
+
+
+def add_reader(kit: Path, name: str) -> str:
+    """Make a reader's token, in place of an earlier one, and return it; it is kept nowhere.
+
+    Raises ConfigError, StorageError.
+    """
+    token = secrets.token_urlsafe(BYTES)
+    _change(kit, name, _hashed(token.encode()))
+    return token
+
+
+def revoke_reader(kit: Path, name: str) -> None:
+    """Make a reader's token invalid, from the next request on. Raises ConfigError, StorageError."""
+    _change(kit, name, None)
+
+
+def admits(registered: Readers, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether the password in a request's head is a reader's token.
+
+    The work is the same for every head: one hash, compared with all.
+    """
+    hashed = _hashed(_password(headers))
+    return sum(hmac.compare_digest(token, hashed) for token in registered.tokens.values()) > 0
+
+
+def _password(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """The password of HTTP's basic authentication; empty without exactly one."""
+    values = [value for name, value in headers if name.lower() == b"authorization"]
+    scheme, _, coded = (values[0] if len(values) == 1 else b"").partition(b" ")
+    if scheme.lower() != b"basic" or len(coded) > LONGEST:
+        return b""
+    try:
+        return b64decode(coded.strip(), validate=True).partition(b":")[2]
+    except binascii.Error:
+        return b""
+
+
+def _hashed(token: bytes) -> str:
+    """A token is random and long, so that it cannot be guessed from a plain hash."""
+    return hashlib.sha256(token).hexdigest()
+
+
+def _change(kit: Path, name: str, token: str | None) -> None:
+    state = kit / "run"
+    with writing(state / READERS):
+        state.mkdir(mode=0o700, exist_ok=True)
+        with waiting_lock(state / ".page.lock"):
+            tokens = dict(readers(kit).tokens)
+            if token is None and name not in tokens:
+                raise ConfigError(f"no reader {name!r}; {suggestion(name, tokens)}")
+            tokens.pop(name, None)
+            new = tokens if token is None else {**tokens, name: token}
+            changed = validated(Readers, {"tokens": new})
+            write_line(state, "page", reader=name, allowed=token is not None)
+            write_json(state / READERS, changed)

@@ -21,7 +21,7 @@ from pomona_federation import status
 from pomona_federation.agreement import Federation
 from pomona_federation.server.study_queue import QueuedStudy, StudyQueue
 from pomona_federation.study import KIT
-from pomona_federation.supervision.followed_file import Followed
+from pomona_federation.supervision.process_logs import Followed
 from pomona_federation.unused_uplinks import ADMITTED, UNUSED
 
 ROUNDS = 40  # rounds whose silos are remembered

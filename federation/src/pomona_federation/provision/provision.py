@@ -21,8 +21,16 @@ from pomona_federation import certificates, flower_internals, keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation, FoundingMember
 from pomona_federation.provision import kit_files
-from pomona_federation.provision.kit_files import appearing, folders, write
-from pomona_federation.provision.wheels import LOCK, SUMS, Libraries, installed, own_wheels
+from pomona_federation.provision.kit_files import (
+    LOCK,
+    SUMS,
+    Libraries,
+    appearing,
+    folders,
+    installed,
+    own_wheels,
+    write,
+)
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 FEDERATION_FILE = "federation.toml"

@@ -46,7 +46,7 @@ from pomona_federation.supervision.processes import (
 
 Log = Callable[[str], None]
 PROCESSES = {
-    "SuperLink": "pomona_federation.superlink",
+    "SuperLink": "pomona_federation.server.superlink",
     "node": "pomona_federation.silo.node",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",

@@ -15,8 +15,14 @@ from flwr.serverapp import Grid
 from httpx import TransportError
 
 from pomona_federation.messages.message_bodies import Hello
-from pomona_federation.messages.message_bus import Message, Outgoing, Undelivered, untrusted
-from pomona_federation.messages.message_pieces import packed, unpacked
+from pomona_federation.messages.message_bus import (
+    Message,
+    Outgoing,
+    Undelivered,
+    packed,
+    unpacked,
+    untrusted,
+)
 from pomona_federation.server.long_poll import Arrivals
 from pomona_federation.unused_uplinks import Reason, UnusableError
 

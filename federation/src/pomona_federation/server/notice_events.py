@@ -14,8 +14,8 @@ from pomona.core.bounds import MAX_CLIENTS, Count, Line, plain
 from pomona.core.errors import ConfigError, DivergedError, QuorumError, StorageError
 from pomona.core.settings import Settings
 from pomona_federation import certificates
-from pomona_federation.notices.settings import Event, NotifySettings
 from pomona_federation.server.consents import Consents
+from pomona_federation.server.settings import Event, NotifySettings
 from pomona_federation.study import KIT
 
 REASONS = {

@@ -32,7 +32,7 @@ from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json
 from pomona_federation.messages.message_bus import MessageBus
-from pomona_federation.server import evaluation_result
+from pomona_federation.server import study_result
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.flower_transport import FlowerTransport
 from pomona_federation.server.handshake import run_id
@@ -87,7 +87,7 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
             case EvaluationStudy():
                 result = rounds(terms, folder)
                 names = [entry.name for entry in entries(kit) if not entry.revoked]
-                evaluation_result.write(terms, result, names, sorted(consents.declined), folder)
+                study_result.write(terms, result, names, sorted(consents.declined), folder)
             case TrainingStudy():
                 rounds(terms, folder)
 

@@ -1,16 +1,89 @@
-"""The server's own settings, ``server.toml`` in its kit: no part of any agreement, and optional."""
+"""The server's own settings, ``server.toml`` in its kit, with those of its notices: no part of any
+agreement, and optional.
+"""
 
 from pathlib import Path
+from typing import Annotated, Literal, Self, get_args
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from pomona.core.errors import ConfigError
 from pomona.core.settings import Settings
 from pomona.core.toml import named_file, read_file, validated
+from pomona_federation.address import HostPort
 from pomona_federation.agreement import Federation
-from pomona_federation.notices.settings import NotifySettings
 
 NAME = "server.toml"
+
+
+Event = Literal["proposed", "begun", "finished", "failed", "absent", "disk", "certificate"]
+
+
+EVENTS: tuple[Event, ...] = get_args(Event)
+
+
+MailAddress = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+$", max_length=254)
+]
+
+
+def _https(url: str) -> str:
+    split = urlsplit(url)
+    if url and (split.scheme != "https" or not split.hostname or "@" in split.netloc):
+        raise ValueError("give https://HOST/..., without a user name")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise ValueError("give the URL in ASCII, without spaces")
+    return url
+
+
+class NotifySettings(Settings):
+    """Notices: of events, never of data; paths are relative to the kit."""
+
+    events: tuple[Event, ...] = Field(
+        EVENTS, min_length=1, max_length=len(EVENTS), description="the events that are reported"
+    )
+    absent_rounds: int = Field(
+        3, ge=1, le=10**6, description="rounds in a row without a silo before it is reported"
+    )
+    free_gb: float = Field(
+        5.0, gt=0, le=10**6, description="room on the kit's disk below which it is reported"
+    )
+    webhook: Annotated[str, AfterValidator(_https)] = Field(
+        "", max_length=2000, description="https URL to which each notice is sent as JSON by POST"
+    )
+    mail_to: tuple[MailAddress, ...] = Field(
+        (), max_length=20, description="addresses that get each notice as a mail"
+    )
+    mail_from: MailAddress | None = Field(None, description="the sender's address")
+    smtp: HostPort | None = Field(
+        None, description="host:port of the mail server; TLS at port 465, STARTTLS at others"
+    )
+    smtp_user: str = Field("", max_length=200, description="user name for the mail server")
+    smtp_password_file: Path | None = Field(
+        None, description="file with the mail server's password, mode 0600"
+    )
+    ca_file: Path | None = Field(
+        None, description="authority of webhook and mail server (PEM); the machine's if unset"
+    )
+
+    @model_validator(mode="after")
+    def _receivers_complete(self) -> Self:
+        if not (self.webhook or self.mail_to):
+            raise ValueError("names no receiver; give webhook, or mail_to")
+        if bool(self.mail_to) != bool(self.mail_from) or bool(self.mail_to) != bool(self.smtp):
+            raise ValueError("mail_to, mail_from and smtp go together; give all three or none")
+        if bool(self.smtp_user) != bool(self.smtp_password_file):
+            raise ValueError("smtp_user and smtp_password_file go together; give both or neither")
+        return self
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The receivers: ``webhook`` and mail addresses."""
+        return (*([WEBHOOK] if self.webhook else []), *self.mail_to)
+
+
+WEBHOOK = "webhook"
 
 
 class ServerFile(Settings):

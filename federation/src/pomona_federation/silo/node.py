@@ -122,7 +122,7 @@ def longest(silo: SiloFile) -> int:
     """Bytes of the longest message that a silo takes: models of ``max_download_mb``, and what half
     its memory holds.
     """
-    from pomona_federation.messages.message_pieces import LETTER
+    from pomona_federation.messages.message_bus import LETTER
 
     memory: int = psutil.virtual_memory().total // 2  # the worker gets a copy
     models = silo.max_download_mb

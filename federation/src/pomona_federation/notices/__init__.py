@@ -1,1 +1,0 @@
-"""Notices to people by webhook and mail, made of the audit log."""
