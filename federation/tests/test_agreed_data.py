@@ -48,7 +48,7 @@ def test_silos_agree_on_a_dtype():
     ):
         conformed(found, task.model_copy(update={"dtype": "int16"}))
     with pytest.raises(
-        DataError, match=r"a sample has shape \(4, 6, 5, 1\), the agreement says \(6, 5, 1\)"
+        DataError, match=r"shape of a sample: \(4, 6, 5, 1\) here, the agreement says \(6, 5, 1\)"
     ):
         conformed(found, task.model_copy(update={"input_shape": (6, 5, 1)}))
 

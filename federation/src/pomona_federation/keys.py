@@ -141,17 +141,18 @@ def certified(
         if not isinstance(identity, SSHCertificate) or identity.signature_key() != issuer:
             return False
         identity.verify_cert_signature()
-        return (
-            identity.public_bytes() == certificate.strip()
-            and identity.type is SSHCertificateType.USER
-            and identity.valid_principals == [name.encode()]
-            and identity.public_key() == load_public(pub)
-            and identity.critical_options == {FEDERATION: federation.encode()}
-            and not identity.extensions
-            and identity.valid_after
-            <= (time or datetime.now(UTC)).timestamp()
-            < identity.valid_before
-        )
+        expected = {
+            "public_bytes": certificate.strip(),
+            "type": SSHCertificateType.USER,
+            "valid_principals": [name.encode()],
+            "public_key": load_public(pub),
+            "critical_options": {FEDERATION: federation.encode()},
+            "extensions": {},
+        }
+        stated = {key: getattr(identity, key) for key in expected}
+        stated |= {key: stated[key]() for key in ("public_bytes", "public_key")}
+        seconds = (time or datetime.now(UTC)).timestamp()
+        return stated == expected and identity.valid_after <= seconds < identity.valid_before
     except (InvalidSignature, *UNREADABLE):
         return False
 

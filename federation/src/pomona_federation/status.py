@@ -38,9 +38,9 @@ from pomona_federation.unused_uplinks import UnusedUplink
 
 Row = dict[str, Any]
 FINAL_STATES = {"stopped", "revoked"}  # lines of a node's last output
-CERTIFICATES = {
-    "certificate": ("the server's", certificates.RENEW),
-    "authority": ("the authority's", certificates.UNRENEWABLE),
+CERTIFICATES = {  # in a kit's certs: file, owner, remedy
+    "certificate": ("server.crt", "the server's", certificates.RENEW),
+    "authority": ("ca.crt", "the authority's", certificates.UNRENEWABLE),
 }
 
 
@@ -59,17 +59,18 @@ def server(folder: Path, study: str | None = None) -> Row:
     terms, state, work = None, folder / "run", folder / "run"
     if chosen:
         terms, state, work = chosen.terms(federation, folder), chosen.folder, chosen.at_work
-    state_in_queue = queue.state(chosen) if chosen and chosen.submission else None
+    submitted = chosen if chosen and chosen.submission else None
+    state_in_queue = queue.state(submitted) if submitted else None
     live, process = read_status_file(LiveStatus, work / LIVE), holder(folder / "run")
-    members = entries(folder, work if chosen and chosen.submission else None)
-    share = terms.largest_share if terms else SHARE
+    members = entries(folder, work if submitted else None)
+    share = getattr(terms, "largest_share", SHARE)
     versions_of = {**versions.noted(work), **versions.noted(folder / "run")}
     return {
         "federation": federation.name,
         "study": getattr(chosen, "name", None),
         "studies": overview(folder),
         "drain": _drain(folder, queue, process is not None),
-        "method": _method(terms) if terms else "",
+        "method": _method(terms),
         "version": str(versions.installed()),
         **_fields(process, "pid", "since"),
         "trial": None if work == state else int(work.name),
@@ -77,9 +78,7 @@ def server(folder: Path, study: str | None = None) -> Row:
         "sum": _sum(terms),
         "rounds": live.rounds or (terms.study.rounds if terms else None),
         **_fields(live, "bytes_down", "bytes_up", "seconds"),
-        **_certificate(
-            "certificate", None if federation.insecure else folder / "certs" / "server.crt"
-        ),
+        **_certificate("certificate", folder, federation),
         "silos": _silos(
             members, share, live, contacts(folder / "run") if process else {}, versions_of
         ),
@@ -155,10 +154,12 @@ def _connected(contact: Contact | None) -> Row:
     }
 
 
-def _method(terms: StudyAgreement) -> str:
-    """The method's name, or what is done instead; loads PyTorch only if the file leaves the method
-    to the default.
+def _method(terms: StudyAgreement | None) -> str:
+    """The method's name, or what is done instead, "" without a study; loads PyTorch only if the
+    file leaves the method to the default.
     """
+    if terms is None:
+        return ""
     study = terms.study
     if isinstance(study, SurveyStudy | EvaluationStudy):
         return study.kind
@@ -240,7 +241,7 @@ def silo(folder: Path) -> Row:
         "last_visit": _mtime(state / history.FILE),
         "torn_visits": torn,
         "privacy": privacy(folder),
-        **_certificate("authority", None if federation.insecure else folder / "certs" / "ca.crt"),
+        **_certificate("authority", folder, federation),
         "free_gb": round(shutil.disk_usage(folder).free / 1e9, 1),
     }
 
@@ -286,15 +287,16 @@ def _study(kit: Path, study: StudyDecision) -> Row:
     return {**fields, **_visited(StudyDecisions(kit).folders(study), study.study.rounds)}
 
 
-def _certificate(name: str, path: Path | None) -> Row:
+def _certificate(name: str, kit: Path, federation: Federation) -> Row:
     """The expiry date of a certificate, with a warning if it is near; None without one."""
+    file, owner, remedy = CERTIFICATES[name]
     try:
-        expiry = certificates.expires(path) if path else None
+        expiry = None if federation.insecure else certificates.expires(kit / "certs" / file)
     except PomonaError as fault:
         return {name: None, "warning": str(fault)}
     if expiry is None:
         return {name: None, "warning": ""}
-    warning, (owner, remedy) = certificates.warning(expiry), CERTIFICATES[name]
+    warning = certificates.warning(expiry)
     return {
         name: f"{expiry:%Y-%m-%d}",
         "warning": f"{owner} certificate {warning}; {remedy}" if warning else "",

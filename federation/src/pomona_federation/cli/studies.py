@@ -145,23 +145,26 @@ def studies(
     rows = [_study_row(k) for k in StudyDecisions(folder).all]
     if json:
         emit(rows)
-    elif not rows:
-        print("no study was offered yet, except one that may have come with the kit")
-    else:
+        return
+    if rows:
         print_table(of_records(rows))
-        waiting = [r for r in rows if r["decision"] == "pending"]
-        if waiting:
-            echo(
-                f"pomona silo check --study {waiting[0]['hash'][:9]} says what it would do, what "
-                "to know first,"
-            )
-            echo("and what would leave")
-            echo(f"pomona silo accept {waiting[0]['hash'][:9]}   or   decline")
-    if not json and (costs := overview(folder)):
-        scopes = {c["study"]: against for c in costs if (against := c.pop("against"))}
-        notes = [f"study {name}: its epsilon holds {against}" for name, against in scopes.items()]
-        title = "Privacy: epsilon that is reserved on this silo's data, and spent"
-        print_table(of_records(costs, title, notes))
+    else:
+        print("no study was offered yet, except one that may have come with the kit")
+    if waiting := [row["hash"][:9] for row in rows if row["decision"] == "pending"]:
+        echo(
+            f"pomona silo check --study {waiting[0]} says what it would do, what to know first,",
+            "and what would leave",
+            f"pomona silo accept {waiting[0]}   or   decline",
+        )
+    if costs := overview(folder):
+        _show_costs(costs)
+
+
+def _show_costs(costs: list[dict[str, Any]]) -> None:
+    scopes = {cost["study"]: against for cost in costs if (against := cost.pop("against"))}
+    notes = [f"study {name}: its epsilon holds {against}" for name, against in scopes.items()]
+    title = "Privacy: epsilon that is reserved on this silo's data, and spent"
+    print_table(of_records(costs, title, notes))
 
 
 def _study_row(study: Any) -> dict[str, Any]:

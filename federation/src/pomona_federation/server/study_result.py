@@ -138,7 +138,8 @@ def collected(
         if e.model in owners
         for cell in _cells(e, owners[e.model], result)
     ]
-    evaluators = [name for name in names if any(c.silo == name for c in cells)]
+    scored = {cell.silo for cell in cells}
+    evaluators = [name for name in names if name in scored]
     return EvaluationResult(
         metric=result.metric.name,
         of=evaluation.of,
@@ -146,7 +147,7 @@ def collected(
         models=tuple(owners.values()),
         silos=tuple(evaluators),
         declined=tuple(declined),
-        absent=tuple(name for name in names if name not in evaluators and name not in declined),
+        absent=tuple(name for name in names if name not in scored.union(declined)),
         cells=tuple(cells),
     )
 

@@ -203,10 +203,7 @@ def _with_columns(raw: Dataset, task: TaskSettings) -> Dataset:
     Raises DataError for another form than the task's.
     """
     targets = raw.target_kind or task.targets
-    if targets != task.targets:
-        raise DataError(
-            f"the targets are {targets}, the agreement says {task.targets}; set data.targets"
-        )
+    _require_agreed("targets", targets, task.targets, "set data.targets")
     table = (
         tabular.with_agreed_features(raw, task.preprocessing)
         if task.preprocessing and raw.kind == "table"
@@ -215,29 +212,23 @@ def _with_columns(raw: Dataset, task: TaskSettings) -> Dataset:
     dataset = replace(
         table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges
     )
-    if dataset.kind != task.kind:
-        raise DataError(
-            f"the data is of kind {dataset.kind}, the agreement says {task.kind}; look at section "
-            "data"
-        )
-    if (shape := tuple(dataset.x.shape[1:])) != task.input_shape:
-        raise DataError(
-            f"a sample has shape {shape}, the agreement says {task.input_shape}; bring the data "
-            "into that shape"
-        )
+    _require_agreed("kind of data", dataset.kind, task.kind, "look at section data")
+    shape = tuple(dataset.x.shape[1:])
+    _require_agreed("shape of a sample", shape, task.input_shape, "bring the data into that shape")
     dataset = replace(dataset, x=image_arrays.as_type(dataset.x, task.dtype, "the data"))
-    if dataset.classes != task.classes:
-        raise DataError(
-            f"the classes are {', '.join(dataset.classes) or 'none'}, the agreement has, in this "
-            "order, "
-            f"{', '.join(task.classes) or 'none'}; set data.classes to these, or rename labels"
-        )
-    if dataset.n_outputs != task.outputs:
-        raise DataError(
-            f"a sample has {dataset.n_outputs} targets, the agreement says {task.outputs}; bring "
-            "them into that form"
-        )
+    remedy = "set data.classes to these in this order, or rename labels"
+    _require_agreed("classes", ", ".join(dataset.classes), ", ".join(task.classes), remedy)
+    remedy = "bring the targets into that form"
+    _require_agreed("targets of a sample", dataset.n_outputs, task.outputs, remedy)
     return dataset
+
+
+def _require_agreed(title: str, value: object, agreed: object, remedy: str) -> None:
+    """Raise DataError for a value that differs from the agreement's."""
+    if value != agreed:
+        raise DataError(
+            f"{title}: {value or 'none'} here, the agreement says {agreed or 'none'}; {remedy}"
+        )
 
 
 def _with_vocabulary(dataset: Dataset, task: TaskSettings) -> Dataset:

@@ -29,6 +29,7 @@ from pomona_federation.silo.silo_scenario import require_device, worst_cost
 from pomona_federation.silo.study_decisions import StudyDecision
 from pomona_federation.silo.study_facts import facts, remarks, summary
 from pomona_federation.silo.study_proposals import compare, over_the_network
+from pomona_federation.study import EvaluateTerms
 from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.survey.silo import columns, offered, raw_data
 from pomona_federation.versions import installed, mismatch
@@ -51,11 +52,11 @@ def run(folder: Path, study: str | None = None) -> tuple[list[CheckLine], dict[s
     silo, work, federation = _check_files(checks, folder, study)
     checks.make("app", lambda: (None, f"SHA-256 {pinned(folder)[:16]}"))
     if federation and not federation.insecure:
-        checks.make("key", lambda: kit_checks.own_key(folder, silo.name if silo else folder.name))
+        name = getattr(silo, "name", folder.name)
+        checks.make("key", lambda: kit_checks.own_key(folder, name))
         checks.make("certificate", lambda: kit_checks.authority(folder))
-    if silo and federation:
-        checks.make("place", partial(_member_place, folder, federation, silo.name))
     if silo and work and federation:
+        checks.make("place", partial(_member_place, folder, federation, silo.name))
         checks.make("server", partial(kit_checks.server, folder, silo, federation))
         checks.make("versions", lambda: _versions(folder))
         _check_data(checks, silo, work, leaves)
@@ -207,15 +208,22 @@ def _agreement(silo: Silo) -> tuple[Federation, str]:
             f"{folder / 'federation.toml'} says {current[:16]}, this silo began with "
             f"{pinned.agreement[:16]}; put the old file back"
         )
-    if evaluate := terms.evaluate:
-        count = len(evaluate.models)
-        models = f"{count} models of study {evaluate.of}" if count else "given models"
-        if silo.file.name in evaluate.models:
-            source_of(folder, evaluate)
-            models += ", this silo's among them"
+    if terms.evaluate:
+        models = _evaluated(silo, terms.evaluate)
         return federation, f"{federation.name}: an evaluation of {models}; nothing is trained"
     config = terms.config
     return federation, f"{federation.name}: {config.method.name}, {config.rounds} rounds"
+
+
+def _evaluated(silo: Silo, evaluate: EvaluateTerms) -> str:
+    """The models of an evaluation; this silo's must be here."""
+    if not evaluate.models:
+        return "given models"
+    models = f"{len(evaluate.models)} models of study {evaluate.of}"
+    if silo.file.name not in evaluate.models:
+        return models
+    source_of(silo.folder, evaluate)
+    return f"{models}, this silo's among them"
 
 
 def _member_place(folder: Path, federation: Federation, name: str) -> tuple[None, str]:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 from pomona.core.errors import DataError, ProtocolError, listed
 from pomona_federation.survey.replies import (
@@ -64,28 +65,25 @@ def _common(
     survey: SurveySettings, by_silo: Mapping[str, Mapping[str, ColumnSpec]]
 ) -> tuple[list[str], list[str]]:
     """The columns that all silos have and the survey asks about, and remarks on the rest."""
-    first = next(iter(by_silo.values()))
-    common = [column for column in first if all(column in specs for specs in by_silo.values())]
-    counts = Counter(column for specs in by_silo.values() for column in specs)
-    usual = [column for column, count in counts.items() if 2 * count > len(by_silo)]
-    notes = [
-        f"{name} lacks columns that most have: {listed(absent)}; it is left out of a survey that "
-        "it declines"
-        for name, specs in by_silo.items()
-        if (absent := [column for column in usual if column not in specs])
-    ]
-    notes += [
-        (
-            f"{name} has columns that the others do not have: {listed(extra)}; it leaves them "
-            "out by data.drop_columns"
-        )
-        for name, specs in by_silo.items()
-        if (extra := [c for c in specs if c not in usual and counts[c] < len(by_silo)])
-    ]
-    notes += [
-        f"column {column} is not at every silo" for column in survey.columns if column not in common
-    ]
-    return [column for column in common if not survey.columns or column in survey.columns], notes
+    counts, n_silos = Counter(chain.from_iterable(by_silo.values())), len(by_silo)
+    usual = {column for column, count in counts.items() if 2 * count > n_silos}
+    notes = []
+    for name, specs in by_silo.items():
+        if absent := sorted(usual - specs.keys()):
+            notes.append(
+                f"{name} lacks columns that most have: {listed(absent)}; it is left out of a "
+                "survey that it declines"
+            )
+        if extra := sorted(specs.keys() - usual):
+            notes.append(
+                f"{name} has columns that the others do not have: {listed(extra)}; it leaves them "
+                "out by data.drop_columns"
+            )
+    everywhere = [column for column, count in counts.items() if count == n_silos]
+    absent = sorted({*survey.columns} - {*everywhere})
+    notes += [f"column {column} is not at every silo" for column in absent]
+    requested = {*survey.columns} or {*everywhere}
+    return [column for column in everywhere if column in requested], notes
 
 
 def _single_silo_effects(
@@ -96,39 +94,41 @@ def _single_silo_effects(
     """Remarks on what one silo's answer changes for all: each silo discloses a column once, so that
     a false answer cannot be repaired by another survey.
     """
+    if len(silos) == 1:
+        return
     all_rows = sum(reply.rows for reply in silos.values())
     for name, silo_specs in by_silo.items():
         peers = [specs for silo, specs in by_silo.items() if silo != name]
         marked = [
             f"{column}: {listed(markers)}"
             for column in common
-            if (markers := [m for m in silo_specs[column].missing if _unmarked(m, column, peers)])
+            if (markers := _unshared(column, silo_specs, peers))
         ]
         if marked:
             yield (
                 f"{name} marks gaps that the others do not mark ({listed(marked)}); such cells "
                 "count as gaps for all: ask it if they are many"
             )
-        categories = [
-            column
-            for column in common
-            if silo_specs[column].kind == "category"
-            and any(specs[column].kind != "category" for specs in peers)
-        ]
-        if categories:
+        categories = [column for column in common if silo_specs[column].kind == "category"]
+        differing = [c for c in categories if _column_kinds(s[c] for s in peers) != {"category"}]
+        if differing:
             yield (
-                f"{name} has categories where others have numbers or dates: {listed(categories)}; "
+                f"{name} has categories where others have numbers or dates: {listed(differing)}; "
                 "all are read as categories: ask it if that is meant"
             )
-        if len(silos) > 1 and silos[name].rows > DOMINANT_SHARE * all_rows:
+        if silos[name].rows > DOMINANT_SHARE * all_rows:
             yield (
                 f"{name} claims {silos[name].rows} of all {all_rows} rows: the figures of all, and "
                 "section task, are its own"
             )
 
 
-def _unmarked(marker: str, column: str, peers: Sequence[Mapping[str, ColumnSpec]]) -> bool:
-    return any(marker not in specs[column].missing for specs in peers)
+def _unshared(
+    column: str, specs: Mapping[str, ColumnSpec], peers: Sequence[Mapping[str, ColumnSpec]]
+) -> list[str]:
+    """Markers of gaps in a silo's column that some peer does not have."""
+    shared = set.intersection(*({*peer[column].missing} for peer in peers))
+    return [marker for marker in specs[column].missing if marker not in shared]
 
 
 def _require_same_schema(silos: Mapping[str, ColumnsReply]) -> None:
@@ -176,11 +176,8 @@ def _require_requested(
     numbers = {spec.name for spec in question.columns if spec.kind != "category"}
     names = {spec.name for spec in question.columns} - numbers
     withheld = {*reply.withheld}
-    if (
-        {*reply.numbers} != numbers - withheld
-        or {*reply.names} != names - withheld
-        or withheld - numbers - names
-    ):
+    covered = {*reply.numbers}, {*reply.names}
+    if covered != (numbers - withheld, names - withheld) or not withheld <= numbers | names:
         raise ProtocolError("its answer covers other columns than were asked about")
     labels = description.labels[:1] if description.targets == "survival" else description.labels
     of_classes = description.targets == "classes"

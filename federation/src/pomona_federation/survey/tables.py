@@ -69,10 +69,8 @@ def classes(result: SurveyResult) -> Table | None:
         name: (disclosure.figures.classes or Names()).by_name
         for name, disclosure in result.silos.items()
     }
-    counts = np.array(
-        [[by_class.get(name, 0) for name in result.classes] for by_class in by_silo.values()],
-        np.int64,
-    )
+    cells = [by_class.get(name, 0) for by_class in by_silo.values() for name in result.classes]
+    counts = np.array(cells, np.int64).reshape(len(by_silo), -1)
     effective, emds = effective_classes(counts), emd(counts)
     rows = [
         [
@@ -82,15 +80,9 @@ def classes(result: SurveyResult) -> Table | None:
         ]
         for i, (name, by_class) in enumerate(by_silo.items())
     ]
-    sums = [_count(n) if n else _few(result) for n in counts.sum(axis=0).tolist()]
-    rows.append(
-        [
-            ALL_SILOS,
-            *sums,
-            f"{effective_classes(counts.sum(axis=0, keepdims=True))[0]:.2f}",
-            PLACEHOLDER,
-        ]
-    )
+    totals = counts.sum(axis=0, keepdims=True)
+    sums = [_cell(n or None, result) for n in totals[0].tolist()]
+    rows.append([ALL_SILOS, *sums, f"{effective_classes(totals)[0]:.2f}", PLACEHOLDER])
     notes = (
         (
             "Rows of a class that has fewer than the least count at a silo are counted with that "
