@@ -411,7 +411,7 @@ def test_a_key_is_taken_into_use_whole_or_not_at_all(kits, monkeypatch):
     for word in ("unknown", "revoked", "unsaid"):
         with pytest.raises(ProtocolError, match=rf"\({word}\).*server renew-key silo-0"):
             use(north, came, lambda *_, word=word: word)
-    with pytest.raises(ConfigError, match=r"silo-0\.cert: cannot be read"):
+    with pytest.raises(ConfigError, match=r"silo-0\.cert cannot be read"):
         use(north, kits / "renewed", known)
     with locked(north / "state"), pytest.raises(LockedError):
         use(north, came, known)

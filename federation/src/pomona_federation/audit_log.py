@@ -22,7 +22,7 @@ from pydantic import Field
 
 from pomona.core.bounds import Count, Sha256
 from pomona.core.errors import StorageError
-from pomona.core.files import opened, writing
+from pomona.core.files import opened, reading, writing
 from pomona.core.settings import Settings
 from pomona.storage.hash_chain import START, chained, parsed
 from pomona.storage.lock import waiting_lock
@@ -221,23 +221,14 @@ def _require_short(text: bytes, path: Path) -> None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[BinaryIO]:
-    try:
-        with opened(path) as file:
-            yield file
-    except OSError as fault:
-        raise StorageError(
-            f"{path} cannot be read ({fault.strerror}); name a folder with an audit file"
-        ) from None
+    with reading(path, "name a folder with an audit file"), opened(path) as file:
+        yield file
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    try:
+    with writing(path):
         yield
-    except OSError as fault:
-        raise StorageError(
-            f"cannot write {path} ({fault.strerror}); make room, then continue"
-        ) from fault
 
 
 class AuditedHour(Settings):

@@ -24,6 +24,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pomona.core import files
 from pomona.core.errors import ConfigError
+from pomona.core.files import reading
 from pomona_federation.keys import Pair, load_public, pem, private_key, signer
 
 LONGEST_PASSWORD = 1000  # characters of its file
@@ -135,16 +136,14 @@ def content(path: Path) -> bytes:
 
     Raises ConfigError unless it contains a certificate.
     """
-    try:
+    remedy = "copy it from the kit again"
+    with reading(path, remedy, ConfigError):
         data = files.content(path)
+    try:
         validity(data)
-        return data
-    except OSError as fault:
-        raise ConfigError(
-            f"{path}: cannot be read ({fault.strerror}); copy it from the kit again"
-        ) from None
     except ValueError:
-        raise ConfigError(f"{path} is not a certificate; copy it from the kit again") from None
+        raise ConfigError(f"{path} is not a certificate; {remedy}") from None
+    return data
 
 
 def fingerprint(path: Path) -> str:
@@ -166,10 +165,8 @@ def validity(certificate: bytes) -> datetime:
 
 def private(path: Path) -> None:
     """Raise ConfigError unless a file exists and is readable only by its owner."""
-    try:
+    with reading(path, "put it there", ConfigError):
         mode = stat.S_IMODE(path.stat().st_mode)
-    except OSError as fault:
-        raise ConfigError(f"{path} cannot be read ({fault.strerror}); put it there") from None
     if mode & 0o077:
         raise ConfigError(f"{path} is open to others ({mode:04o}); run: chmod 600 {path}")
 

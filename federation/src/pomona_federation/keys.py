@@ -47,7 +47,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from pomona.core import files
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import publish
+from pomona.core.files import publish, reading, writing
 
 _PURPOSE = b"pomona silo statement\0"
 
@@ -81,12 +81,8 @@ def public(path: Path) -> bytes:
 
     Raises ConfigError if it is not EC P-384.
     """
-    try:
+    with reading(path, "name a silo's public key file", ConfigError):
         content = files.content(path)
-    except OSError as fault:
-        raise ConfigError(
-            f"{path}: cannot be read ({fault.strerror}); name a silo's public key file"
-        ) from None
     try:
         return line(load_public(content))
     except ValueError as fault:
@@ -205,12 +201,8 @@ def replace(path: Path, content: bytes) -> None:
 
     What a kill leaves half written has another suffix: nobody takes it for a key.
     """
-    try:
+    with writing(path):
         publish(path, [content], f".{path.name}.new", 0o600)
-    except OSError as fault:
-        raise StorageError(
-            f"{path}: cannot be replaced ({fault.strerror}); fix its folder's permissions"
-        ) from None
 
 
 def load_public(content: bytes) -> EllipticCurvePublicKey:
@@ -226,12 +218,10 @@ def load_public(content: bytes) -> EllipticCurvePublicKey:
 
 def private_key(path: Path) -> EllipticCurvePrivateKey:
     """Return a silo's private key from its file (OpenSSH). Raises ConfigError for any other."""
+    with reading(path, "put the private key of this silo there", ConfigError):
+        data = files.content(path)
     try:
-        key = load_ssh_private_key(files.content(path), None)
-    except OSError as fault:
-        raise ConfigError(
-            f"{path}: cannot be read ({fault.strerror}); put the private key of this silo there"
-        ) from None
+        key = load_ssh_private_key(data, None)
     except (TypeError, *UNREADABLE):  # the former for a passphrase
         key = None
     if not (isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP384R1)):

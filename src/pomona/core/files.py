@@ -256,6 +256,18 @@ def probe(folder: Path) -> None:
 
 
 @contextmanager
+def reading(
+    path: Path, remedy: str, fault: Callable[[str], Exception] = StorageError
+) -> Iterator[None]:
+    """Turn disk errors into StorageError, or another error, with the path and what to do."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise fault(f"{error.filename or path} cannot be read ({reason}); {remedy}") from None
+
+
+@contextmanager
 def writing(path: Path) -> Iterator[None]:
     """Turn disk errors into StorageError with the path."""
     try:

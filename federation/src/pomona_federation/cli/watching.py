@@ -6,6 +6,7 @@ The pages of ``metrics`` are read-only, on loopback.
 
 import sys
 import time
+from contextlib import suppress
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +16,7 @@ from cyclopts.validators import Number
 
 from pomona.cli.output import Json, echo, emit
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import reading
 from pomona_federation.cli.folders import Kit, kit_folder
 from pomona_federation.installation.contents import STATE, role_of
 from pomona_federation.supervision.process_logs import LogLine, LogReader
@@ -73,21 +75,15 @@ def logs(
     *, folder: Kit = None, lines: Lines = 100, follow: Follow = False, json: Json = False
 ) -> None:
     """Show the last lines of the logs of all processes of a server or a silo, by time, in UTC."""
-    folder = _state(folder) / "logs"
-    if not folder.is_dir():
-        raise StorageError(f"{folder} is missing; nothing has been started here yet")
-    reader = LogReader(folder)
-    try:
+    state = _state(folder) / "logs"
+    if not state.is_dir():
+        raise StorageError(f"{state} is missing; nothing has been started here yet")
+    reader = LogReader(state)
+    with suppress(KeyboardInterrupt), reading(state, "fix its permissions"):
         _print(reader.last(lines), json)
         while follow:
             time.sleep(PAUSE)
             _print(reader.new(), json)
-    except KeyboardInterrupt:
-        return
-    except OSError as fault:
-        raise StorageError(
-            f"{folder} cannot be read ({fault.strerror}); fix its permissions"
-        ) from None
 
 
 def _print(lines: list[LogLine], as_json: bool) -> None:

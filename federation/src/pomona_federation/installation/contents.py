@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from pomona.core.errors import ConfigError, StorageError
+from pomona.core.files import reading
 from pomona.storage.lock import LOCK
 from pomona_federation.study import RESULTS
 
@@ -149,7 +150,7 @@ def contents(folder: Path) -> list[Item]:
     role = role_of(folder)
     _require_own_folders(folder)
     items: list[Item] = []
-    try:
+    with reading(folder, "fix its permissions"):
         for directory, names, files, handle in os.fwalk(
             folder, follow_symlinks=False, onerror=_unless_gone
         ):
@@ -160,10 +161,6 @@ def contents(folder: Path) -> list[Item]:
                     plain = stat.S_ISREG(info.st_mode) and info.st_nlink == 1
                     if not stat.S_ISDIR(info.st_mode) and path != PurePosixPath(STATE[role], LOCK):
                         items.append(Item(path, rule(path, RULES[role]), info.st_size, plain))
-    except OSError as fault:
-        raise StorageError(
-            f"{fault.filename}: cannot be read ({fault.strerror}); fix its permissions"
-        ) from None
     return sorted(items, key=lambda item: item.path)
 
 

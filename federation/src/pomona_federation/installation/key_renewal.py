@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pomona.core.errors import ConfigError, ProtocolError
-from pomona.core.files import content
+from pomona.core.files import content, reading
 from pomona.storage.lock import locked
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
@@ -163,9 +163,5 @@ def use(
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with reading(path, f"{CERTIFIED} makes it", ConfigError):
         return content(path)
-    except OSError as fault:
-        raise ConfigError(
-            f"{path}: cannot be read ({fault.strerror}); {CERTIFIED} makes it"
-        ) from None

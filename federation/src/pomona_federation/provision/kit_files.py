@@ -19,7 +19,7 @@ import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import MAX_LOG_BYTES, content, sha256, sync
+from pomona.core.files import MAX_LOG_BYTES, content, reading, sha256, sync
 from pomona_federation import keys
 from pomona_federation.address import Address
 from pomona_federation.agreement import PROTOCOL, Federation
@@ -265,14 +265,10 @@ def of_folder(folder: Path) -> Mapping[str, bytes]:
                 f"{source}"
             )
     lock = folder / LOCK
-    try:
+    with reading(folder, "fetch the file again"):
         wheel_files = {name: content(folder / name, MAX_LOG_BYTES) for name in names}
         wheel_files |= {LOCK: content(lock)} if lock.exists() else {}
         sums = "".join(f"{sha256(folder / name)}  {name}\n" for name in names)
-    except OSError as fault:
-        raise StorageError(
-            f"{fault.filename}: cannot be read ({fault.strerror}); fetch the file again"
-        ) from None
     if b"--hash=sha256:" not in wheel_files.get(LOCK, b"--hash=sha256:"):
         raise ConfigError(f"{lock} has no hashes; kits install libraries by hash alone")
     return wheel_files | {SUMS: sums.encode()}

@@ -14,7 +14,7 @@ from pathlib import Path
 import tomli_w
 
 from pomona.core.errors import ConfigError, StorageError
-from pomona.core.files import MAX_LOG_BYTES, content
+from pomona.core.files import MAX_LOG_BYTES, content, reading
 from pomona.core.files import WEIGHTS as MOST_WEIGHTS
 from pomona.core.toml import named_file, read_file, validated
 from pomona_federation import certificates, flower_internals, keys
@@ -314,27 +314,18 @@ def _public(members: Sequence[Member]) -> kit_files.Files:
 
 def _members_in(folder: Path) -> list[Member]:
     """The members whose public keys and certificates are in a folder; empty if there are none."""
-    try:
+    remedy = "kits of an older Pomona have no certificates: provision again, in a new folder"
+    with reading(folder, remedy, ConfigError):
         return [
             Member(path.stem, None, content(path), content(path.with_suffix(".cert")))
             for path in sorted(folder.glob("*.pub"))
         ]
-    except OSError as fault:
-        raise ConfigError(
-            f"{fault.filename}: cannot be read ({fault.strerror}); kits of an older Pomona have no "
-            "certificates: provision the federation again, in a new folder"
-        ) from None
 
 
 def issuer_of(kits: Path) -> keys.Pair:
     """The authority in a folder of kits. Raises ConfigError if it is missing."""
-    try:
+    with reading(kits / "authority", "go where the authority's key is", ConfigError):
         return keys.Pair(*(content(kits / "authority" / name) for name in ("ca.key", "ca.crt")))
-    except OSError as fault:
-        raise ConfigError(
-            f"{kits / 'authority'} cannot be read ({fault.strerror}); go where the authority's key "
-            "is"
-        ) from None
 
 
 def _distinct(members: Sequence[Member]) -> None:

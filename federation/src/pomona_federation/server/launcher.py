@@ -8,8 +8,8 @@ from pathlib import Path
 
 import tomli_w
 
-from pomona.core.errors import CheckpointError, LockedError, StorageError
-from pomona.core.files import probe
+from pomona.core.errors import CheckpointError, LockedError
+from pomona.core.files import probe, writing
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, last_round, read_status, status_after
 from pomona_federation import flower_internals
@@ -64,7 +64,7 @@ def serve(
         return previous
     if resume and not (committed or queue.has_run):
         raise CheckpointError(f"{state} holds no run to resume; use `pomona server start`")
-    try:
+    with writing(state):
         state.mkdir(mode=0o700, exist_ok=True)
         with locked(state):
             probe(state)
@@ -75,10 +75,6 @@ def serve(
             if committed or (previous and previous.state != "finished"):
                 echo(f"continuing after round {committed}")
             return _served(folder, federation, env, echo, persistent)
-    except OSError as fault:
-        raise StorageError(
-            f"cannot write {state} ({fault.strerror}); make room, or fix its permissions"
-        ) from fault
 
 
 def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]:

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from pomona.core.bounds import MAX_CLIENTS, Count, Number, plain
 from pomona.core.errors import ConfigError, StorageError, suggestion
-from pomona.core.files import text
+from pomona.core.files import text, writing
 from pomona.core.settings import Settings
 from pomona.core.weight_limit import weights
 from pomona.storage.lock import waiting_lock
@@ -262,12 +262,8 @@ class MemberRegistry:
         ], page.settled
 
     def _write(self, entries: list[RegisteredMember], settled: int) -> None:
-        try:
+        with writing(self.path):
             write_json(self.path, RegistryFile(settled=settled, silos=tuple(entries)))
-        except OSError as fault:
-            raise StorageError(
-                f"{self.path} cannot be written ({fault.strerror}); make room"
-            ) from fault
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.core.errors import ConfigError, ProtocolError, suggestion
-from pomona.core.files import content, text
+from pomona.core.files import content, reading, text
 from pomona_federation import certificates, keys
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import complete_lines
@@ -127,13 +127,12 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
 def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tuple[str, str]:
     """A public key and the certificate next to it, as one line each. Raises as ``admit`` does."""
     public, path = keys.public(key), key.with_suffix(".cert")
-    try:
+    remedy = (
+        "`pomona deploy provision --add` makes it (kits of an older Pomona have a .sig in its "
+        "place: provision again)"
+    )
+    with reading(path, remedy, ConfigError):
         certificate = content(path)
-    except OSError as fault:
-        raise ConfigError(
-            f"{path}: cannot be read ({fault.strerror}); `pomona deploy provision --add` makes "
-            f"it (kits with {key.name}.sig are of an older Pomona: provision again)"
-        ) from None
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, name, public, certificate):
         raise ProtocolError(

@@ -274,14 +274,10 @@ class StudyQueue:
 
         Raises StorageError.
         """
-        try:
+        with writing(source):
             target = weights_file(self.kit, sha256)
             with opened(source) as file:
                 publish(target, blocks(file), f".{target.stem}")
-        except OSError as fault:
-            raise StorageError(
-                f"{source} cannot be copied into the kit ({fault.strerror}); make room"
-            ) from None
         return study.with_weights(None, sha256)
 
     def drain(self, enabled: bool) -> None:
@@ -432,13 +428,9 @@ class StudyQueue:
 
     def _write(self, submission: SubmittedStudy) -> None:
         folder = self.kit / "run" / STUDIES / submission.study.name
-        try:
+        with writing(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             write_json(folder / SUBMITTED, submission)
-        except OSError as fault:
-            raise StorageError(
-                f"{folder} cannot be written ({fault.strerror}); make room"
-            ) from None
 
 
 @lru_cache(maxsize=100)

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from pomona.core.bounds import MAX_CLIENTS, ROUNDS, Finite, NameOrNone, Sha256
 from pomona.core.errors import ConfigError, ProtocolError
-from pomona.core.files import sha256
+from pomona.core.files import reading, sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import named_file, read_file, validated
 from pomona_federation.study import DAY, StudyKind
@@ -182,9 +182,5 @@ class ConsentPolicy(ConsentTerms):
 def policy_sha256(kit: Path) -> str | None:
     """SHA-256 in hex of a kit's ``policy.toml``; None without one. Raises ConfigError."""
     path = kit / FILE
-    try:
+    with reading(path, "make it a plain file of this account", ConfigError):
         return sha256(path) if path.exists() else None
-    except OSError as fault:
-        raise ConfigError(
-            f"{path} cannot be read ({fault.strerror}); make it a plain file of this account"
-        ) from None

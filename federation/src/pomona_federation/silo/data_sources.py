@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from pomona.core.bounds import Sha256
-from pomona.core.errors import StorageError
-from pomona.core.files import sha256
+from pomona.core.files import reading, sha256
 from pomona.core.settings import Settings
 from pomona.data.axes import ImageList, files
 from pomona.data.settings import DataSettings
@@ -93,9 +92,5 @@ def with_names(
 def _sha256(path: Path) -> str:
     if not path.is_absolute() or not path.is_file():
         return ""
-    try:
+    with reading(path, "fix its permissions"):
         return sha256(path)
-    except OSError as fault:
-        raise StorageError(
-            f"{path} cannot be read ({fault.strerror}); fix its permissions"
-        ) from None

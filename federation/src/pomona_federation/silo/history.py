@@ -15,8 +15,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from pomona.core.bounds import Count, Label, Line, Number, Sha256, plain
-from pomona.core.errors import StorageError, worded
-from pomona.core.files import MAX_LOG_BYTES, content
+from pomona.core.errors import worded
+from pomona.core.files import MAX_LOG_BYTES, content, reading
 from pomona.core.settings import Settings
 from pomona.metrics.metric import Score
 from pomona_federation.json_store import read_json, write_json
@@ -78,14 +78,10 @@ def append(state: Path, line: dict[str, Any]) -> None:
 def read(state: Path) -> tuple[list[HistoryEntry], int]:
     """All visits, oldest first, and the number of skipped incomplete lines. Raises StorageError."""
     path = state / FILE
-    try:
-        lines = [line for line in content(path, MAX_LOG_BYTES).split(b"\n") if line.strip()]
-    except FileNotFoundError:
+    if not path.exists():
         return [], 0
-    except OSError as fault:
-        raise StorageError(
-            f"{path} cannot be read ({fault.strerror}); restore it from a backup"
-        ) from None
+    with reading(path, "restore it from a backup"):
+        lines = [line for line in content(path, MAX_LOG_BYTES).split(b"\n") if line.strip()]
     visits = [visit for visit in map(_visit, lines) if visit]
     return visits, len(lines) - len(visits)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from pomona.core.errors import ConfigError, PomonaError, StorageError, enough, worded
-from pomona.core.files import probe
+from pomona.core.files import probe, writing
 from pomona_federation import keys
 from pomona_federation.agreement import Federation
 from pomona_federation.certificates import UNRENEWABLE, private, valid, warning
@@ -131,14 +131,10 @@ def server(folder: Path, silo: SiloFile, federation: Federation) -> tuple[None, 
 def disk(folder: Path, model: int) -> tuple[None, str]:
     """Check that the state is writable and the disk has room; ``model``: bytes of one model."""
     state = folder / "state"
-    try:
+    with writing(state):
         state.mkdir(mode=0o700, exist_ok=True)
         probe(state)
         free = shutil.disk_usage(state).free
-    except OSError as fault:
-        raise StorageError(
-            f"{state} cannot be written ({fault.strerror}); make it the silo's own"
-        ) from None
     required = SPARE * model
     if free < required:
         raise StorageError(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from pomona.core.errors import ProtocolError, StorageError
-from pomona.core.files import MAX_LOG_BYTES, content, publish
+from pomona.core.errors import ProtocolError
+from pomona.core.files import MAX_LOG_BYTES, content, publish, writing
 from pomona.storage.lock import locked
 from pomona_federation import keys
 from pomona_federation.agreement import Federation
@@ -271,32 +271,25 @@ def run_node(folder: Path, echo: Callable[[str], None]) -> None:
     state = folder / "state"
     origin = own_state.ensure_origin(folder)
     rule_lines = list(rules(folder, silo, origin))
-    try:
-        with locked(state):
-            flower_folder = state / "flwr"
-            flower_folder.mkdir(mode=0o700, exist_ok=True)
-            route = ServerRoute.of_kit(folder, silo, federation)
-            client(
-                route
-            ).close()  # raises here for unusable files, instead of repeatedly in the node
-            supervisor_log = LogFile(state / "logs" / SUPERVISOR)
-            report = supervisor_log.tee(echo)
-            report(f"{silo.name} attends {federation.name} at {federation.server}")
-            for line in rule_lines:
-                report(f"warning: {line.text}" if line.foreign else line.text)
-            command, log = node.command(folder, app), state / "logs" / "node.log"
-            policy = SiloPolicy(
-                state,
-                lambda pid: connected(pid, route.port),
-                lambda: ask_health(route),
-                report,
-                lambda: ask_membership(route, key),
-                StudyWatch(folder, report).poll,
-            )
-            reason = Supervisor(command, environment(flower_folder), log).run(policy)
-            supervisor_log.write(reason, "ERROR")
-            raise ProtocolError(reason)
-    except OSError as fault:
-        raise StorageError(
-            f"cannot write {state} ({fault.strerror}); make room, or fix its permissions"
-        ) from fault
+    with writing(state), locked(state):
+        flower_folder = state / "flwr"
+        flower_folder.mkdir(mode=0o700, exist_ok=True)
+        route = ServerRoute.of_kit(folder, silo, federation)
+        client(route).close()  # raises here for unusable files, instead of repeatedly in the node
+        supervisor_log = LogFile(state / "logs" / SUPERVISOR)
+        report = supervisor_log.tee(echo)
+        report(f"{silo.name} attends {federation.name} at {federation.server}")
+        for line in rule_lines:
+            report(f"warning: {line.text}" if line.foreign else line.text)
+        command, log = node.command(folder, app), state / "logs" / "node.log"
+        policy = SiloPolicy(
+            state,
+            lambda pid: connected(pid, route.port),
+            lambda: ask_health(route),
+            report,
+            lambda: ask_membership(route, key),
+            StudyWatch(folder, report).poll,
+        )
+        reason = Supervisor(command, environment(flower_folder), log).run(policy)
+        supervisor_log.write(reason, "ERROR")
+        raise ProtocolError(reason)
