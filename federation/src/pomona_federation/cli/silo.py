@@ -6,11 +6,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, size, stdout
+from pomona.cli.output import Json, echo, echo_stderr, emit, size
 from pomona.cli.predict import ExportFormat, export_model
 from pomona.core.errors import ConfigError
 from pomona.core.files import safe_path
-from pomona.core.table import of_records
 from pomona_federation.cli.folders import CURRENT_FOLDER, SiloKit
 from pomona_federation.cli.server import stop_process
 
@@ -129,31 +128,14 @@ def check(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json =
 def report(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Show this silo's results: its accuracy, that of local training, and which silos helped."""
     from pomona.cli.progress import progress_display
-    from pomona_federation.silo.silo_report import NO_GAIN, WITHOUT_NOISE
     from pomona_federation.silo.silo_report import report as create_report
 
     with progress_display(stays=False) as display:
-        r, page = create_report(folder, display, study)
+        result, page = create_report(folder, display, study)
     if json:
-        emit(vars(r))
-        return
-    personal, local, metric = r.own, r.alone, r.headline_metric
-    echo(
-        f"{r.silo} in {r.federation}: {r.method}, model {personal['model']} {personal['when']}, "
-        f"round {personal['round']}"
-    )
-    echo(
-        f"test {metric.title} {metric.text(personal['value'])} on {personal['samples']} own "
-        f"samples; training alone{WITHOUT_NOISE if r.privacy else ''} for as many rounds "
-        f"{metric.text(local['value'])}"
-    )
-    echo(NO_GAIN)
-    if r.privacy:
-        echo(f"privacy of what was sent: {r.privacy}")
-    for title, rows in r.peers:
-        stdout.print()
-        print_table(of_records(rows, title))
-    print(f"\nwritten  {page}")
+        emit(vars(result))
+    else:
+        echo(*result.markdown().splitlines(), "", f"written  {page}")
 
 
 def export(

@@ -78,31 +78,20 @@ class Report:
     numbers: list[tuple[str, list[float]]]
     privacy: str = ""
 
-    @property
-    def headline_metric(self) -> Metric:
-        """The headline metric."""
-        return metric_named(self.metric)
-
     def markdown(self) -> str:
         """The report as a page."""
-        headline, local, metric = self.own, self.alone, self.headline_metric
+        headline, local, metric = self.own, self.alone, metric_named(self.metric)
+        model = f"{headline['model']}, {headline['when']}, by {self.method}"
         lines = [
             f"# {self.silo} in federation {self.federation}",
             "",
             "Computed in this silo from its own records. Nothing of it was sent.",
             "",
-            (
-                f"- model: {headline['model']}, {headline['when']}, by {self.method}, round "
-                f"{headline['round']}"
-            ),
+            f"- model: {model}, round {headline['round']}",
             f"- own test data: {headline['samples']} samples",
-            (
-                f"- {metric.title} {_formatted(metric.text, headline['value'])}, loss "
-                f"{_formatted(LOSS.number, headline['loss'])}"
-            ),
+            f"- {_scores(metric, headline)}",
             f"- training alone{WITHOUT_NOISE if self.privacy else ','} {local['round']} rounds: "
-            f"{metric.title} {_formatted(metric.text, local['value'])}, loss "
-            f"{_formatted(LOSS.number, local['loss'])}",
+            f"{_scores(metric, local)}",
             f"- {NO_GAIN}",
             *([f"- privacy of what was sent: {self.privacy}"] if self.privacy else []),
         ]
@@ -148,13 +137,8 @@ def report(
     tables, numbers = helpers(
         history.last_info(visits), names, settings.name, method.card.presentation
     )
-    identity = (
-        settings.name,
-        terms.federation.name,
-        terms.config.method.name,
-        str(terms.config.metric),
-    )
-    result = Report(*identity, headline, local, tables, numbers, _privacy(silo))
+    names_of_run = (terms.federation.name, terms.config.method.name, str(terms.config.metric))
+    result = Report(settings.name, *names_of_run, headline, local, tables, numbers, _privacy(silo))
     page = state / "report.md"
     with writing(page):
         publish(page, [result.markdown().encode()], ".report")
@@ -246,5 +230,10 @@ def _local_scores(
     return local.model_dump()
 
 
-def _formatted(format_: Callable[[float], str], value: float | None) -> str:
-    return "not defined" if value is None else format_(value)
+def _scores(metric: Metric, scores: Mapping[str, Any]) -> str:
+    """The metric and the loss of an evaluation."""
+    texts = {metric.title: (metric.text, "value"), "loss": (LOSS.number, "loss")}
+    return ", ".join(
+        f"{title} {'not defined' if scores[key] is None else text(scores[key])}"
+        for title, (text, key) in texts.items()
+    )
