@@ -7,6 +7,7 @@ from there, whatever it has trained since. A repeated task gets the answer store
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -28,6 +29,7 @@ from pomona_federation.audit_log import restored_from
 from pomona_federation.messages.masks import new_secret
 from pomona_federation.messages.message_bodies import (
     Answer,
+    EntryForm,
     Hello,
     HelloReply,
     RowOrigin,
@@ -52,6 +54,43 @@ from pomona_federation.silo.silo_scenario import (
     roster_of,
 )
 from pomona_federation.silo.task_policy import TaskLog, TaskPolicy
+
+
+@dataclass(frozen=True)
+class CheckedTask:
+    """A task that this silo agrees to do, with what it includes; nothing after it is checked again.
+
+    Attributes:
+        base: the round of this silo that it continues from.
+        rows: the bytes of its rows, by hash.
+        downlink: the rows as tensors.
+        start: the model (d,) that a newcomer starts from; None for the run's initial one.
+    """
+
+    task: Task
+    base: int
+    rows: dict[str, bytes]
+    downlink: Downlink
+    start: Tensor | None
+
+
+@dataclass(frozen=True)
+class VisitResult:
+    """What a visit leaves.
+
+    Attributes:
+        reply: as the server gets it.
+        fields: of the answer.
+        uplink: the bytes to keep with the round: the uplink or, for a sum, the model's change.
+        secret: the private key for the sum; "" without one.
+        norm: of the change before it was clipped, with secure aggregation.
+    """
+
+    reply: Reply
+    fields: dict[str, Any]
+    uplink: bytes
+    secret: str
+    norm: float | None
 
 
 @dataclass(frozen=True)
@@ -97,63 +136,114 @@ class ClientApp:
             PomonaError: the task is not what was agreed, or cannot be done here.
         """
         began = perf_counter()
-        provenance = self._provenance
-        self._policy.require(task, provenance, lambda: self._samples)
+        initial, entry_forms = self._check(task, enclosed)
+        cache = RowCache(self.silo.state / "cache")
+        if previous := self._rounds.answered(task):
+            answer = previous[0].model_copy(update={"held": cache.digests})
+            return self._outgoing(task, answer, previous[1])
+        TaskLog(self._task_log).require_new(task)
+        base = self._base(task)
+        if missing := cache.missing(task.required_rows, enclosed):
+            return Answer(**self._about(task), missing=missing, held=cache.digests), b""
+        checked = self._include(task, base, cache.rows(task.required_rows, enclosed), initial)
+        self._accept(checked, entry_forms)
+        clients, reply = self._visit(checked)
+        result = self._result(checked, clients, reply)
+        cache.replace(checked.rows)
+        # The duration of private steps reveals how many samples were drawn.
+        seconds = 0.0 if self.silo.local.config.privacy else round(perf_counter() - began, 1)
+        answer = Answer(**result.fields, held=cache.digests, seconds=seconds)
+        self._settle(checked, clients, result, answer, sum(map(len, enclosed.values())))
+        return self._outgoing(task, answer, result.uplink)
+
+    def _check(
+        self, task: Task, enclosed: Mapping[str, bytes]
+    ) -> tuple[InitialDownlink, dict[str, EntryForm]]:
+        """Require that the silo has agreed to such a task and can afford it, by its text alone.
+
+        Returns the first round's downlink and the form of each entry.
+        """
+        self._policy.require(task, self._provenance, lambda: self._samples)
         initial = InitialDownlink(task, self.silo.method.server, lambda: self._scenario(task))
         self._policy.require_forms(task, entry_forms := self._policy.entry_forms(initial))
         if self.silo.terms.config.secure_aggregation:
             MaskedPart.require_common(task)
         self.silo.require_affordable(task.run)
         self._require_room(enclosed)
-        cache, log = RowCache(self.silo.state / "cache"), TaskLog(self.silo.state / "asked.json")
-        if previous := self._rounds.answered(task):
-            return self._outgoing(
-                task, previous[0].model_copy(update={"held": cache.digests}), previous[1]
-            )
-        log.require_new(task)
-        base = self._base(task)
-        fields: dict[str, Any] = {
-            "agreement": task.agreement,
-            "run": task.run,
-            "number": task.number,
-        }
-        fields |= {"silo": self.silo.file.name, "task": task.digest, "samples": self._samples}
-        if missing := cache.missing(task.required_rows, enclosed):
-            return Answer(**fields, missing=missing, held=cache.digests), b""
-        rows = cache.rows(task.required_rows, enclosed)
+        return initial, entry_forms
+
+    def _include(
+        self, task: Task, base: int, rows: dict[str, bytes], initial: InitialDownlink
+    ) -> CheckedTask:
+        """The task with its rows, each from the silo that it is said to be of."""
         downlink = {key: self._encoding.entry(entry, rows) for key, entry in task.downlink.items()}
         start = self._encoding.start(task.start, rows, self._width)
-        relays = self.silo.method.server.relays
-        provenance.require(task, relays, rows, lambda key, j: initial.row(key, j, self._encoding))
+        self._provenance.require(
+            task,
+            self.silo.method.server.relays,
+            rows,
+            lambda key, j: initial.row(key, j, self._encoding),
+        )
+        return CheckedTask(task, base, rows, downlink, start)
+
+    def _accept(self, checked: CheckedTask, entry_forms: dict[str, EntryForm]) -> None:
+        """Reserve the run's cost, pin the agreement and record the task, durably, before any of it
+        is done.
+        """
+        task, base = checked.task, checked.base
         self.silo.reserve(task.run)
         self._policy.pin(task, entry_forms, self.silo.local.partition.sha256)
-        log.note(task)
+        TaskLog(self._task_log).note(task)
         if base != task.settled:
-            audited(
-                self.silo, "readmitted", round=task.number, settled=task.settled, continued=base
-            )
-            fields |= {"continued": base}
-        clients, reply = self._visit(task, base, downlink, start)
+            rounds = {"round": task.number, "settled": task.settled, "continued": base}
+            audited(self.silo, "readmitted", **rounds)
+
+    def _result(self, checked: CheckedTask, clients: ClientRuntime, reply: Reply) -> VisitResult:
+        """What a visit leaves: the answer's fields, and the bytes to keep with the round."""
+        task, fields = checked.task, self._about(checked.task)
         if self.silo.local.config.privacy:
-            PrivacyBudget(self.silo.folder).note_spent(
-                task.agreement, task.run, clients.epsilon(task.place)
-            )
-        reply, uplink, secret, norm = self._storable(task, reply, downlink)
+            epsilon = clients.epsilon(task.place)
+            PrivacyBudget(self.silo.folder).note_spent(task.agreement, task.run, epsilon)
+        reply, uplink, secret, norm = self._storable(task, reply, checked.downlink)
+        fields |= {} if checked.base == task.settled else {"continued": checked.base}
         fields |= disclosed(reply, self.silo.terms.run_study.shares)
         if uplink and not secret:
             fields |= {"uplink": sha256(uplink), "rows": self._signatures(task, reply.uplink)}
-        cache.replace(rows)
-        # The duration of private steps reveals how many samples were drawn.
-        seconds = 0.0 if self.silo.local.config.privacy else round(perf_counter() - began, 1)
-        answer = Answer(**fields, held=cache.digests, seconds=seconds)
-        self._note(task, base, clients, reply, len(uplink), sum(map(len, enclosed.values())), norm)
+        return VisitResult(reply, fields, uplink, secret, norm)
+
+    def _settle(
+        self,
+        checked: CheckedTask,
+        clients: ClientRuntime,
+        result: VisitResult,
+        answer: Answer,
+        bytes_down: int,
+    ) -> None:
+        """Keep the visit's record, its model, and last its round with the answer."""
+        self._note(checked, clients, result, bytes_down)
+        if result.reply.fault:
+            return
         # only now: if the model could not be saved, the task is done again
-        if not reply.fault:
-            if task.trains:
-                self._rounds.save(task, base, clients, answer, uplink, secret)
-            else:
-                self._rounds.keep_evaluation(task, answer)
-        return self._outgoing(task, answer, uplink)
+        if checked.task.trains:
+            stored = answer, result.uplink, result.secret
+            self._rounds.save(checked.task, checked.base, clients, *stored)
+        else:
+            self._rounds.keep_evaluation(checked.task, answer)
+
+    def _about(self, task: Task) -> dict[str, Any]:
+        """The fields that every answer to a task has."""
+        return {
+            "agreement": task.agreement,
+            "run": task.run,
+            "number": task.number,
+            "silo": self.silo.file.name,
+            "task": task.digest,
+            "samples": self._samples,
+        }
+
+    @property
+    def _task_log(self) -> Path:
+        return self.silo.state / "asked.json"
 
     def _storable(
         self, task: Task, reply: Reply, downlink: Downlink
@@ -190,7 +280,7 @@ class ClientApp:
         if not masked_part:
             raise ProtocolError("a sum is asked for, and secure aggregation was not agreed on")
         self._policy.require(request.task, provenance, lambda: self._samples)
-        log = TaskLog(self.silo.state / "asked.json")
+        log = TaskLog(self._task_log)
         answer, uplink = masked_part.answer(request, self._rounds, log, provenance)
         self._require_sendable(len(uplink))
         return answer, uplink
@@ -250,12 +340,11 @@ class ClientApp:
             )
         return base
 
-    def _visit(
-        self, task: Task, base: int, downlink: Downlink, start: Tensor | None
-    ) -> tuple[ClientRuntime, Reply]:
+    def _visit(self, checked: CheckedTask) -> tuple[ClientRuntime, Reply]:
         """Continue from the state after round ``base``; the silo keeps everything that it
         evaluates.
         """
+        task, base = checked.task, checked.base
         silo, scenario = self.silo, self._scenario(task)
         config, member, roster = scenario.config, task.place, roster_of(task, scenario.config)
         stores = silo.state / "private" / "dp"
@@ -281,7 +370,7 @@ class ClientApp:
             clients.add_clients(
                 (member,),
                 joining_roster,
-                starting_model(silo.folder, silo.terms, silo.local, member, start),
+                starting_model(silo.folder, silo.terms, silo.local, member, checked.start),
             )
         visit = ClientRequest(
             round_of(config, task.number),
@@ -291,7 +380,7 @@ class ClientApp:
             frozenset(task.watched),
             keep_models=True,
         )
-        (reply,) = clients.visit(visit, downlink)
+        (reply,) = clients.visit(visit, checked.downlink)
         clients.commit((member,))
         return clients, reply
 
@@ -329,19 +418,10 @@ class ClientApp:
         return Encoding(self.silo.terms.run_study.wire, self.silo.terms.federation.places)
 
     def _note(
-        self,
-        task: Task,
-        base: int,
-        clients: ClientRuntime,
-        reply: Reply,
-        bytes_up: int,
-        bytes_down: int,
-        norm: float | None,
+        self, checked: CheckedTask, clients: ClientRuntime, result: VisitResult, bytes_down: int
     ) -> None:
-        """Record what only this silo may know, and save its headline model.
-
-        ``norm``: of its change of the model before it was clipped, with secure aggregation.
-        """
+        """Record what only this silo may know, and save its headline model."""
+        task, base, reply = checked.task, checked.base, result.reply
         line = {
             "round": task.number,
             "trained": task.trains,
@@ -354,9 +434,9 @@ class ClientApp:
             "info": {k: v.tolist() for k, v in reply.info.items()},
             "seconds": reply.seconds,
             "bytes_down": bytes_down,
-            "bytes_up": bytes_up,
+            "bytes_up": len(result.uplink),
             "fault": reply.fault,
-            **({} if norm is None else {"norm": norm}),
+            **({} if result.norm is None else {"norm": result.norm}),
         }
         history.append(self.silo.state, line)
         headline, models = self.silo.method.card.headline, clients.models(task.place)
