@@ -272,11 +272,7 @@ def restore(
         StorageError: the folder is not empty, or cannot be written.
     """
     regular(file, ConfigError)
-    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise StorageError(
-            f"{folder} holds something already; give a new folder, and put its data there "
-            "afterwards"
-        )
+    _require_new(folder)
     with appearing(folder) as kit:
         try:
             manifest = _unpacked(file, kit)
@@ -295,9 +291,8 @@ def restore(
                 *(privacy_known(kit) or ["it knows of no private run"]),
             )
         token = secrets.token_hex(8)
-        for name in manifest.files:
-            if PurePosixPath(name).match(LEDGER):
-                mark(kit / name, Restored(token=token, until=trained_until))
+        for ledger in sorted(kit.rglob(LEDGER)):
+            mark(ledger, Restored(token=token, until=trained_until))
         (kit / STATE[role]).mkdir(mode=0o700, exist_ok=True)
         if role == "silo":
             (kit / "data").mkdir(mode=0o700, exist_ok=True)
@@ -307,6 +302,16 @@ def restore(
         if role == "silo" and spent:
             PrivacyBudget(kit).enter_unknown(token, spent)
     return manifest
+
+
+def _require_new(folder: Path) -> None:
+    """Raise StorageError unless a folder is missing or empty."""
+    empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
+    if os.path.lexists(folder) and not empty:
+        raise StorageError(
+            f"{folder} holds something already; give a new folder, and put its data there "
+            "afterwards"
+        )
 
 
 def _seal(kit: Path) -> None:

@@ -6,6 +6,7 @@ absent, and an existing one is never overwritten. Everything is readable only by
 first moment.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -108,24 +109,21 @@ def provision(
         raise ConfigError(
             f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}"
         )
-    if kits.exists() or kits.is_symlink():
+    if os.path.lexists(kits):
         raise StorageError(
             f"{kits} exists already, and keys are never overwritten; name a new folder, or --add a "
             "silo"
         )
     fetched = installed(wheels, libraries)
     with appearing(kits) as temporary:
-        authority = None if federation.insecure else certificates.authority(federation.name)
-        members = (
-            [_member(authority, federation, name, brought.get(name)) for name in names]
-            if authority
-            else []
-        )
-        _distinct(members)
-        if authority:
-            write(
-                temporary / "authority", {"ca.key": authority.private, "ca.crt": authority.public}
-            )
+        authority: keys.Pair | None = None
+        members: list[Member] = []
+        if not federation.insecure:
+            authority = certificates.authority(federation.name)
+            members = [_member(authority, federation, name, brought.get(name)) for name in names]
+            _distinct(members)
+            pair = {"ca.key": authority.private, "ca.crt": authority.public}
+            write(temporary / "authority", pair)
         write(temporary / "server", _server(federation, authority, members, fetched) | shared)
         write(temporary / "server" / "wheels", fetched)
         digest = flower_internals.bundle_sha256(temporary / "server" / "app")

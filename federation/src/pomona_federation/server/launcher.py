@@ -24,7 +24,6 @@ from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.superlink_client import SuperLinkClient, connection
 from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
-from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
 from pomona_federation.supervision.processes import QUIET, SERVER_KIT, environment
 from pomona_federation.supervision.supervisor import Supervisor
@@ -57,9 +56,8 @@ def serve(
     os.umask(0o077)
     persistent |= federation.study is None
     queue, previous, committed = StudyQueue(folder), read_status(state), last_round(state)
-    resumable = {KIT, queue.current.name} if resume and queue.current else {KIT}
-    failed = [s.name for s in queue.all if s.name in resumable and queue.state(s) == "failed"]
-    if previous and previous.state == "finished" and not (persistent or queue.open or failed):
+    failed, finished = queue.failed(resume), getattr(previous, "state", "finished") == "finished"
+    if previous and finished and not any((persistent, queue.open, failed)):
         echo(f"the run in {state} is finished after round {previous.round}; nothing to do")
         return previous
     if resume and not (committed or queue.has_run):
@@ -72,7 +70,7 @@ def serve(
             require_ready(folder, federation)
             for name in failed:
                 queue.resume(name)
-            if committed or (previous and previous.state != "finished"):
+            if committed or not finished:
                 echo(f"continuing after round {committed}")
             return _served(folder, federation, env, echo, persistent)
 

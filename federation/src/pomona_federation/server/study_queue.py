@@ -212,6 +212,14 @@ class StudyQueue:
         """The unfinished studies."""
         return [study for study in self.all if self.state(study) not in FINAL_STATES]
 
+    def failed(self, last: bool) -> list[str]:
+        """The failed studies that a start continues: the kit's own and, on ``resume``, the one that
+        ran last.
+        """
+        current = self.current if last else None
+        names = {KIT, current.name if current else KIT}
+        return [s.name for s in self.all if s.name in names and self.state(s) == "failed"]
+
     @property
     def declined(self) -> frozenset[str]:
         """Names of the studies that too many members have declined; one more member can reopen
