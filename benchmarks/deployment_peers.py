@@ -39,7 +39,7 @@ from peers_deployment import flower_noop
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.supervision.processes import environment
+from pomona_federation.supervision.supervisor import environment
 from timing import Table, chosen, publish
 
 NUMBERS = 610  # of the small network

@@ -36,7 +36,7 @@ from pomona_federation.messages.message_bus import Message
 from pomona_federation.messages.message_bus import packed
 from pomona_federation.server import superlink
 from pomona_federation.server.superlink_client import pem
-from pomona_federation.supervision.processes import environment
+from pomona_federation.supervision.supervisor import environment
 from timing import Table, chosen, publish
 
 LIMIT = 3600.0  # seconds until a round must have come

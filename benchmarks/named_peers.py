@@ -44,7 +44,7 @@ from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
-from pomona_federation.supervision.processes import adopt, disown, end, process_tree, reap
+from pomona_federation.supervision.supervisor import adopt, disown, end, process_tree, reap
 from rounds import noise, scenario_of
 from timing import Table, chosen, native_release, publish
 

@@ -19,7 +19,7 @@ from pomona.core.rng import stream
 from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
 from pomona_federation import keys
-from pomona_federation.messages.masks import masked, new_secret, public
+from pomona_federation.messages.tensor_bytes import masked, new_secret, public
 from timing import Table, chosen, cpu_seconds, measured, publish
 
 FULL, QUICK = ((4, 12, 50), 582_026, 5), ((2,), 100, 1)  # silos, numbers of a model, turns

@@ -4,7 +4,7 @@ python tools/coalitions.py [--most 7] [--without-places]
 
 For each number of silos and of silos with the server, all choices of these silos and of the keys
 that they sign are tried: each its own key, or a copy of any other silo's. The masks are those of
-``pomona_federation.messages.masks``. A sum of honest silos' changes is read if their masked parts,
+``pomona_federation.messages.tensor_bytes``. A sum of honest silos' changes is read if their masked parts,
 added or subtracted, and the masks that the server can compute, leave no mask. Parts of different
 lists of keys have no mask in common, since masks are bound to the list, and a silo answers one list
 a round: so it suffices to look at one list at a time.
@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from numpy.typing import NDArray
 
 from pomona.core.fixed_point import Integers
-from pomona_federation.messages.masks import masked, public
+from pomona_federation.messages.tensor_bytes import masked, public
 
 CONTEXT = "00" * 32
 LENGTH = 4  # numbers of a vector: two masks are equal by chance with probability 2^-256

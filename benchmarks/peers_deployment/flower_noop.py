@@ -19,7 +19,7 @@ from pomona_federation.flower_internals import bundle
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.run import free_ports
 from pomona_federation.server.superlink_client import SuperLinkClient, pem
-from pomona_federation.supervision.processes import (
+from pomona_federation.supervision.supervisor import (
     adopt,
     disown,
     end,

@@ -24,7 +24,7 @@ from pomona_federation.rehearsal.inputs import data_section, federation_file, wr
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo.settings import use_kit
 from pomona_federation.study import KIT
-from pomona_federation.supervision.processes import SERVER_KIT
+from pomona_federation.supervision.supervisor import SERVER_KIT
 
 APPLE = {"name": "apple", "budget": 1}
 PRIVATE = {

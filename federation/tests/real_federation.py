@@ -14,7 +14,7 @@ from pomona.record.run_folder import load
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 
 ROUNDS = 5
 PATIENT = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 2}

@@ -44,7 +44,7 @@ from pomona_federation.messages.message_bus import unpacked
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit, overview
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.supervision.processes import environment
+from pomona_federation.supervision.supervisor import environment
 from pomona_federation.versions import installed
 from representatives import drawn, number
 

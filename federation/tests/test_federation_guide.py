@@ -216,7 +216,7 @@ def play(tmp_path):
     """A play without machines."""
     pytest.importorskip("flwr")
     from pomona_federation.rehearsal.run import free_ports
-    from pomona_federation.supervision.processes import process_tree
+    from pomona_federation.supervision.supervisor import process_tree
 
     made = Play(tmp_path, free_ports(1)[0])
     yield made

@@ -20,7 +20,7 @@ import tomli_w
 from pomona.storage.run_status import read_status
 from pomona_federation.audit_log import verify
 from pomona_federation.rehearsal.run import free_ports
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 from surveying import HOSPITALS, heart_disease
 
 pytestmark = pytest.mark.slow

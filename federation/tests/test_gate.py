@@ -43,7 +43,7 @@ from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.server.superlink import RequestAuth, http_protocol
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.server_requests import ask_membership
-from pomona_federation.supervision.processes import environment
+from pomona_federation.supervision.supervisor import environment
 
 pytestmark = pytest.mark.long
 

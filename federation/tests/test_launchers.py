@@ -20,7 +20,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.provision.provision import provision
 from pomona_federation.server import gate, launcher, superlink, superlink_client
 from pomona_federation.server.superlink import anonymous
-from pomona_federation.supervision.processes import QUIET, SERVER_KIT, environment
+from pomona_federation.supervision.supervisor import QUIET, SERVER_KIT, environment
 
 pytestmark = pytest.mark.long
 

@@ -17,7 +17,7 @@ from coalitions import smallest_sum, without_places
 from pomona.core.errors import ProtocolError
 from pomona.core.fixed_point import decoded, encoded, error
 from pomona.core.training_settings import SecureAggregation
-from pomona_federation.messages.masks import masked, new_secret, public, require_keys
+from pomona_federation.messages.tensor_bytes import masked, new_secret, public, require_keys
 
 CONTEXT = "ab" * 32
 LENGTH = 300

@@ -21,7 +21,7 @@ from pomona_federation.provision.provision import add
 from pomona_federation.rehearsal.inputs import in_order, silos_of
 from pomona_federation.rehearsal.run import LocalFederation, adopt, disown, free_ports
 from pomona_federation.server.server_app import ServerStatusFile
-from pomona_federation.silo import member_id
+from pomona_federation.silo import silo_in_study
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.silo_scenario import own_scenario
 from pomona_federation.survey.raw_data import read_raw
@@ -107,21 +107,21 @@ def test_a_founder_has_its_place_by_name_and_a_later_member_the_one_that_is_name
     federation = Federation.from_tree({"name": "try", "server": "127.0.0.1:9", "silo": FOUNDERS})
 
     def place(name):
-        return member_id.member_id(tmp_path, federation, name)
+        return silo_in_study.member_id(tmp_path, federation, name)
 
     (tmp_path / "state").mkdir()
     assert [place(silo["name"]) for silo in FOUNDERS] == [0, 1]
-    assert member_id.known_id(tmp_path, federation, LATE) is None
+    assert silo_in_study.known_id(tmp_path, federation, LATE) is None
     assert place(LATE) == 2
-    assert "until the server" in member_id.described(tmp_path, federation, LATE)
-    member_id.note_id(tmp_path, federation, LATE, 4)
-    member_id.note_id(tmp_path, federation, LATE, 4)
+    assert "until the server" in silo_in_study.described_id(tmp_path, federation, LATE)
+    silo_in_study.note_id(tmp_path, federation, LATE, 4)
+    silo_in_study.note_id(tmp_path, federation, LATE, 4)
     assert place(LATE) == 4
     for name, other in ((LATE, 3), ("west", 1)):
         with pytest.raises(ProtocolError, match=f"place {other} for this silo, {name}"):
-            member_id.note_id(tmp_path, federation, name, other)
-    assert "federation.toml" in member_id.described(tmp_path, federation, "west")
-    assert "admitted" in member_id.described(tmp_path, federation, LATE)
+            silo_in_study.note_id(tmp_path, federation, name, other)
+    assert "federation.toml" in silo_in_study.described_id(tmp_path, federation, "west")
+    assert "admitted" in silo_in_study.described_id(tmp_path, federation, LATE)
 
 
 FOUNDERS = [{"name": "west"}, {"name": "east"}]

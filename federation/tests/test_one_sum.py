@@ -15,7 +15,6 @@ from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
 from pomona.methods.base import Rows
 from pomona.testing.problems import a_round
-from pomona_federation.messages.masks import new_secret, public
 from pomona_federation.messages.message_bodies import (
     DownlinkEntry,
     EntryForm,
@@ -25,7 +24,7 @@ from pomona_federation.messages.message_bodies import (
     Task,
 )
 from pomona_federation.messages.message_bus import Message
-from pomona_federation.messages.tensor_bytes import Encoding, sha256
+from pomona_federation.messages.tensor_bytes import Encoding, new_secret, public, sha256
 from pomona_federation.server import masked_sums
 from pomona_federation.server.masked_sums import MaskedSums
 from pomona_federation.server.round_messages import OutgoingTask

@@ -17,7 +17,6 @@ from pomona_federation import audit_log, status
 from pomona_federation.cli.silo import cost_line
 from pomona_federation.cli.studies import studies
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.silo.data_sources import hashed, shared, sources
 from pomona_federation.silo.privacy_budget import (
     MAX_RESERVATIONS,
     BudgetFile,
@@ -27,6 +26,7 @@ from pomona_federation.silo.privacy_budget import (
     TotalLimit,
     overview,
 )
+from pomona_federation.silo.settings import hashed, shared, sources
 from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.study_decisions import StudyDecisions
 from test_hostile_server import ROUNDS, Server, edited, noise

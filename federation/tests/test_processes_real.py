@@ -25,7 +25,7 @@ from pomona_federation.provision.provision import provision
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.silo.node import REFUSAL
 from pomona_federation.silo.server_requests import REFUSALS
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ import time
 import psutil
 import pytest
 
-from pomona_federation.supervision.processes import environment, process_tree
+from pomona_federation.supervision.supervisor import environment, process_tree
 from real_federation import ROUNDS, after, below, check, ended, kill, reads_by
 
 pytestmark = pytest.mark.slow

@@ -12,7 +12,7 @@ from pomona_federation.audit_log import complete_lines
 from pomona_federation.json_store import read_json
 from pomona_federation.rehearsal.run import local_federation, rehearse
 from pomona_federation.server.masked_sums import SUM, SettledSum
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 from real_federation import PATIENT, check, ended, kill, started
 
 TERMS = {"max_norm": 20.0, "minimum": 3}

@@ -9,7 +9,7 @@ from federation_in_process import APPLE, loaded, same, settings
 from pomona.scenario import Scenario
 from pomona_federation.audit_log import complete_lines
 from pomona_federation.rehearsal.run import local_federation
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 
 pytestmark = pytest.mark.slow
 

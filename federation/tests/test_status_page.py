@@ -25,8 +25,7 @@ from pomona_federation.installation.backup import saved
 from pomona_federation.installation.contents import RULES, Item, rule
 from pomona_federation.json_store import write_json
 from pomona_federation.monitoring import status_page
-from pomona_federation.monitoring.status_html import status_html
-from pomona_federation.monitoring.status_page import StatusPage
+from pomona_federation.monitoring.status_page import StatusPage, status_html
 from pomona_federation.server.gate import PAGE, Gate
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.supervision.status_files import LIVE, LiveStatus

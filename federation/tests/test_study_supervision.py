@@ -24,9 +24,8 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
 from pomona_federation.status import server as status_of
-from pomona_federation.supervision import processes
-from pomona_federation.supervision.processes import process_tree
-from pomona_federation.supervision.supervisor import Supervisor
+from pomona_federation.supervision import supervisor
+from pomona_federation.supervision.supervisor import Supervisor, process_tree
 
 pytestmark = pytest.mark.long
 
@@ -128,7 +127,7 @@ def supervised(kit, link, standing=False, until=bool):
     with Audit(kit / "run/audit.jsonl") as audit:
         policy = ServerPolicy(kit, lambda: link, lambda: b"app", dict, said.append, audit, standing)
         made = Supervisor(
-            SLEEP, processes.environment(kit / "flwr"), kit / "run/logs/superlink.log", first=APP
+            SLEEP, supervisor.environment(kit / "flwr"), kit / "run/logs/superlink.log", first=APP
         )
         try:
             with mock.patch.object(superlink_supervisor, "time", Clock(until)):

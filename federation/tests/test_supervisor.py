@@ -43,10 +43,17 @@ from pomona_federation.silo.node_supervisor import (
     stuck,
 )
 from pomona_federation.silo.server_requests import clock
-from pomona_federation.supervision import processes
-from pomona_federation.supervision.processes import ask_to_stop, end, holder, process_tree, start
+from pomona_federation.supervision import supervisor
 from pomona_federation.supervision.status_files import NODE
-from pomona_federation.supervision.supervisor import Supervisor, backoff
+from pomona_federation.supervision.supervisor import (
+    Supervisor,
+    ask_to_stop,
+    backoff,
+    end,
+    holder,
+    process_tree,
+    start,
+)
 
 pytestmark = pytest.mark.long
 
@@ -160,7 +167,7 @@ def server(folder, link, command=SLEEP, members=None):
         Audit(folder / "run" / "audit.jsonl"),
     )
     env, log = (
-        processes.environment(folder / "run" / "flwr"),
+        supervisor.environment(folder / "run" / "flwr"),
         folder / "run" / "logs" / "superlink.log",
     )
     return Supervisor(command, env, log, first=APP), policy, said
@@ -521,7 +528,7 @@ def silo(folder, program, reach=lambda: None, online=lambda _: True):
     """The two parts of a silo's supervision, and its output lines."""
     said = []
     made = Supervisor(
-        [sys.executable, "-c", program], processes.environment(folder), folder / "logs" / "node.log"
+        [sys.executable, "-c", program], supervisor.environment(folder), folder / "logs" / "node.log"
     )
     return made, SiloPolicy(folder, online, reach, said.append), said
 
@@ -793,8 +800,8 @@ def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monke
     nobody's.
     """
     sent = []
-    monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
-    monkeypatch.setattr(processes, "_has_open", lambda *_: True)  # as where /proc cannot tell
+    monkeypatch.setattr(supervisor.os, "kill", lambda *call: sent.append(call))
+    monkeypatch.setattr(supervisor, "_has_open", lambda *_: True)  # as where /proc cannot tell
     with locked(tmp_path):
         (tmp_path / ".lock").write_bytes(text.replace(b"HOST", os.uname().nodename.encode()))
         for ask in (partial(holder, patience=0.0), partial(ask_to_stop, patience=0.1)):
@@ -806,8 +813,8 @@ def test_a_lock_that_names_no_process_is_one_error_and_no_signal(tmp_path, monke
 
 def test_the_first_process_is_not_signalled(tmp_path, monkeypatch):
     sent = []
-    monkeypatch.setattr(processes.os, "kill", lambda *call: sent.append(call))
-    monkeypatch.setattr(processes, "_has_open", lambda *_: True)
+    monkeypatch.setattr(supervisor.os, "kill", lambda *call: sent.append(call))
+    monkeypatch.setattr(supervisor, "_has_open", lambda *_: True)
     with locked(tmp_path):
         (tmp_path / ".lock").write_text(
             json.dumps({"pid": 1, "host": os.uname().nodename, "since": ""})

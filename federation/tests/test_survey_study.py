@@ -30,8 +30,8 @@ from pomona_federation.silo.silo_in_study import Silo
 from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_proposals import consider, visit
 from pomona_federation.study import study_of
-from pomona_federation.survey.replies import FiguresReply, Names, Numbers
 from pomona_federation.survey.result import SurveyResult
+from pomona_federation.survey.settings import FiguresReply, Names, Numbers
 from pomona_federation.task_settings import TaskSettings
 from pomona_federation.unused_uplinks import Reason, UnusedUplink
 from test_studies import asking

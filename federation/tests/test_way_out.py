@@ -24,7 +24,7 @@ from pomona_federation.silo.http_client import (
 )
 from pomona_federation.silo.server_requests import ask_health, ask_membership
 from pomona_federation.silo.settings import SiloFile, proxy_address
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 from proxies import PASSWORD, USER, Proxy
 from test_client_certificates import kits, way  # noqa: F401 - a fixture
 from test_gate import SuperLink

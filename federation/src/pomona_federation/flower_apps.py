@@ -28,7 +28,7 @@ from pomona_federation.messages.message_bodies import (
 from pomona_federation.messages.message_bus import Message, packed, unpacked
 from pomona_federation.silo.settings import own_kit
 from pomona_federation.supervision.process_logs import APP, at_round, logging_to
-from pomona_federation.supervision.processes import SERVER_KIT
+from pomona_federation.supervision.supervisor import SERVER_KIT
 from pomona_federation.versions import note
 
 LONGEST = 30 * 86_400.0  # largest message lifetime in seconds that is taken at its value

@@ -24,7 +24,6 @@ from pomona_federation.silo import history
 from pomona_federation.silo.privacy_budget import overview as privacy
 from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.study import EvaluationStudy, SurveyStudy
-from pomona_federation.supervision.processes import holder
 from pomona_federation.supervision.status_files import (
     LIVE,
     NODE,
@@ -34,6 +33,7 @@ from pomona_federation.supervision.status_files import (
     WaitingStatus,
     read_status_file,
 )
+from pomona_federation.supervision.supervisor import holder
 from pomona_federation.unused_uplinks import UnusedUplink
 
 Row = dict[str, Any]

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from pomona_federation.rehearsal.run import PROCESSES, process_role
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 
 EVERY = 60.0
 COLUMNS = ("hours", "owner", "subject", "measure", "value")

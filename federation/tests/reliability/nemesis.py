@@ -39,7 +39,7 @@ from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.study import KIT
-from pomona_federation.supervision.processes import process_tree
+from pomona_federation.supervision.supervisor import process_tree
 from real_federation import simulated
 from troubled_line import Line, between
 

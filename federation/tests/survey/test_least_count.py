@@ -19,8 +19,7 @@ from pomona_federation.survey.protection import (
     safe_numbers,
     safe_share,
 )
-from pomona_federation.survey.replies import FiguresReply, Names, Numbers
-from pomona_federation.survey.settings import SurveySettings
+from pomona_federation.survey.settings import FiguresReply, Names, Numbers, SurveySettings
 from pomona_federation.survey.silo import coarser_names, coarser_numbers
 
 LEAST = 3

@@ -24,8 +24,13 @@ from pomona_federation.survey.protection import (
     safe_numbers,
 )
 from pomona_federation.survey.raw_data import read_raw
-from pomona_federation.survey.replies import ColumnSpec, FiguresQuestion, FiguresReply
-from pomona_federation.survey.settings import Noise, SurveySettings
+from pomona_federation.survey.settings import (
+    ColumnSpec,
+    FiguresQuestion,
+    FiguresReply,
+    Noise,
+    SurveySettings,
+)
 from surveying import surveyed
 
 EDGES = (20.0, 40.0, 60.0, 80.0)

@@ -8,15 +8,15 @@ from pomona.data import data_settings
 from pomona_federation.survey import agreeing, page, silo
 from pomona_federation.survey.page import task_of
 from pomona_federation.survey.raw_data import read_raw
-from pomona_federation.survey.replies import (
+from pomona_federation.survey.result import moments, pooled
+from pomona_federation.survey.settings import (
     ColumnSpec,
     FiguresQuestion,
     FiguresReply,
     Names,
     Numbers,
+    SurveySettings,
 )
-from pomona_federation.survey.result import moments, pooled
-from pomona_federation.survey.settings import SurveySettings
 from pomona_federation.task_settings import TaskSettings
 from surveying import surveyed
 

@@ -6,16 +6,16 @@ import pytest
 
 from chromium import screen
 from pomona_federation.survey import page
-from pomona_federation.survey.replies import (
+from pomona_federation.survey.result import SiloDisclosure, SurveyResult
+from pomona_federation.survey.settings import (
     ColumnSpec,
     ColumnsReply,
     FiguresQuestion,
     FiguresReply,
     Names,
     Numbers,
+    SurveySettings,
 )
-from pomona_federation.survey.result import SiloDisclosure, SurveyResult
-from pomona_federation.survey.settings import SurveySettings
 
 
 @pytest.fixture(scope="module")

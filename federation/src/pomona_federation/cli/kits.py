@@ -10,17 +10,31 @@ from cyclopts.validators import Number
 
 from pomona.cli.output import Json, echo, emit, print_table, size
 from pomona.core.bounds import ROUNDS
+from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
-from pomona_federation.cli.folders import (
-    CURRENT_FOLDER,
-    SERVER,
-    Kit,
-    ServerKit,
-    SiloKit,
-    kit_folder,
-)
-from pomona_federation.installation.contents import FileKind, Item
+from pomona_federation.installation.contents import FileKind, Item, role_of
 from pomona_federation.installation.contents import contents as kit_contents
+
+ServerKit = Annotated[Path, Parameter(help="the server's kit")]
+SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
+Kit = Annotated[
+    Path | None,
+    Parameter(name="--folder", help="the kit; default this folder if it is one, or kits/server"),
+]
+SERVER = Path("kits/server")
+CURRENT_FOLDER = Path()
+
+
+def kit_folder(folder: Path | None) -> Path:
+    """The folder of a kit of either role, or the default one."""
+    if folder is not None:
+        return folder
+    try:
+        role_of(CURRENT_FOLDER)
+    except ConfigError:
+        return SERVER
+    return CURRENT_FOLDER
+
 
 New = Annotated[Path, Parameter(help="a new folder for the kit")]
 WithoutKey = Annotated[bool, Parameter(negative="", help="leave a silo's private key out")]

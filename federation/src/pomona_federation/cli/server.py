@@ -15,7 +15,7 @@ from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printa
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
-from pomona_federation.cli.folders import SERVER, ServerKit
+from pomona_federation.cli.kits import SERVER, ServerKit
 from pomona_federation.installation.contents import require_kit
 from pomona_federation.server.gate import PAGE
 from pomona_federation.server.settings import NAME, ServerFile
@@ -217,7 +217,7 @@ def stop(*, folder: ServerKit = SERVER, json: Json = False) -> None:
 
 def stop_process(state: Path, role: str, json: bool) -> None:
     """Ask the process that holds a folder to stop, and report whether it did."""
-    from pomona_federation.supervision.processes import ask_to_stop, holder
+    from pomona_federation.supervision.supervisor import ask_to_stop, holder
 
     if not holder(state):
         raise StorageError(f"no {role} runs in {state}; nothing to stop")

@@ -10,7 +10,7 @@ from pomona.cli.output import Json, echo, echo_stderr, emit, size
 from pomona.cli.predict import ExportFormat, export_model
 from pomona.core.errors import ConfigError
 from pomona.core.files import safe_path
-from pomona_federation.cli.folders import CURRENT_FOLDER, SiloKit
+from pomona_federation.cli.kits import CURRENT_FOLDER, SiloKit
 from pomona_federation.cli.server import stop_process
 
 Study = Annotated[

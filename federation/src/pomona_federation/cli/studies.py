@@ -13,7 +13,7 @@ from pomona.cli.output import Json, echo, emit, print_table
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.registry import importable
 from pomona.core.table import of_records
-from pomona_federation.cli.folders import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
+from pomona_federation.cli.kits import CURRENT_FOLDER, SERVER, ServerKit, SiloKit
 
 DecidedBy = Annotated[str, Parameter(help="who decides; default the account's name")]
 

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 from pomona.cli.output import Json, echo, emit
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import reading
-from pomona_federation.cli.folders import Kit, kit_folder
+from pomona_federation.cli.kits import Kit, kit_folder
 from pomona_federation.installation.contents import STATE, role_of
 from pomona_federation.supervision.process_logs import LogLine, LogReader
 

@@ -30,7 +30,7 @@ from pomona.core.settings import Settings
 from pomona.metrics.metric import Score
 from pomona_federation.agreement import Certificate, SiloName
 from pomona_federation.study import MOST_JUDGED
-from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
+from pomona_federation.survey.settings import ColumnsReply, FiguresQuestion, FiguresReply
 from pomona_federation.versions import Versions
 
 Token = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{1,64}$")]  # a randomly drawn id

@@ -35,7 +35,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
 from pomona_federation.study import named_code
-from pomona_federation.supervision.processes import (
+from pomona_federation.supervision.supervisor import (
     adopt,
     disown,
     end,

@@ -25,8 +25,7 @@ from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.superlink_client import SuperLinkClient, connection
 from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
-from pomona_federation.supervision.processes import QUIET, SERVER_KIT, environment
-from pomona_federation.supervision.supervisor import Supervisor
+from pomona_federation.supervision.supervisor import QUIET, SERVER_KIT, Supervisor, environment
 
 
 def serve(

@@ -14,7 +14,6 @@ from pomona.federation.norm_bounds import UNBOUNDED
 from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
-from pomona_federation.messages.masks import require_keys
 from pomona_federation.messages.message_bodies import (
     Answer,
     CertifiedKey,
@@ -29,7 +28,13 @@ from pomona_federation.messages.message_bodies import (
     row_statement,
 )
 from pomona_federation.messages.message_bus import Message, untrusted
-from pomona_federation.messages.tensor_bytes import Encoding, PackedRows, entry_form_of, sha256
+from pomona_federation.messages.tensor_bytes import (
+    Encoding,
+    PackedRows,
+    entry_form_of,
+    require_keys,
+    sha256,
+)
 from pomona_federation.server.member_registry import RegisteredMember
 from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.study import TrainingStudy

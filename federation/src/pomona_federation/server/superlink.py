@@ -59,7 +59,7 @@ from pomona_federation.server.long_poll import LongPoll, Waker, notify
 from pomona_federation.server.registry_admin import keys_of, registry_mtime
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_requests import StudyRequests
-from pomona_federation.supervision.processes import QUIET, die_with_parent
+from pomona_federation.supervision.supervisor import QUIET, die_with_parent
 
 CLIENT_KEY = "pomona.shown"  # in a request's state: the public key of its connection's certificate
 
@@ -322,8 +322,7 @@ def status_page(folder: Path, federation: Federation) -> Application | None:
     except ConfigError as fault:
         print(f"WARNING : no status page: {fault}", flush=True)  # noqa: T201 - the process's log
         return None
-    from pomona_federation.monitoring.status_html import status_html
-    from pomona_federation.monitoring.status_page import StatusPage
+    from pomona_federation.monitoring.status_page import StatusPage, status_html
 
     return StatusPage(folder, status_html(folder))
 

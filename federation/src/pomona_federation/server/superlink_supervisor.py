@@ -24,8 +24,7 @@ from pomona_federation.server.study_queue import DRAINED, STOPPED, QueuedStudy, 
 from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import LogReader
-from pomona_federation.supervision.processes import end
-from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
+from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff, end
 
 LAUNCH = 300.0  # seconds until a submitted run must have a process, on a busy machine
 LAUNCH_ALONE = 60.0  # the same without SuperLink's helper, which launches it

@@ -22,8 +22,8 @@ from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
-from pomona_federation.survey.replies import ColumnsReply, FiguresQuestion, FiguresReply
 from pomona_federation.survey.result import SiloDisclosure, SurveyResult
+from pomona_federation.survey.settings import ColumnsReply, FiguresQuestion, FiguresReply
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 
 COLUMNS_FILE = "columns.json"

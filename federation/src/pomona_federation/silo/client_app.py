@@ -26,7 +26,6 @@ from pomona.objective.private import PrivateObjective
 from pomona.scenario import Scenario
 from pomona.tasks.scores import confidence
 from pomona_federation.audit_log import restored_from
-from pomona_federation.messages.masks import new_secret
 from pomona_federation.messages.message_bodies import (
     Answer,
     EntryForm,
@@ -37,7 +36,7 @@ from pomona_federation.messages.message_bodies import (
     Task,
     row_statement,
 )
-from pomona_federation.messages.tensor_bytes import Encoding, sha256
+from pomona_federation.messages.tensor_bytes import Encoding, new_secret, sha256
 from pomona_federation.silo import history, own_models
 from pomona_federation.silo.masked_part import MaskedPart
 from pomona_federation.silo.noise_stores import charge, open_own

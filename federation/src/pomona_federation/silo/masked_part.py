@@ -18,7 +18,6 @@ from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import change, receiver_tensors, weighed
 from pomona.methods.base import Downlink
 from pomona.storage.tensor_validation import non_finite
-from pomona_federation.messages.masks import masked, public
 from pomona_federation.messages.message_bodies import (
     Answer,
     MaskKey,
@@ -26,7 +25,7 @@ from pomona_federation.messages.message_bodies import (
     Task,
     mask_statement,
 )
-from pomona_federation.messages.tensor_bytes import sha256
+from pomona_federation.messages.tensor_bytes import masked, public, sha256
 from pomona_federation.silo.round_store import RoundStore
 from pomona_federation.silo.row_provenance import Provenance, names
 from pomona_federation.silo.silo_in_study import Silo, audited

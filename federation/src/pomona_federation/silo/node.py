@@ -28,7 +28,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.silo.http_client import ServerRoute
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.worker import Worker
-from pomona_federation.supervision.processes import QUIET, die_with_parent
+from pomona_federation.supervision.supervisor import QUIET, die_with_parent
 
 START_LINE = "the silo's node starts"  # first line of a life in the log
 REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign of life

@@ -30,9 +30,8 @@ from pomona_federation.silo.server_requests import (
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_proposals import StudyWatch
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
-from pomona_federation.supervision.processes import environment, reap
 from pomona_federation.supervision.status_files import NODE, NodeStatus
-from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff
+from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff, environment, reap
 
 HEARTBEAT = 30.0  # seconds between a node's signs of life
 PATIENCE = 5 * HEARTBEAT

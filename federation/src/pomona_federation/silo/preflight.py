@@ -15,7 +15,7 @@ from pomona.privacy.settings import groups_note
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.json_store import read_json
-from pomona_federation.silo import kit_checks, member_id, own_state
+from pomona_federation.silo import kit_checks, own_state, silo_in_study
 from pomona_federation.silo.consent_policy import verdict
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy
 from pomona_federation.silo.kit_checks import CheckLine, Checks, Remark
@@ -228,8 +228,8 @@ def _evaluated(silo: Silo, evaluate: EvaluateTerms) -> str:
 
 def _member_place(folder: Path, federation: Federation, name: str) -> tuple[None, str]:
     """Where the silo's split comes from."""
-    text = member_id.described(folder, federation, name)
-    if member_id.known_id(folder, federation, name) is None:
+    text = silo_in_study.described_id(folder, federation, name)
+    if silo_in_study.known_id(folder, federation, name) is None:
         raise Remark(text)
     return None, text
 

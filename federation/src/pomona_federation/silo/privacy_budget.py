@@ -28,7 +28,8 @@ from pomona.storage.lock import waiting_lock
 from pomona_federation.audit_log import complete_lines, write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Token
-from pomona_federation.silo.data_sources import (
+from pomona_federation.silo.own_state import seal
+from pomona_federation.silo.settings import (
     MOST_SOURCES,
     DataSource,
     hashed,
@@ -36,7 +37,6 @@ from pomona_federation.silo.data_sources import (
     sources,
     with_names,
 )
-from pomona_federation.silo.own_state import seal
 from pomona_federation.supervision.process_logs import clock
 
 FOLDER, FILE = "private", "budget.json"

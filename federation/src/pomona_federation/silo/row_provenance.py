@@ -18,7 +18,6 @@ from pomona_federation import certificates, keys
 from pomona_federation.agreement import SiloName, StudyAgreement
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import signed
-from pomona_federation.messages.masks import require_keys
 from pomona_federation.messages.message_bodies import (
     MaskKey,
     Renewal,
@@ -28,6 +27,7 @@ from pomona_federation.messages.message_bodies import (
     mask_statement,
     row_statement,
 )
+from pomona_federation.messages.tensor_bytes import require_keys
 from pomona_federation.silo.silo_in_study import Silo
 
 

@@ -18,10 +18,10 @@ from pomona.methods.base import Method
 from pomona.scenario import Scenario
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_limited
+from pomona_federation.json_store import read_json, write_json
 from pomona_federation.keys import Signer
 from pomona_federation.messages.message_bodies import EntryForm, Token
 from pomona_federation.silo.consent_rules import ConsentTerms
-from pomona_federation.silo.member_id import member_id
 from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.silo_scenario import own_scenario, worst_cost
@@ -250,3 +250,58 @@ def audited(silo: Silo, event: str, **fields: Any) -> None:
     """Write a line to the silo's own audit log, or count it if there are too many of its kind."""
     study = {"study": silo.study.study.name} if silo.study else {}
     write_limited(silo.folder / "state", event, **study, **fields)
+
+
+MEMBER = Path("state", "member.json")
+
+
+class AdmittedMember(Settings):
+    """The place that the server has assigned to a silo that is not a founder."""
+
+    member: ClientId
+
+
+def founder_id(federation: Federation, silo: str) -> int | None:
+    """A founder's place, by its name in ``federation.toml``; None for a later member."""
+    names = [member.name for member in federation.silo]
+    return names.index(silo) if silo in names else None
+
+
+def known_id(kit: Path, federation: Federation, silo: str) -> int | None:
+    """A silo's place; None for a later member to which the server has not named it yet."""
+    if (founder := founder_id(federation, silo)) is not None:
+        return founder
+    admitted = read_json(AdmittedMember, kit / MEMBER)
+    return admitted.member if admitted else None
+
+
+def member_id(kit: Path, federation: Federation, silo: str) -> int:
+    """A silo's place; the first after the founders until the server has named it."""
+    number = known_id(kit, federation, silo)
+    return len(federation.silo) if number is None else number
+
+
+def note_id(kit: Path, federation: Federation, silo: str, number: int) -> None:
+    """Keep the place that the server names.
+
+    Raises ProtocolError for another one than before: rows would be split anew, and those of the
+    test would be trained on.
+    """
+    current = known_id(kit, federation, silo)
+    if current is None:
+        write_json(kit / MEMBER, AdmittedMember(member=number))
+    elif current != number:
+        raise ProtocolError(
+            f"the server names place {number} for this silo, {silo}, which has place {current}; "
+            "ask the server's operator"
+        )
+
+
+def described_id(kit: Path, federation: Federation, silo: str) -> str:
+    """A silo's place and where it comes from, for people."""
+    among = f"{member_id(kit, federation, silo)} of 0 to {federation.places - 1}"
+    if founder_id(federation, silo) is not None:
+        return f"{among}, by the order of silos in federation.toml"
+    if known_id(kit, federation, silo) is not None:
+        return f"{among}, as the server admitted this silo"
+    return f"{among} until the server's first message names it: then rows may be split differently"

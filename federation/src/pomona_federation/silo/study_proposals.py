@@ -39,7 +39,7 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_decisions import StudyDecision, StudyDecisions
 from pomona_federation.study import LONGEST, Study, SurveyStudy, named_code, parse_study
 from pomona_federation.supervision.process_logs import LogFile, OutputLog
-from pomona_federation.supervision.processes import start
+from pomona_federation.supervision.supervisor import start
 from pomona_federation.versions import mismatch, note
 
 MARKS, LOCK = "state/taking-in", "state/.taking-in.lock"  # in a kit

@@ -27,7 +27,8 @@ from pomona_federation.messages.message_bodies import (
     SurveyQuestion,
     Task,
 )
-from pomona_federation.silo.data_sources import (
+from pomona_federation.silo.privacy_budget import PrivacyBudget
+from pomona_federation.silo.settings import (
     MOST_SOURCES,
     DataSource,
     hashed,
@@ -35,13 +36,11 @@ from pomona_federation.silo.data_sources import (
     sources,
     with_names,
 )
-from pomona_federation.silo.privacy_budget import PrivacyBudget
 from pomona_federation.silo.silo_in_study import Silo, audited
 from pomona_federation.silo.study_decisions import ANSWERS
 from pomona_federation.silo.task_policy import TaskPolicy
 from pomona_federation.survey import silo as answers
-from pomona_federation.survey.replies import FiguresReply
-from pomona_federation.survey.settings import SurveySettings
+from pomona_federation.survey.settings import FiguresReply, SurveySettings
 
 DISCLOSED = "disclosed"
 AGAIN = "this silo was asked a different question at this step, and answers each step only once"

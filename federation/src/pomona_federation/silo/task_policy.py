@@ -27,9 +27,8 @@ from pomona_federation.messages.message_bodies import (
     Token,
 )
 from pomona_federation.silo.consent_rules import local_now
-from pomona_federation.silo.member_id import note_id
 from pomona_federation.silo.row_provenance import Provenance, names
-from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo
+from pomona_federation.silo.silo_in_study import PINNED, PinnedAgreement, Silo, note_id
 from pomona_federation.silo.silo_scenario import InitialDownlink
 from pomona_federation.versions import installed, require_begun
 

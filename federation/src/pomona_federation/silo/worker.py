@@ -27,8 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from pomona_federation.silo.settings import use_kit
-from pomona_federation.supervision.processes import die_with_parent
-from pomona_federation.supervision.supervisor import backoff
+from pomona_federation.supervision.supervisor import backoff, die_with_parent
 
 FORGETFUL = "--keep-no-data"
 POLL = 2.0  # seconds between looks at the kept data while no message comes

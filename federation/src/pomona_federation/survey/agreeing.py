@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from pomona.core.errors import DataError, ProtocolError, listed
-from pomona_federation.survey.replies import (
+from pomona_federation.survey.settings import (
     ColumnKind,
     ColumnSpec,
     ColumnsReply,
     FiguresQuestion,
     FiguresReply,
     SafeColumn,
+    SurveySettings,
 )
-from pomona_federation.survey.settings import SurveySettings
 
 DOMINANT_SHARE = 0.9  # of all rows, from which one silo's share is remarked on
 MARKERS = 50  # of gaps in one column

@@ -19,7 +19,6 @@ from pomona.data.targets import in_order
 from pomona.data.text import FIRST_WORD
 from pomona.results.web.page_writer import render, write_page
 from pomona_federation.survey.raw_data import channel
-from pomona_federation.survey.replies import ColumnSpec, Numbers
 from pomona_federation.survey.result import (
     SurveyResult,
     histogram,
@@ -29,6 +28,7 @@ from pomona_federation.survey.result import (
     pooled_names,
     quantile,
 )
+from pomona_federation.survey.settings import ColumnSpec, Numbers
 from pomona_federation.survey.tables import tables
 
 Moment = tuple[float, float]  # mean and deviation of a feature

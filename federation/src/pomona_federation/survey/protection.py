@@ -42,15 +42,15 @@ from numpy.typing import NDArray
 from pomona.core.bounds import LARGEST
 from pomona.data.dataset import Dataset
 from pomona_federation.survey.raw_data import RawData
-from pomona_federation.survey.replies import (
+from pomona_federation.survey.settings import (
     MAX_CELLS,
     ColumnsReply,
     Names,
+    Noise,
     Numbers,
     disclosable,
     rounded,
 )
-from pomona_federation.survey.settings import Noise
 
 
 def group_size(rows: int, min_count: int, cells: int) -> int:

@@ -18,7 +18,7 @@ from pomona.data.text import FIRST_WORD, PADDING
 from pomona.data.validation import blocks
 from pomona.objective.dataset import groups_of
 from pomona.partition import divide
-from pomona_federation.survey.replies import ColumnSpec, ColumnsReply, Word, disclosable
+from pomona_federation.survey.settings import ColumnSpec, ColumnsReply, Word, disclosable
 
 LENGTH = "tokens"  # the column of texts
 BATCH = 256  # images

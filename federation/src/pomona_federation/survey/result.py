@@ -15,7 +15,7 @@ from pydantic import Field
 from pomona.core.bounds import MAX_CLIENTS, Line
 from pomona.core.settings import Settings
 from pomona.data.targets import in_order
-from pomona_federation.survey.replies import (
+from pomona_federation.survey.settings import (
     ColumnSpec,
     ColumnsReply,
     FiguresQuestion,
@@ -23,8 +23,8 @@ from pomona_federation.survey.replies import (
     Names,
     Numbers,
     SafeName,
+    SurveySettings,
 )
-from pomona_federation.survey.settings import SurveySettings
 
 
 @dataclass(frozen=True)

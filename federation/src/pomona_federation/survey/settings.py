@@ -4,19 +4,197 @@ All silos consent to them.
 """
 
 from itertools import pairwise
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
+from pomona.core.bounds import LARGEST, Count, Line, Targets, plain
 from pomona.core.settings import Settings
-from pomona_federation.survey.replies import (
-    MAX_CELLS,
-    MAX_COLUMNS,
-    MAX_WORDS,
-    CellValue,
-    SafeName,
-    rounded,
-)
+from pomona.data.dataset import InputKind, SampleType
+
+MAX_COLUMNS = 2000  # most columns of a surveyed table
+MAX_CELLS = 1000  # of one column
+MAX_WORDS = 10**5
+LONGEST = 200  # characters of a name
+LONGEST_WORD = 50
+DIGITS = 4  # of a value
+TINY = 1e-30
+
+
+def rounded(value: float) -> float:
+    """A number in its disclosed form: four digits, and 0 if negligible."""
+    return float(f"{value:.{DIGITS}g}") if abs(value) >= TINY else 0.0
+
+
+def disclosable(name: str) -> bool:
+    """Whether the name of a category, class or column can be disclosed: one line, not too long."""
+    return 0 < len(name) <= LONGEST and plain(name, LONGEST) == name
+
+
+def _safe(name: str) -> str:
+    if not disclosable(name):
+        raise ValueError(f"must be one line of at most {LONGEST} characters")
+    return name
+
+
+SafeName = Annotated[str, AfterValidator(_safe)]
+CellValue = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD, pattern=r"^\w+$")]
+ColumnKind = Literal["number", "date", "category"]
+Markers = Annotated[tuple[SafeName, ...], Field(max_length=50)]
+Cells = Annotated[tuple[Annotated[Count, Field(ge=1)], ...], Field(max_length=MAX_CELLS)]
+
+
+class SafeColumn(Settings):
+    """Rows of each cell of a column, and the rest: those without a disclosable value."""
+
+    counts: Cells = ()
+    rest: Count = 0
+
+    @property
+    def rows(self) -> int:
+        """All rows."""
+        return sum(self.counts) + self.rest
+
+
+class Numbers(SafeColumn):
+    """A column of numbers in its safe form: groups of rows in ascending order, by middle value and
+    number of rows.
+
+    Attributes:
+        values: the middle value of each group, all different; days since 2000-01-01 for dates.
+        counts: rows of each group.
+        rest: rows with a missing number.
+    """
+
+    values: tuple[CellValue, ...] = Field((), max_length=MAX_CELLS)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.values) != len(self.counts):
+            raise ValueError("each value has a count")
+        if any(b <= a for a, b in pairwise(self.values)) or any(
+            rounded(value) != value for value in self.values
+        ):
+            raise ValueError(f"values must ascend, and have {DIGITS} digits")
+        return self
+
+
+class Names(SafeColumn):
+    """A column of categories in its safe form.
+
+    Attributes:
+        names: of the categories that are frequent enough, ascending.
+        counts: rows of each.
+        rest: rows with a missing or rare category.
+    """
+
+    names: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if len(self.names) != len(self.counts):
+            raise ValueError("each name has a count")
+        if any(b <= a for a, b in pairwise(self.names)):
+            raise ValueError("names must ascend")
+        return self
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """Rows of each disclosed category."""
+        return dict(zip(self.names, self.counts, strict=True))
+
+
+class ColumnSpec(Settings):
+    """How a column is read: its name, its kind, and the cells that mark a gap in addition to the
+    usual ones.
+    """
+
+    name: SafeName
+    kind: ColumnKind
+    missing: Markers = ()
+
+
+ColumnSpecs = Annotated[tuple[ColumnSpec, ...], Field(max_length=MAX_COLUMNS)]
+
+
+class ColumnsReply(Settings):
+    """A silo's data, without any of their values.
+
+    Attributes:
+        rows: its training rows.
+        kind: of its samples.
+        shape: of one sample as read; () for tables, whose columns decide.
+        dtype: of samples as read.
+        targets: kind of its labels.
+        labels: names of several targets, and of time and event.
+        classes: names of classes from the silo's own settings, in the order of their numbers; () if
+            only the data name them.
+        columns: that can be surveyed; for images the mean and mean square of each channel, for
+            texts their length.
+        layout: all columns of a file without a header, in order.
+    """
+
+    rows: Count
+    kind: InputKind
+    shape: tuple[Annotated[int, Field(ge=1, le=10**6)], ...] = Field((), max_length=4)
+    dtype: SampleType
+    targets: Targets
+    labels: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
+    classes: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
+    columns: ColumnSpecs
+    layout: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        names = [column.name for column in self.columns]
+        if len(set(names)) < len(names):
+            raise ValueError("two columns have one name")
+        return self
+
+
+class FiguresQuestion(Settings):
+    """The columns that all silos have, and how to read each of them."""
+
+    columns: ColumnSpecs
+
+
+class FiguresReply(Settings):
+    """A silo's columns in their safe form; each covers all rows of the silo.
+
+    Attributes:
+        rows: its training rows.
+        numbers, names: of each column, by its name.
+        classes: its labels, if targets are classes.
+        targets: other targets, by name: numbers, flags, for masks whether a class occurs; for
+            survival the times of observed events, missing if none was observed.
+        words: for texts, the words in enough of them, and the number of texts with each.
+        withheld: undisclosed columns, and why.
+    """
+
+    rows: Count
+    numbers: dict[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
+    names: dict[SafeName, Names] = Field({}, max_length=MAX_COLUMNS)
+    classes: Names | None = None
+    targets: dict[SafeName, Numbers] = Field({}, max_length=MAX_COLUMNS)
+    words: dict[Word, Count] = Field({}, max_length=MAX_WORDS)
+    withheld: dict[SafeName, Line] = Field({}, max_length=MAX_COLUMNS)
+
+    @model_validator(mode="after")
+    def _covers_all_rows(self) -> Self:
+        labels = [self.classes] if self.classes else []
+        columns: list[SafeColumn] = [
+            *self.numbers.values(),
+            *self.targets.values(),
+            *self.names.values(),
+            *labels,
+        ]
+        if any(column.rows != self.rows for column in columns):
+            raise ValueError(f"each column must hold {self.rows} rows, as many as the silo has")
+        if any(count > self.rows for count in self.words.values()):
+            raise ValueError("a word cannot be in more texts than there are")
+        return self
+
 
 Share = Annotated[float, Field(ge=0, le=1)]
 

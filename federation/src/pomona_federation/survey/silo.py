@@ -19,7 +19,7 @@ from pomona_federation.survey.protection import (
     safe_share,
 )
 from pomona_federation.survey.raw_data import RawData, read_raw
-from pomona_federation.survey.replies import (
+from pomona_federation.survey.settings import (
     LONGEST_WORD,
     ColumnSpec,
     ColumnsReply,
@@ -27,8 +27,8 @@ from pomona_federation.survey.replies import (
     FiguresReply,
     Names,
     Numbers,
+    SurveySettings,
 )
-from pomona_federation.survey.settings import SurveySettings
 
 AGAIN = "it was reported differently in an earlier survey, and would be reported twice"
 CHANGED = (

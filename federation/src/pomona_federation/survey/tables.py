@@ -9,7 +9,6 @@ import numpy as np
 
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.partition.divergence import effective_classes, emd
-from pomona_federation.survey.replies import Names, Numbers
 from pomona_federation.survey.result import (
     Quantile,
     SurveyResult,
@@ -20,6 +19,7 @@ from pomona_federation.survey.result import (
     pooled_names,
     quantile,
 )
+from pomona_federation.survey.settings import Names, Numbers
 
 TOP_WORDS = 50  # most rows that a page shows
 MAX_LINES = 200  # most lines of a table of categories
