@@ -222,7 +222,7 @@ def test_commands_carry_tls_and_keys_unless_insecure(tmp_path):
     server = superlink.command(
         tmp_path, federation(bind="0.0.0.0:8443", server="fl.example.org:8443")
     )
-    assert server[1:4] == ["-m", "pomona_federation.server.superlink", str(tmp_path)]
+    assert server[1:4] == ["-m", "pomona_federation.superlink", str(tmp_path)]
     assert server[4:8] == ["--host", "0.0.0.0", "--port", "8443"]
     assert "--enable-supernode-auth" in server
     assert "--insecure" not in server

@@ -149,7 +149,7 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
         reached = round_(kits)
         until(lambda: round_(kits) > reached)
         strangers_are_refused(kits)
-        os.kill(pid_of(server, "pomona_federation.server.superlink"), signal.SIGKILL)
+        os.kill(pid_of(server, "pomona_federation.superlink"), signal.SIGKILL)
         until(lambda: "SuperLink is gone" in log.read_text())
         reached = round_(kits)
         until(lambda: round_(kits) > reached)

@@ -528,7 +528,9 @@ def silo(folder, program, reach=lambda: None, online=lambda _: True):
     """The two parts of a silo's supervision, and its output lines."""
     said = []
     made = Supervisor(
-        [sys.executable, "-c", program], supervisor.environment(folder), folder / "logs" / "node.log"
+        [sys.executable, "-c", program],
+        supervisor.environment(folder),
+        folder / "logs" / "node.log",
     )
     return made, SiloPolicy(folder, online, reach, said.append), said
 

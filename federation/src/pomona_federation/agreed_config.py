@@ -2,26 +2,17 @@
 
 from typing import Any
 
-import numpy as np
-from torch import nn
-
 from pomona.config import Config, fitted, resolve
 from pomona.core.errors import ConfigError, refuse
 from pomona.core.toml import expand_names
 from pomona.core.training_settings import require_steps
-from pomona.data.dataset import Dataset, network_shape
 from pomona.federation.secure_sum import require_sums
-from pomona.models import outline
-from pomona.models.packages import package
 from pomona.models.weights import initial
-from pomona.partition.partition import ClientRows, Partition
-from pomona.scenario import Scenario
-from pomona.scenario_checks import require_covered, require_task
+from pomona.scenario_checks import require_task
 from pomona.tasks import TASKS
 from pomona.tasks.scores import require
 from pomona_federation import cross_evaluation
-from pomona_federation.agreement import StudyAgreement
-from pomona_federation.study import EvaluationStudy, RunStudy, SearchStudy, TrainingStudy
+from pomona_federation.study import EvaluationStudy, RunStudy, SearchStudy
 from pomona_federation.task_settings import TaskSettings
 
 # Keys of a run that every silo sets for itself, or that are set elsewhere in the federation's file.
@@ -133,54 +124,3 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
         ),
     )
     refuse("section run", [problem for applies, problem in faults if applies], error=ConfigError)
-
-
-def require_possible(terms: StudyAgreement) -> None:
-    """Raise ConfigError for a study that no silo could run, whatever its data.
-
-    Of a network only the shapes are computed: its size is for each silo's rules to judge.
-    """
-    terms.require_computable()
-    for run in () if terms.survey else terms.runs:
-        module = network_outline(run)
-        if isinstance(run.study, TrainingStudy) and run.config.privacy:
-            scenario = without_data(run)
-            require_covered(run.config, scenario.dataset, scenario.partition, True, module)
-
-
-def network_outline(terms: StudyAgreement) -> nn.Module | None:
-    """A study's network by the shapes of its tensors, none of which is allocated; None for own
-    code, whose tensors are known only once they are built.
-
-    Raises ConfigError for a network that does not fit the task.
-    """
-    model, task = terms.config.model, terms.task
-    if ":" in model.name and not package(model.name):
-        return None
-    shape = network_shape(task.kind, task.input_shape)
-    return outline(model, shape, task.outputs, task.vocabulary)
-
-
-def without_data(terms: StudyAgreement) -> Scenario:
-    """Return the scenario of the agreed task without data, which is all that the server knows."""
-    task, config = terms.task, terms.config
-    x = np.zeros((0, *task.input_shape), task.dtype)
-    fields: dict[str, Any] = {
-        "shift": task.shift,
-        "scale": task.scale,
-        "vocabulary": task.vocabulary,
-        "target_kind": task.targets,
-        "target_shift": task.target_shift,
-        "target_scale": task.target_scale,
-        "edges": task.time_edges,
-    }
-    target_task = TASKS[task.targets]
-    y = (target_task.stored_target or target_task.no_target)(
-        task.outputs, network_shape(task.kind, task.input_shape)
-    )[np.newaxis][:0]
-    dataset = Dataset(
-        terms.federation.name, task.kind, x, y, task.classes, 0, words=task.words, **fields
-    )
-    no_rows = ClientRows(*(np.empty(0, np.int64) for _ in range(3)))
-    partition = Partition((no_rows,) * terms.federation.places, {"fingerprint": ""})
-    return Scenario(config, dataset, partition)

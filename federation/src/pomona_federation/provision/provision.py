@@ -98,7 +98,7 @@ def provision(
     if federation.kit_terms:
         with named_file(path):
             # it needs PyTorch, which commands that add or renew do not load
-            from pomona_federation.agreed_config import require_possible
+            from pomona_federation.agreed_scenario import require_possible
 
             require_possible(federation.kit_terms)
     shared, names = _shared_files(path, federation), tuple(silo.name for silo in federation.silo)

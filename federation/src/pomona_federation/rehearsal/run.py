@@ -46,7 +46,7 @@ from pomona_federation.supervision.supervisor import (
 
 Log = Callable[[str], None]
 PROCESSES = {
-    "SuperLink": "pomona_federation.server.superlink",
+    "SuperLink": "pomona_federation.superlink",
     "node": "pomona_federation.silo.node",
     "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",

@@ -27,7 +27,7 @@ from pomona.scenario import Scenario
 from pomona.storage import checkpoint
 from pomona.storage.lock import locked
 from pomona.storage.run_status import FOLDER, Status, write_status
-from pomona_federation.agreed_config import without_data
+from pomona_federation.agreed_scenario import without_data
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import Audit
 from pomona_federation.json_store import write_json

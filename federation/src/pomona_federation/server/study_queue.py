@@ -237,7 +237,7 @@ class StudyQueue:
 
     def _add(self, path: Path, study: Study) -> SubmittedStudy:
         # SuperLink and supervisors read the queue, and have no use for PyTorch: 250 MB, and seconds
-        from pomona_federation.agreed_config import require_possible
+        from pomona_federation.agreed_scenario import require_possible
 
         federation, studies = self.federation, self.all
         with named_file(path):

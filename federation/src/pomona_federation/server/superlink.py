@@ -1,6 +1,6 @@
 """Flower's SuperLink behind a gate.
 
-``python -m pomona_federation.server.superlink KIT`` takes flower-superlink's arguments after the
+``python -m pomona_federation.superlink KIT`` takes flower-superlink's arguments after the
 kit.
 
 SuperLink serves three interfaces on one port. Silos need the fleet's, whose requests they sign with
@@ -36,7 +36,6 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from pomona.core.errors import ConfigError
 from pomona_federation import flower_internals
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
@@ -57,7 +56,6 @@ from pomona_federation.server.gate import (
 )
 from pomona_federation.server.long_poll import LongPoll, Waker, notify
 from pomona_federation.server.registry_admin import keys_of, registry_mtime
-from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.supervision.supervisor import QUIET, die_with_parent
 
@@ -132,7 +130,7 @@ def command(folder: Path, federation: Federation) -> list[str]:
     )
     secured = [argument for option, name in keys for argument in (option, str(certs / name))]
     return [
-        *(sys.executable, "-m", "pomona_federation.server.superlink", str(folder)),
+        *(sys.executable, "-m", "pomona_federation.superlink", str(folder)),
         *("--host", bind.host, "--port", str(bind.port)),
         *("--database", str(folder / "run" / "superlink.db")),
         "--disable-runtime-dependency-installation",
@@ -312,20 +310,3 @@ def main(page: Callable[[Path, Federation], Application | None]) -> None:
         server |= client_certificate_settings(folder / "certs" / "ca.crt")
     quiet = (MEMBERSHIP, STUDIES, PAGE, "/v1/control/list-nodes")  # a few per minute and silo
     flower_internals.run_superlink((gate, long_poll), server, DATABASE, quiet)
-
-
-def status_page(folder: Path, federation: Federation) -> Application | None:
-    """The status page, if ``server.toml`` asks for it; an invalid file is only logged."""
-    try:
-        if not ServerFile.load(folder, federation).page:
-            return None
-    except ConfigError as fault:
-        print(f"WARNING : no status page: {fault}", flush=True)  # noqa: T201 - the process's log
-        return None
-    from pomona_federation.monitoring.status_page import StatusPage, status_html
-
-    return StatusPage(folder, status_html(folder))
-
-
-if __name__ == "__main__":
-    main(status_page)

@@ -17,7 +17,7 @@ from pomona.federation.run_checks import caution, cautions
 from pomona.methods.base import Initial, Rows
 from pomona.models.parameter_space import ParameterSpace
 from pomona.scenario import Scenario
-from pomona_federation.agreed_config import network_outline
+from pomona_federation.agreed_scenario import network_outline
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.tensor_bytes import Encoding
 from pomona_federation.silo.privacy_budget import Cost, PrivacyBudget
