@@ -143,11 +143,6 @@ def silo(
     return files | {"silo.toml": _rendered("silo.toml", context), PIN: f"{digest}\n".encode()}
 
 
-def start_script(role: Role) -> bytes:
-    """The script that starts a kit, identical in all kits of a role."""
-    return _rendered("start.sh", {"role": role})
-
-
 def app() -> Files:
     """The Flower app: it names Pomona's two halves and contains no code, so all federations share
     its bytes.
