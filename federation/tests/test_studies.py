@@ -620,4 +620,4 @@ def test_a_study_that_ended_early_is_not_called_finished(monkeypatch, capsys):
         main(["server", "start"])
     out, err = capsys.readouterr()
     assert out == ""
-    assert err == "error[RUN]: interrupted after round 3: aborted by the operator\n"
+    assert err == "error[INTERRUPTED]: interrupted after round 3: aborted by the operator\n"

@@ -237,3 +237,11 @@ def listed(names: Sequence[str], max_names: int = 5) -> str:
     return ", ".join(names[:max_names]) + (
         f" and {len(names) - max_names} more" if len(names) > max_names else ""
     )
+
+
+def kind_of(code: int | None) -> str:
+    """Return the kind of error (``CONFIG``, ``QUORUM``, ...) that an exit code stands for."""
+    if code in {130, 143}:  # SIGINT, SIGTERM
+        return "INTERRUPTED"
+    kinds = (kind for kind in PomonaError.__subclasses__() if kind.code == code)
+    return next(kinds, PomonaError).label

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printable, size, stdout
-from pomona.core.errors import ConfigError, StorageError
+from pomona.core.errors import ConfigError, StorageError, kind_of
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
 from pomona_federation.cli.kits import SERVER, ServerKit
@@ -56,7 +56,8 @@ def _serve(folder: Path, json: bool, resume: bool, persistent: bool) -> None:
     if json:
         emit(status.model_dump())
     if status.state != "finished":
-        line = f"error[RUN]: {status.state} after round {status.round}: {status.reason}"
+        kind = kind_of(status.code)
+        line = f"error[{kind}]: {status.state} after round {status.round}: {status.reason}"
         print(printable(line), file=sys.stderr)
     elif not json:
         print(f"finished after round {status.round}")
