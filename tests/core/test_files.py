@@ -206,3 +206,12 @@ def test_a_write_that_fails_names_its_file_and_leaves_none(tmp_path, monkeypatch
         files.publish(tmp_path / "new", [b"x"])
     assert Path(fault.value.filename).parent == tmp_path
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_its_path_and_the_remedy(tmp_path):
+    path = tmp_path / "absent"
+    with (
+        pytest.raises(ConfigError, match=rf"{path} cannot be read .*; fetch it"),
+        files.reading(path, "fetch it", ConfigError),
+    ):
+        path.read_bytes()

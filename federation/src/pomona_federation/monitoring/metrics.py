@@ -157,8 +157,8 @@ def _silo_samples(kit: Path, row: dict[str, Any]) -> Iterator[Sample]:
     for cost in row["privacy"]:  # a study can have several reservations
         epsilon = math.inf if cost["spent"] is None else cost["spent"]  # None: without noise
         spent[cost["study"]] = max(epsilon, spent.get(cost["study"], 0.0))
-    for study, epsilon in spent.items():
-        yield "pomona_silo_epsilon_spent", epsilon, {"study": study}
+    for title, epsilon in spent.items():
+        yield "pomona_silo_epsilon_spent", epsilon, {"study": title}
     for name, folders, study in _studies(kit):
         yield from _visit_samples(name, folders, study)
 
