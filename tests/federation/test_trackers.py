@@ -109,7 +109,7 @@ def test_a_tracker_gets_settings_each_round_and_the_summary(tmp_path, stand_in, 
     assert place == "lab/study"
     assert run.name.startswith("fedavg-digits-")
     assert run.settings["folder"] == str(tmp_path / "run")
-    assert (run.settings["rounds"], run.settings["data.train_limit"], run.after) == (3, 240, 0)
+    assert (run.settings["rounds"], run.settings["data.train_limit"], run.resume_round) == (3, 240, 0)
     curve = {e.round: e.mean for e in result.curve("global", "received")}
     assert list(curve) == [0, 1, 2, 3]  # the last is evaluated when the rounds are over
     assert board.figures[MEAN] == curve
@@ -137,7 +137,7 @@ def test_a_run_is_the_same_whatever_tracks_it(tmp_path, stand_in):
     pomona.run(small(None), tmp_path / "half", resume=True)
     (_, first), (_, second) = board.runs
     assert (first.id, first.name) == (second.id, second.name)
-    assert (first.after, second.after) == (0, 2)
+    assert (first.resume_round, second.resume_round) == (0, 2)
     plain = pomona.run(small(None), tmp_path / "plain")
     assert [e.value for e in result.evaluations] == [e.value for e in plain.evaluations]
     assert len(half.rounds) == 2

@@ -1,11 +1,12 @@
 """A run's notes outside its rounds: passed on at once, recorded when the record is open."""
 
+import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from pomona.core.notes import Note, Topic
 from pomona.federation.callbacks import Callback
-from pomona.federation.trackers import print_note
 from pomona.record.run_folder import RunRecord
 
 
@@ -36,7 +37,8 @@ class RunNotes:
         """
         self.add(text, "training")
         if not self.has_callback:
-            print_note(text)
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"note: {text}\n")
 
     def pass_on(self, text: str) -> None:
         """Pass on a message about this process, which does not belong to the run's record."""

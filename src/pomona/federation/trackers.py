@@ -9,9 +9,8 @@ import hashlib
 import json
 import os
 import re
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.util import find_spec
@@ -193,13 +192,10 @@ class TrackerCallback(NullCallback):
 
     def on_run_begin(self) -> None:
         """Open the tracker."""
-        name, _, address = self.track.partition(":")
-
-        def opened() -> None:
-            self._board = TRACKERS[name](address, self.run)
-
-        if not self._board:
-            self._guarded(opened)
+        if not (self._board or self._failed):
+            name, _, address = self.track.partition(":")
+            with self._guarded():
+                self._board = TRACKERS[name](address, self.run)
 
     def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Log a round and its new evaluations."""
@@ -217,9 +213,10 @@ class TrackerCallback(NullCallback):
 
     def close(self, finished: bool = False) -> None:
         """Close the tracker, if open."""
-        if board := self._board:
-            self._board = None
-            self._guarded(lambda: board.end(finished))
+        with self._guarded():
+            if self._board:
+                self._board.end(finished)
+        self._board = None
 
     def _log(self, figures: Mapping[tuple[str, int], float]) -> None:
         by_round: dict[int, dict[str, float]] = {}
@@ -227,27 +224,21 @@ class TrackerCallback(NullCallback):
             if (name, number) not in self._logged:
                 by_round.setdefault(number, {})[name] = value
         self._logged |= figures.keys()
-        if board := self._board:
+        with self._guarded():
             for number in sorted(by_round):
-                self._guarded(lambda n=number: board.log(n, by_round[n]))  # type: ignore[misc]
+                if self._board:
+                    self._board.log(number, by_round[number])
 
-    def _guarded(self, call: Callable[[], Any]) -> None:
-        """Call the tracker, whose output does not belong to the command's."""
-        if self._failed:
-            return
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Leave the tracker out if it fails; its output does not belong to the command's."""
         try:
             with redirect_stdout(StringIO()):
-                call()
+                yield
         except Exception as fault:
             self._failed, self._board = True, None
             name = self.track.partition(":")[0]
             self.note_to(f"{name} failed, and is left out from here on ({bare(worded(fault))})")
-
-
-def print_note(text: str) -> None:
-    """Write a note to standard error where there is no callback, as in a bench's cell."""
-    with suppress(OSError, ValueError):
-        sys.stderr.write(f"note: {text}\n")
 
 
 def bare(text: str) -> str:
