@@ -51,7 +51,7 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world, capsy
     kit = federation.kits / federation.names[0]
     assert command("silo", "export", "--to", "safetensors", "--folder", kit) == 0
     exports = kit / "state" / "models" / "exports"
-    assert command("export", simulation, "--client", "place:0", "--to", "safetensors") == 0
+    assert command("export", simulation, "--client", "0", "--to", "safetensors") == 0
     ours = load_file(exports / "personal.safetensors")
     theirs = load_file(simulation / "exports" / "client-00.safetensors")
     assert ours.keys() == theirs.keys()

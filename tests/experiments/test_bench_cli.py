@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 from functools import partial
 
 import pytest
@@ -12,7 +11,7 @@ from rich.console import Console
 
 import command_line
 from pomona.cli import bench as command
-from pomona.cli import main
+from pomona.cli import main, progress
 from pomona.core.errors import ConfigError
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import at_the_edge
@@ -22,7 +21,6 @@ from pomona.experiments.suite import read_suite, suites
 from pomona.experiments.suite import suite_file as found
 from pomona.results.web.comparison_page import TEXT
 from pomona.results.web.comparison_page import write as write_page
-from pomona.storage.run_status import Status, write_status
 
 
 @pytest.fixture
@@ -189,27 +187,21 @@ def test_a_part_that_the_suite_does_not_have_is_one_line(call, tmp_path, words, 
     assert not (tmp_path / "bench").exists()
 
 
-def test_the_live_table_counts_what_is_done_runs_and_failed(monkeypatch, tmp_path):
+def test_the_line_counts_what_is_done_and_failed(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=200)
-    monkeypatch.setattr(command, "console", console)
+    monkeypatch.setattr(progress, "console", console)
     groups = plan(read_suite(SUITE), "cpu")
     verdicts = {cell.folder: JobState() for group in groups for cell in group.cells()}
     separate, apple = groups
     verdicts[separate.trials[0].folder] = JobState("failed", Failure(8, "diverged"))
-    write_status(tmp_path / apple.trials[0].folder, Status(state="running", round=2))
-    with command.Board(tmp_path, "T") as board:
-        board(groups, verdicts)
+    with progress.StatusLine() as line:
+        show = command.BenchProgress(line)
+        show(groups, verdicts)
         verdicts[separate.trials[1].folder] = JobState("data missing")
         verdicts[apple.trials[0].folder] = JobState("finished", figures={"validation": None})
-        board(groups, verdicts)
-    drawn = screen.getvalue()
-    assert "1 of 6 runs done" in drawn
-    assert "1 failed" in drawn
-    assert "round 2" in drawn
-    assert "data missing" in drawn
-    assert "3 of 6 runs done, about" in drawn
-    assert re.search(r"apple.*1/3", drawn)
+        show(groups, verdicts)
+    assert "3 of 6 runs done, 1 failed, about" in screen.getvalue()
 
 
 def test_without_a_suite_those_of_the_package_are_listed(call):

@@ -254,17 +254,10 @@ def test_an_unknown_client_is_one_line(client, said, tmp_path, capsys):
     [
         ("a", "abc", 0),
         ("1", "abc", 1),
-        ("place:2", "abc", 2),
-        ("name:c", "abc", 2),
-        ("2", "0123", 2),  # its name and its place are the same client
-        ("name:1", "123", 0),
-        ("place:1", "123", 1),
-        ("3", "123", 2),  # a name only: places are 0 to 2
-        ("1", "123", "place:1 is the client '2', name:1 is the one of that name"),
-        ("0", "123", "place:0 is the client '1', no client has that name"),
+        ("1", "123", 0),  # its name
+        ("0", "123", "no client '0'; give a name"),
         ("9", "123", "no client '9'"),
-        ("place:3", "abc", "no client 'place:3'"),
-        ("name:1", "abc", "no client 'name:1'"),
+        ("3", "abc", "no client '3'; give a number from 0 to 2"),
     ],
 )
 def test_a_client_is_named_by_name_or_place_and_never_guessed(word, names, place):

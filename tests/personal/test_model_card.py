@@ -109,7 +109,7 @@ def test_an_exports_card_names_the_exported_file_and_its_model(tmp_path):
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "run")
     model = tmp_path / "run" / "models" / "client-00.safetensors"
     out = tmp_path / "for_others.pt2"
-    export = ["export", tmp_path / "run", "--client", "place:0", "--to", "pt2", "--out", out]
+    export = ["export", tmp_path / "run", "--client", "0", "--to", "pt2", "--out", out]
     assert command(*export) == 0
     path = tmp_path / "for_others.pt2.card.md"
     text, of_model = path.read_text(), card(tmp_path / "run")

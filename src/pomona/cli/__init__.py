@@ -151,16 +151,21 @@ def _main(arguments: list[str]) -> None:
         sys.stderr.close()  # the reader of our output has left, which is not an error
         sys.exit(0)
     except OSError as fault:
-        subject, problem = fault.filename or _command_path(arguments), fault.strerror or fault
-        if fault.errno in DISK_FULL:
-            remedy = "make room"
-        elif fault.errno == errno.EFBIG:
-            remedy = "raise the limit of a file's size (ulimit -f)"
-        elif fault.filename:
-            remedy = "use the account that owns it, or correct the path"
-        else:  # of a connection, or of an open file
-            remedy = "check the connection, the device or the current folder"
-        _exit(StorageError(f"{subject}: {problem}; {remedy}, then run the command again"))
+        _exit(_storage_error(fault, arguments))
+
+
+def _storage_error(fault: OSError, arguments: Sequence[str]) -> StorageError:
+    """Return the error for a fault of the system, with what to do about it."""
+    if fault.errno in DISK_FULL:
+        remedy = "make room"
+    elif fault.errno == errno.EFBIG:
+        remedy = "raise the limit of a file's size (ulimit -f)"
+    elif fault.filename:
+        remedy = "use the account that owns it, or correct the path"
+    else:  # of a connection, or of an open file
+        remedy = "check the connection, the device or the current folder"
+    subject, problem = fault.filename or _command_path(arguments), fault.strerror or fault
+    return StorageError(f"{subject}: {problem}; {remedy}, then run the command again")
 
 
 def _command_path(arguments: Sequence[str]) -> str:

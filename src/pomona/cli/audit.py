@@ -1,18 +1,15 @@
 """``pomona privacy-audit``: what a run reveals, measured."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from time import monotonic
 from typing import Annotated
 
 from cyclopts import Parameter, validators
-from rich.live import Live
-from rich.text import Text
 
-from pomona.audit.audit import RUNS, ProgressCallback, audit
+from pomona.audit.audit import RUNS, audit
+from pomona.audit.findings import Findings
 from pomona.audit.page import NUMBERS, PARTIES, record, verdict, write
-from pomona.cli.output import EVERY, Json, console, echo_stderr, emit
+from pomona.cli.output import Json, emit
+from pomona.cli.progress import StatusLine
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
 from pomona.record.run_folder import load
@@ -48,37 +45,24 @@ def privacy_audit(
         raise ConfigError(f"--epsilon {invalid[0]:g} must be above 0, for example 8")
     folder = out or run / "privacy-audit"
     try:
-        with own_code_barred(not own_code), progress() as report_progress:
-            results = audit(load(run), folder, runs, epsilon, report_progress)
+        with own_code_barred(not own_code), StatusLine() as line:
+
+            def show(stage: str, completed: int, total: int) -> None:
+                line.show(f"{stage}: {completed} of {total}")
+
+            results = audit(load(run), folder, runs, epsilon, show)
             page = write(results)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command continues") from None
     if json:
         emit([record(measured) for measured in results.measured])
         return
-    for findings in (m.findings for m in results.measured):
-        scope = "the run" if findings.budget is None else f"epsilon {findings.budget:g}"
-        for party in PARTIES:
-            print(f"{scope}: {verdict(findings, party)}")
+    for measured in results.measured:
+        _print_verdicts(measured.findings)
     print(f"page     {page}", f"numbers  {folder / NUMBERS}", sep="\n")
 
 
-@contextmanager
-def progress() -> Iterator[ProgressCallback]:
-    """Yield a function that shows what is done: a line that is redrawn, or one every few
-    seconds.
-    """
-    state, printed = ["starting"], [-EVERY]
-    with Live(
-        get_renderable=lambda: Text(state[0]), console=console, transient=True, refresh_per_second=4
-    ) as live:
-        if not console.is_terminal:
-            live.stop()
-
-        def update(stage: str, completed: int, total: int) -> None:
-            state[0] = f"{stage}: {completed} of {total}"
-            if not console.is_terminal and monotonic() - printed[0] >= EVERY:
-                printed[0] = monotonic()
-                echo_stderr(state[0])
-
-        yield update
+def _print_verdicts(findings: Findings) -> None:
+    scope = "the run" if findings.budget is None else f"epsilon {findings.budget:g}"
+    for party in PARTIES:
+        print(f"{scope}: {verdict(findings, party)}")

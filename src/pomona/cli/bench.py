@@ -2,22 +2,18 @@
 
 import sys
 from collections.abc import Container, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Group as Rows
-from rich.live import Live
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
 
-from pomona.cli.output import EVERY, Figures, Json, console, echo, echo_stderr, emit, print_table
+from pomona.cli.output import Figures, Json, echo, emit, print_table
+from pomona.cli.progress import StatusLine
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
-from pomona.core.table import Table as Words
+from pomona.core.table import Table, of_records
 from pomona.core.toml import Tree
 from pomona.experiments import Bench, read_suite, run
 from pomona.experiments.bench_results import RESULTS, TIMING
@@ -28,8 +24,9 @@ from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
 from pomona.experiments.suite import Size, Suite, suite_file, suites
 from pomona.results.figures.plot import parse_formats
-from pomona.storage.run_status import read_status
+from pomona.results.web.comparison_page import write
 
+FILES = ("table.md", "table.csv", RESULTS)
 SEVERAL = Parameter(consume_multiple=(1, None), negative="", show_default=False)  # --methods a b
 
 
@@ -95,19 +92,17 @@ def bench(
     seeds, behind_seeds = _split("--seeds", seeds, ())
     settings = read_overrides((*words, *behind_scenarios, *behind_methods, *behind_seeds))
     plan = plan.seeded(seeds) if seeds else plan
-    plan = plan.model_copy(update={"settings": merged(plan.settings, settings)})
+    merged: Tree = {}
+    for layer in (plan.settings, settings):
+        merge(merged, layer)
+    plan = plan.model_copy(update={"settings": merged})
     selection = {"scenarios": scenarios, "methods": methods}
     if explain:
         _explain(plan, size, scenarios, methods, json)
         return
     try:
-        with ExitStack() as stack:
-            workers = stack.enter_context(on_cluster(cluster, folder)) if cluster else None
-            watch = (
-                stack.enter_context(Board(folder, plan.title))
-                if console.is_terminal
-                else BenchLines()
-            )
+        executor = on_cluster(cluster, folder) if cluster else nullcontext()
+        with executor as workers, StatusLine() as line:
             outcome = run(
                 plan,
                 folder,
@@ -117,14 +112,14 @@ def bench(
                 jobs=workers.cores if workers and jobs is None else jobs,
                 retry=retry,
                 share=share,
-                watch=watch,
+                watch=BenchProgress(line),
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"the same command continues, finished cells are in {folder}"
         ) from None
     requested = outcome.select(**selection)
-    page = _write_page(outcome, folder, formats) if formats else None
+    page = write(outcome, folder, formats) if formats else None
     _print_outcome(requested, still_to_run(outcome.results), page, json)
     if "failed" in requested.counts:
         sys.exit(1)
@@ -155,50 +150,29 @@ def _explain(
     if json:
         emit(entries)
         return
-    rows = [
-        [
-            entry["scenario"],
-            entry["method"],
-            str(entry["runs"]),
-            f"{entry['points']} points, {entry['seeds']} seeds"
-            if entry["points"] > 1
-            else f"{entry['seeds']} seeds",
-            " ".join(
-                f"{key}={setting}"
-                for key, setting in {**entry["settings"], **entry["searched"]}.items()
-            ),
-        ]
-        for entry in entries
-    ]
     title = f"{suite.title}, size {size}: {sum(entry['runs'] for entry in entries)} runs"
     notes = ["Only settings that differ from the defaults are shown; [a, b] is a grid to search."]
-    print_table(
-        Words(
-            "explained",
-            title,
-            notes,
-            ["scenario", "method", "runs", "made of", "settings"],
-            rows,
-            {0, 1, 3, 4},
-        )
-    )
+    rows = [_explained(entry) for entry in entries]
+    print_table(of_records(rows, title, notes))
+
+
+def _explained(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a method's runs in a scenario as a row for people."""
+    points = f"{entry['points']} points, " if entry["points"] > 1 else ""
+    settings = {**entry["settings"], **entry["searched"]}
+    return {
+        **{key: entry[key] for key in ("scenario", "method", "runs")},
+        "made of": f"{points}{entry['seeds']} seeds",
+        "settings": " ".join(f"{key}={setting}" for key, setting in settings.items()),
+    }
 
 
 def own_settings(config: Config) -> Tree:
     """Return a run's non-default settings by dotted key, without its seed and the location of its
     data.
     """
-    return {
-        key: value
-        for key, value in config.chosen.items()
-        if key not in ("seed", "workers", "data.dir")
-    }
-
-
-def _write_page(outcome: Bench, folder: Path, formats: Sequence[str]) -> Path:
-    from pomona.results.web.comparison_page import write
-
-    return write(outcome, folder, formats)
+    omitted = ("seed", "workers", "data.dir")
+    return {key: value for key, value in config.chosen.items() if key not in omitted}
 
 
 def _split(
@@ -214,36 +188,17 @@ def _split(
     return names, settings
 
 
-def merged(tree: Tree, overrides: Tree) -> Tree:
-    """Merge one tree over another."""
-    combined: Tree = {}
-    for layer in (tree, overrides):
-        merge(combined, layer)
-    return combined
-
-
 def _list_suites(json: bool) -> None:
     """List the bundled suites."""
-    bundled = {name: read_suite(file) for name, file in suites().items()}
+    rows = [
+        {"suite": name, "title": read_suite(file).title, "file": str(file)}
+        for name, file in suites().items()
+    ]
     if json:
-        emit(
-            [
-                {"suite": name, "title": s.title, "file": str(suites()[name])}
-                for name, s in bundled.items()
-            ]
-        )
-        return
-    rows = [[name, s.title] for name, s in bundled.items()]
-    print_table(
-        Words(
-            "suites",
-            "Suites; run one with `pomona bench NAME`",
-            [],
-            ["suite", "title"],
-            rows,
-            range(2),
-        )
-    )
+        emit(rows)
+    else:
+        shown = [{key: row[key] for key in ("suite", "title")} for row in rows]
+        print_table(of_records(shown, "Suites; run one with `pomona bench NAME`"))
 
 
 class TimeLeft:
@@ -269,76 +224,20 @@ class TimeLeft:
         )
 
 
-class Board:
-    """The live table: methods down, scenarios across, with the number of finished cells."""
+class BenchProgress:
+    """Shows how many runs are done, how many failed, and the time left."""
 
-    def __init__(self, folder: Path, title: str) -> None:
-        self._folder, self._title = folder, title
-        self._left = TimeLeft()
-        self._live = Live(console=console, auto_refresh=False, transient=True)
-
-    def __enter__(self) -> "Board":
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
+    def __init__(self, line: StatusLine) -> None:
+        self._line, self._left = line, TimeLeft()
 
     def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
-        """Redraw the table."""
-        states = [v for g in groups for v in _states(g, verdicts)]
-        settled = sum(v.settled for v in states)
-        table = Table(title=escape(self._title), title_justify="left", box=None, pad_edge=False)
-        scenarios, methods = (
-            dict.fromkeys(g.scenario for g in groups),
-            dict.fromkeys(g.method for g in groups),
-        )
-        for name in ("method", *scenarios):
-            table.add_column(name)
-        texts = {(g.method, g.scenario): self._text(g, verdicts) for g in groups}
-        for method in methods:
-            table.add_row(method, *(texts.get((method, s), "") for s in scenarios))
-        caption = f"{settled} of {len(states)} runs done{self._left(settled, len(states))}"
-        self._live.update(Rows(table, Text(caption)), refresh=True)
-
-    def _text(self, group: Group, verdicts: Mapping[Path, JobState]) -> str:
-        states = _states(group, verdicts)
-        failed = sum(v.state == "failed" for v in states)
-        waiting = [c.folder for c in group.ready(verdicts) if not verdicts[c.folder].settled]
-        rounds = [
-            s.round
-            for f in dict.fromkeys(waiting)
-            if (s := read_status(self._folder / f)) and s.round
-        ]
-        return (
-            "data missing"
-            if any(v.state == "data missing" for v in states)
-            else f"{sum(v.state == 'finished' for v in states)}/{len(states)}"
-            + (f" [red]{failed} failed[/]" if failed else "")
-            + (f" [dim]round {', '.join(map(str, rounds))}[/]" if rounds else "")
-        )
-
-
-class BenchLines:
-    """Progress without a terminal: a line at the start, every few seconds if anything changed, and
-    at the end.
-    """
-
-    def __init__(self) -> None:
-        self._last_text, self._last_time = "", -EVERY
-        self._left = TimeLeft()
-
-    def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
-        """Print the number of finished runs if it has changed."""
-        states = [v for g in groups for v in _states(g, verdicts)]
-        settled, failed = sum(v.settled for v in states), sum(v.state == "failed" for v in states)
-        remaining = self._left(settled, len(states))
+        """Update the line."""
+        states = [state for group in groups for state in _states(group, verdicts)]
+        settled = sum(state.settled for state in states)
+        failed = sum(state.state == "failed" for state in states)
         text = f"{settled} of {len(states)} runs done" + (f", {failed} failed" if failed else "")
-        if text != self._last_text and (
-            monotonic() - self._last_time >= EVERY or settled == len(states)
-        ):
-            self._last_text, self._last_time = text, monotonic()
-            echo_stderr(f"{text}{remaining}")
+        remaining = self._left(settled, len(states))
+        self._line.show(text, remaining, last=settled == len(states))
 
 
 def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
@@ -352,9 +251,7 @@ def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:
 
 def _print_outcome(outcome: Bench, remaining: str, page: Path | None, json: bool) -> None:
     """Print the outcome of the requested cells, what is left of the whole bench, and its paths."""
-    paths = {
-        name: str(outcome.folder / name) for name in ("table.md", "table.csv", RESULTS, TIMING)
-    }
+    paths = {name: str(outcome.folder / name) for name in (*FILES, TIMING)}
     paths |= {"report": str(page)} if page else {}
     if json:
         emit(
@@ -368,22 +265,19 @@ def _print_outcome(outcome: Bench, remaining: str, page: Path | None, json: bool
             }
         )
         return
-    cells = values(outcome.results, "best_validation")
-    title = (
-        f"{heading(outcome.results)}, mean over clients in the round best on validation, ± over "
-        "seeds (how many)"
-    )
-    print_table(grid(outcome.results, cells, title))
+    print_table(_table(outcome.results))
     echo(*(f"note: {note.text}" for note in outcome.notes))
-    for reason, (first, *rows) in reasons(outcome.results).items():
-        suffix = f" and {len(rows)} more" if rows else ""
+    for reason, (first, *others) in reasons(outcome.results).items():
+        suffix = f" and {len(others)} more" if others else ""
         print(f"{first}{suffix}: {reason}")
     print(", ".join(f"{n} {state}" for state, n in outcome.counts.items()))
     for text in filter(None, (at_the_edge(outcome.results), remaining)):
         print(text)
-    print(
-        f"written  {paths['table.md']}, {paths['table.csv']}, "
-        f"{paths[RESULTS]}{f', report {page}' if page else ''}"
-    )
-    if not page:
-        print(f"next     pomona report {outcome.folder}")
+    print(f"written  {', '.join(paths[name] for name in FILES)}", end="")
+    print(f", report {page}" if page else f"\nnext     pomona report {outcome.folder}")
+
+
+def _table(results: Mapping[str, Any]) -> Table:
+    """Return the values of each method and scenario in the round best on validation."""
+    caption = "mean over clients in the round best on validation, ± over seeds (how many)"
+    return grid(results, values(results, "best_validation"), f"{heading(results)}, {caption}")

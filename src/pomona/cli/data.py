@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, config_of, emit, option, print_table, stdout
+from pomona.cli.output import Json, config_of, emit, print_table, scenario_options, stdout
 from pomona.core.bounds import SPLITS
 from pomona.core.notes import CallerWarnings
-from pomona.core.table import Table, of_records
+from pomona.core.table import of_records
 
 if TYPE_CHECKING:
     from pomona.config import Config
@@ -71,15 +71,9 @@ def show(
     words
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
-    from pomona.cli.data_preview import preview
     from pomona.core.files import writing
 
-    config = config_of(
-        words,
-        option("data", "name", data),
-        option("data", "dir", str(data_dir) if data_dir else None),
-        option("partition", "name", partition),
-    )
+    config = config_of(words, *scenario_options(data, data_dir, partition))
     scenario, source = _prepared(config)
     metadata = scenario.about()
     written = _pictures(scenario, metadata, folder) if folder else []
@@ -88,18 +82,7 @@ def show(
             scenario.partition.save(save)
         written.append(save)
     if json:
-        rows, targets = _clients(scenario, metadata), _targets(scenario)
-        measures = {key: [row.get(key) for row in rows] for key in ("emd", "effective_classes")}
-        emit(
-            {
-                **metadata,
-                **measures,
-                "targets_by_part": targets,
-                "rows": _records(preview(scenario, source)),
-                "notes": [note.text for note in scenario.notes],
-                "written": written,
-            }
-        )
+        emit({**_record(scenario, source, metadata), "written": written})
         return
     _print(scenario, source)
     if scenario.dataset.kind == "image" and not folder:
@@ -125,8 +108,19 @@ def _prepared(config: "Config") -> "tuple[Scenario, Dataset]":
     return scenario, sources[0]
 
 
-def _records(table: Table) -> list[dict[str, str]]:
-    return [dict(zip(table.header, row, strict=True)) for row in table.rows]
+def _record(scenario: "Scenario", source: "Dataset", metadata: dict[str, Any]) -> dict[str, Any]:
+    """Return what is printed, for programs."""
+    from pomona.cli.data_preview import preview
+
+    clients, rows = _clients(scenario, metadata), preview(scenario, source)
+    measures = {key: [row.get(key) for row in clients] for key in ("emd", "effective_classes")}
+    return {
+        **metadata,
+        **measures,
+        "targets_by_part": _targets(scenario),
+        "rows": [dict(zip(rows.header, row, strict=True)) for row in rows.rows],
+        "notes": [note.text for note in scenario.notes],
+    }
 
 
 def _clients(scenario: "Scenario", metadata: dict[str, Any]) -> list[dict[str, Any]]:

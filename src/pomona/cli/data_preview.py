@@ -73,21 +73,25 @@ def _features(
     inputs: Sequence[NDArray[Any]],
 ) -> Table:
     """Return a line for each feature: its cell in the file, and the number that the model sees."""
-    data = scenario.dataset
     width = len(inputs[0]) if inputs else 0
-    names = data.columns if len(data.columns) == width else [f"column {k}" for k in range(width)]
-    if data.preprocessing and data.preprocessing[0].width == width:
-        names = data.preprocessing[0].features
-    cells = [_cells(source or data, row, names) for row in rows]
+    names = _feature_names(scenario.dataset, width)
+    cells = [_cells(source or scenario.dataset, row, names) for row in rows]
     lines = [["label", *(_label(scenario, row) for row in rows)]]
     for k, name in enumerate(names[:MAX_FEATURES]):
-        numbers = (f"{float(values[k]):.4g}" for values in inputs)
-        pairs = zip((row_cells[k] for row_cells in cells), numbers, strict=True)
-        lines.append([name, *(f"{cell} -> {number}" for cell, number in pairs)])
+        pairs = zip(cells, inputs, strict=True)
+        lines.append([name, *(f"{row[k]} -> {float(x[k]):.4g}" for row, x in pairs)])
     notes = ["Each cell as it was read -> the number that the model gets."]
     if width > MAX_FEATURES:
         notes.append(f"The first {MAX_FEATURES} of {width} features.")
     return Table("rows", _title(len(rows)), notes, ["feature", *heads], lines, range(len(rows) + 1))
+
+
+def _feature_names(data: Dataset, width: int) -> Sequence[str]:
+    """Return the names of the model's inputs."""
+    for steps in data.preprocessing[:1]:
+        if steps.width == width:
+            return steps.features
+    return data.columns if len(data.columns) == width else [f"column {k}" for k in range(width)]
 
 
 def _cells(source: Dataset, row: int, features: Sequence[str]) -> list[str]:
@@ -159,20 +163,21 @@ def _spread(x: NDArray[Any]) -> str:
 def _label(scenario: Scenario, row: int) -> str:
     """Return a row's target in words."""
     data, y = scenario.dataset, np.asarray(scenario.dataset.y[row])
-    if scenario.targets == "classes":
-        return _shortened(data.classes[int(y)])
-    if scenario.targets == "segmentation":
-        pixels = np.bincount(y.reshape(-1), minlength=len(data.classes))
-        return ", ".join(f"{_shortened(n)} {p}" for n, p in zip(data.classes, pixels, strict=False))
-    if scenario.targets == "survival":
-        return f"{y[0]:.6g}, {'event' if y[1] else 'censored'}"
-    names = data.labels or tuple(f"target {k}" for k in range(len(y)))
-    if scenario.targets == "multilabel":
-        present = [_shortened(name) for name, flag in zip(names, y, strict=True) if flag]
-        return ", ".join(present) or "none"
-    learned = (y - np.array(data.target_shift)) / np.array(data.target_scale)
-    pairs = zip(y.tolist(), np.broadcast_to(learned, y.shape).tolist(), strict=True)
-    return ", ".join(f"{value:.6g} -> {number:.4g}" for value, number in pairs)
+    match scenario.targets:
+        case "classes":
+            return _shortened(data.classes[int(y)])
+        case "segmentation":
+            pixels = np.bincount(y.reshape(-1), minlength=len(data.classes))
+            counts = zip(data.classes, pixels, strict=False)
+            return ", ".join(f"{_shortened(name)} {count}" for name, count in counts)
+        case "survival":
+            return f"{y[0]:.6g}, {'event' if y[1] else 'censored'}"
+        case "multilabel":
+            names = data.labels or tuple(f"target {k}" for k in range(len(y)))
+            present = [_shortened(name) for name, flag in zip(names, y, strict=True) if flag]
+            return ", ".join(present) or "none"
+    learned = np.broadcast_to((y - np.array(data.target_shift)) / data.target_scale, y.shape)
+    return ", ".join(f"{v:.6g} -> {n:.4g}" for v, n in zip(y.tolist(), learned, strict=True))
 
 
 def _shortened(text: str) -> str:

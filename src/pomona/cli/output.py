@@ -97,6 +97,15 @@ def option(section: str, key: str, value: Any) -> Tree:
     return {} if value is None else {section: {key: value}}
 
 
+def scenario_options(data: str | None, folder: Path | None, partition: str | None) -> list[Tree]:
+    """Return the trees of the options for data and partition."""
+    return [
+        option("data", "name", data),
+        option("data", "dir", str(folder) if folder else None),
+        option("partition", "name", partition),
+    ]
+
+
 def emit(value: Any) -> None:
     """Print JSON on standard output: records as objects, paths as text, functions as
     ``module:name``.

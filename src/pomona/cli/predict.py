@@ -44,7 +44,7 @@ def predict(
     client: Annotated[
         str | None,
         Parameter(
-            help="for a run folder: use the model of this client (name or place) for all samples"
+            help="for a run folder: use the model of this client (name or number) for all samples"
         ),
     ] = None,
     client_column: Annotated[
@@ -142,8 +142,8 @@ def _by_row_clients(
         for note in (*answered.notes, *by_client.remarks(run, path)):
             echo_stderr(f"note: {note}")
         for k, answer in enumerate(answered.rows):
-            id_ = {"id": answered.ids[k]} if answered.ids else {}
-            rows.append({"client": answer.pop("client"), "input": f"{path}[{k}]", **id_, **answer})
+            client = answer.pop("client")
+            rows.append({"client": client, **_named(f"{path}[{k}]", answered.ids, k, answer)})
     return Predictions(rows)
 
 
@@ -173,21 +173,21 @@ def _by_one_client(
         remarks = by_client.remarks(run, path, net) if run and format_of(path) else []
         for note in filter(None, (samples.note, *remarks)):
             echo_stderr(f"note: {note}")
+        several = len(samples.x) > 1
         for k, answer in enumerate(net.predict(samples)):
-            if "mask" in answer:
-                mask = answer.pop("mask")
+            if (mask := answer.pop("mask", None)) is not None:
                 maps.append(mask_files.PredictedMask(path, mask, samples.grid, samples.sides))
-            identifier = {"id": samples.ids[k]} if samples.ids else {}
-            rows.append(
-                {
-                    "input": f"{path}[{k}]" if len(samples.x) > 1 else str(path),
-                    **identifier,
-                    **answer,
-                }
-            )
+            rows.append(_named(f"{path}[{k}]" if several else str(path), samples.ids, k, answer))
     if masks:
         echo_stderr(mask_files.write(masks, maps))
     return Predictions(rows, net.about.client)
+
+
+def _named(
+    name: str, ids: Sequence[str] | None, k: int, answer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an answer after its input and, if it has one, its id."""
+    return {"input": name, **({"id": ids[k]} if ids else {}), **answer}
 
 
 def answers(rows: Sequence[Mapping[str, Any]], title: str) -> Table:
@@ -217,7 +217,7 @@ def export(
     *,
     client: Annotated[
         str,
-        Parameter(help="name of the client, or its place from 0; name:1 or place:1 if both fit"),
+        Parameter(help="name of the client; or its number from 0, where names are no numbers"),
     ],
     to: ExportFormat,
     path: Annotated[
@@ -279,39 +279,15 @@ def export_model(
 
 
 def client_index(client: str, names: Sequence[str]) -> int:
-    """Return the index of the client that a user means, by name or by place from 0.
+    """Return the index of the client that a user names; a number counts clients from 0 where no
+    client has a number as its name.
 
-    If clients are named by numbers, a number is accepted only if it means the same client both
-    ways; ``name:1`` and ``place:1`` are unambiguous.
-
-    Raises:
-        ConfigError: no such client, or an ambiguous number.
+    Raises ConfigError if there is no such client.
     """
-    by_name, by_position, ambiguous = _meanings(client, names)
-    if by_name is not None and by_position in (None, by_name):
-        return by_name
-    if by_position is None:
-        raise ConfigError(
-            f"no client {client!r}; give a number from 0 to {len(names) - 1}, or a name: "
-            f"{suggestion(client, names)}"
-        )
-    if by_name is None and not ambiguous:
-        return by_position
-    alternative = (
-        "no client has that name" if by_name is None else f"name:{client} is the one of that name"
-    )
-    raise ConfigError(
-        f"client {client}: place:{client} is the client {names[by_position]!r}, {alternative}; "
-        "write one of these"
-    )
-
-
-def _meanings(client: str, names: Sequence[str]) -> tuple[int | None, int | None, bool]:
-    """Return the client of a name, the client at a place, and whether a number is ambiguous."""
-    prefix, _, value = client.partition(":")
-    prefix, text = (prefix, value) if prefix in ("name", "place") else ("", client)
-    by_name = names.index(text) if prefix != "place" and text in names else None
-    by_position = (
-        int(text) if prefix != "name" and text.isdecimal() and int(text) < len(names) else None
-    )
-    return by_name, by_position, not prefix and any(name.isdecimal() for name in names)
+    if client in names:
+        return names.index(client)
+    counted = not any(name.isdecimal() for name in names)
+    if counted and client.isdecimal() and int(client) < len(names):
+        return int(client)
+    numbers = f"a number from 0 to {len(names) - 1}, or " if counted else ""
+    raise ConfigError(f"no client {client!r}; give {numbers}a name: {suggestion(client, names)}")

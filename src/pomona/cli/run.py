@@ -18,6 +18,7 @@ from pomona.cli.output import (
     emit,
     option,
     print_table,
+    scenario_options,
     size,
 )
 from pomona.cli.progress import progress_display
@@ -95,12 +96,7 @@ def run(
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """
     formats = _figure_formats(figures, report)
-    options = (
-        option("data", "name", data),
-        option("data", "dir", data_dir and str(data_dir)),
-        option("partition", "name", partition),
-    )
-    config = _config(method, words, options)
+    config = _config(method, words, scenario_options(data, data_dir, partition))
     if dry_run:
         emit(config.tree()) if json else print(config.toml(), end="")
         return
@@ -117,8 +113,8 @@ def run(
     if json:
         lines = [note.text for note in result.notes]
         emit({**result.summary, "notes": lines, "folder": folder, "report": page})
-    else:
-        print_summary(result, folder, page)
+        return
+    print_summary(result, folder, page)
 
 
 def _figure_formats(figures: str, report: bool) -> tuple[str, ...]:
@@ -235,27 +231,33 @@ def print_summary(result: Result, folder: Path, page: Path | None) -> None:
     )
     if rows := result_table([result]):
         print_table(run_table(rows))
-    if figures and figures["last"]:
-        echo(_rounds(figures))
-    elif figures:
-        echo(f"test {result.metric.heading}: undefined for every client")
-    if constant := _constant(result):
-        echo(constant)
-    if attack := attack_of(result):
-        echo(*_attack_lines(result, attack, figures))
-    if s.get("stopped"):
-        echo(s["stopped"])
-    if s.get("diverging"):
-        echo(f"diverging: {s['diverging']}")
-    if unseen := s["unseen"].get(s["headline"]):
-        echo(_never_trained(result, unseen))
-    if "privacy" in s:
-        echo(_privacy_line(s["privacy"]))
+    report_path = f", report {page}" if page else ""
     echo(
+        *_findings(result, figures),
         _effort(result),
-        f"written  {folder}" + (f", report {page}" if page else ""),
+        f"written  {folder}{report_path}",
         f"next     pomona compare {folder} OTHER..., or {_prediction(result, folder)}",
     )
+
+
+def _findings(result: Result, figures: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield what the table of a run does not say, a line each."""
+    s = result.summary
+    if figures:
+        undefined = f"test {result.metric.heading}: undefined for every client"
+        yield _rounds(figures) if figures["last"] else undefined
+    if constant := _constant(result):
+        yield constant
+    if attack := attack_of(result):
+        yield from _attack_lines(result, attack, figures)
+    if stopped := s.get("stopped"):
+        yield stopped
+    if diverging := s.get("diverging"):
+        yield f"diverging: {diverging}"
+    if unseen := s["unseen"].get(s["headline"]):
+        yield _never_trained(result, unseen)
+    if privacy := s.get("privacy"):
+        yield _privacy_line(privacy)
 
 
 def _rounds(figures: Mapping[str, Any]) -> str:
