@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import pomona
-from pomona.audit.budgets import at_epsilon
+from pomona.audit.audit import at_epsilon
 from pomona.config import merge, resolve
 from pomona.core.toml import read_file
 from pomona.privacy.settings import Privacy

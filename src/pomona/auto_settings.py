@@ -9,8 +9,8 @@ from torch import Tensor
 
 from pomona.config import Config
 from pomona.core.errors import ConfigError
+from pomona.federation.callbacks import RunNotes
 from pomona.federation.round_plan import round_of
-from pomona.federation.run_notes import RunNotes
 from pomona.lifecycle import recorded_setting
 from pomona.methods.base import optimizer_state, optimizer_step
 from pomona.objective.engine import load_engine

@@ -29,6 +29,7 @@ from pomona.federation import ray_cluster
 from pomona.federation.callbacks import (
     CallbackList,
     NullCallback,
+    RunNotes,
     require_hooks,
 )
 from pomona.federation.checkpointing import Checkpointing, identity
@@ -41,7 +42,6 @@ from pomona.federation.noise_in_sums import against, noise_adds_up
 from pomona.federation.progress import in_notebook
 from pomona.federation.recorded_models import ModelChoice
 from pomona.federation.run_checks import caution, cautions, require_possible
-from pomona.federation.run_notes import RunNotes
 from pomona.federation.scoring import Scoring
 from pomona.federation.stale_models import StaleModels, matrix_bytes
 from pomona.federation.trackers import tracking
@@ -59,9 +59,9 @@ from pomona.lifecycle import (
     shared_versions,
     version_changes,
 )
-from pomona.personal.backdoor import backdoor
 from pomona.personal.collect import (
     ClientModels,
+    backdoor,
     collect_models,
     save_cards,
     save_mask_examples,

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from pomona.audit import roc
-from pomona.audit.audit import audit
-from pomona.audit.budgets import at_epsilon
+from pomona.audit.audit import at_epsilon, audit
 from pomona.audit.findings import ALL_CLIENTS, assess
 from pomona.audit.page import epsilon_table, write
 from pomona.audit.shadows import Plan, Shadows, reading_rounds, redraw, run_all

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from pomona import cli
-from pomona.cli.signals import handle_signals
+from pomona.cli import handle_signals
 
 
 class Dying:

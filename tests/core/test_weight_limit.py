@@ -1,4 +1,4 @@
-"""Limit on one client's weight: ``core.weight_limit`` checked against its definition."""
+"""Limit on one client's weight: ``core.round`` checked against its definition."""
 
 import numpy as np
 import pytest
@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.core.round import Roster
-from pomona.core.weight_limit import limited, weights
+from pomona.core.round import Roster, limited, weights
 
 SIZES = st.lists(st.integers(0, 2**53 - 1), min_size=1, max_size=12)
 

@@ -109,7 +109,11 @@ def test_a_tracker_gets_settings_each_round_and_the_summary(tmp_path, stand_in, 
     assert place == "lab/study"
     assert run.name.startswith("fedavg-digits-")
     assert run.settings["folder"] == str(tmp_path / "run")
-    assert (run.settings["rounds"], run.settings["data.train_limit"], run.resume_round) == (3, 240, 0)
+    assert (run.settings["rounds"], run.settings["data.train_limit"], run.resume_round) == (
+        3,
+        240,
+        0,
+    )
     curve = {e.round: e.mean for e in result.curve("global", "received")}
     assert list(curve) == [0, 1, 2, 3]  # the last is evaluated when the rounds are over
     assert board.figures[MEAN] == curve

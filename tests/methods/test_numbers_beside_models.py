@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from pomona.core.round import Roster
-from pomona.core.weight_limit import reweighted
+from pomona.core.round import Roster, reweighted
 from pomona.methods import METHODS
 from pomona.methods.one_model import fednova
 from pomona.methods.one_model.fedavg import FedAvg

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pomona.metrics.best_round import Point, best, overruled
+from pomona.metrics.best_round import Outvoted, Point, best, outvoted, overruled
 from pomona.metrics.metric import ACCURACY, LOSS
-from pomona.metrics.outvoted import Outvoted, outvoted
 
 score = st.floats(0, 1).map(lambda v: round(v, 3))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from report_results import comparison, degenerate, halved, presented, regression, result
 
 from pomona.core.rng import stream
-from pomona.metrics.outvoted import FEWEST
+from pomona.metrics.best_round import FEWEST
 from pomona.record.headline import views
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation

@@ -4,13 +4,14 @@ step settings).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from pomona.core.training_settings import Optimizer, Passes
-from pomona.core.weight_limit import limited
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,7 @@ class Roster:
 
     ``sizes``: number of training samples per client, which the client reports once, when it
     registers; 0 for a client that is currently not a member. Methods weight clients by ``shares``
-    and ``weights``, which limit each client's share of an average to ``largest``; see
-    ``core.weight_limit``.
+    and ``weights``, which limit each client's share of an average to ``largest``.
     """
 
     sizes: tuple[int, ...]
@@ -99,3 +99,68 @@ class Round:
     def unscheduled(self) -> "Round":
         """The round with unscheduled rates, for training that only serves an evaluation."""
         return replace(self, lr=self.base_lr, decay=1.0)
+
+
+Exact = TypeVar("Exact", int, Fraction)
+
+
+def limited(sizes: Sequence[Exact], largest: float) -> tuple[Exact | float, ...]:
+    """Return effective sample counts; the same as ``sizes`` if no client exceeds the limit.
+
+    Args:
+        sizes: sample counts of the clients in the average, or other weights; 0 for clients that are
+            not members, which stay at 0. Exact numbers, because with floats the sum of the rest
+            could become negative.
+        largest: the share s, in (0, 1]; 1 means no limit.
+    """
+    share, total = Fraction(largest), sum(sizes)
+    descending = sorted((n for n in sizes if n), reverse=True)
+    if not descending or descending[0] <= share * total or descending[0] == descending[-1]:
+        return tuple(sizes)
+    if len(descending) * share <= 1:
+        return tuple(int(n > 0) for n in sizes)
+    # limited clients; exact, so that the loop ends before the divisor is 0
+    for limited_count, n in enumerate(descending):
+        limit = share * total / (1 - limited_count * share)
+        if n <= limit:
+            return tuple(float(min(Fraction(size), limit)) for size in sizes)
+        total -= n
+    raise AssertionError("the smallest of more than 1/s clients is never cut")
+
+
+def weights(sizes: Sequence[Exact], largest: float) -> list[float]:
+    """Return weights that sum to 1; all 0 if there are no samples."""
+    counted = limited(sizes, largest)
+    total = sum(counted)
+    return [float(n / total) if total else 0.0 for n in counted]
+
+
+SLACK = 1e-9
+"""Tolerance for exceeding the limit: above rounding errors, and negligible in effect."""
+BESIDE_NOTHING = 1e-12
+"""Share of sample-count weights that clients keep where another client's factor leaves them
+none.
+"""
+
+
+def reweighted(p: Sequence[float], counted: Sequence[float], largest: float) -> list[float]:
+    """Apply the limit to weights that a method derives from ``p``: none exceeds ``largest`` of
+    their sum.
+
+    This also limits factors that clients send beside their models. The sum is at most 1: with a
+    limit, the update is no larger than the clients' changes. Returns ``counted`` unchanged if both
+    already hold.
+
+    Args:
+        p: weights by sample count, which sum to 1, none above the limit where possible.
+        counted: the method's weights, finite and at least 0, at least one of them positive.
+        largest: the share s, in (0, 1]; 1 means no limit.
+    """
+    total = sum(counted)
+    if largest == 1 or (total <= 1 + SLACK and max(counted) <= largest * total * (1 + SLACK)):
+        return list(counted)
+    weighted = [
+        Fraction(c / total) + Fraction(BESIDE_NOTHING) * Fraction(n)
+        for c, n in zip(counted, p, strict=True)
+    ]
+    return [min(total, 1.0) * share for share in weights(weighted, largest)]

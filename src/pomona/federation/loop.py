@@ -24,11 +24,10 @@ from pomona.federation.admission import (
 from pomona.federation.batchnorm_statistics import with_statistics
 from pomona.federation.callbacks import Callback, ModelObserver, Models, StoppingCallback
 from pomona.federation.checkpointing import Checkpointing
-from pomona.federation.early_stopping import ValidationCurve
+from pomona.federation.early_stopping import Scoreboard, ValidationCurve
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
 from pomona.federation.norm_bounds import largest
 from pomona.federation.round_plan import RoundPlan, is_evaluated, plan_of, round_of
-from pomona.federation.scoreboard import Scoreboard
 from pomona.federation.secure_sum import summed
 from pomona.federation.transport import SIMULATION, Transport
 from pomona.methods.base import Downlink, Initial, Server, Uplink

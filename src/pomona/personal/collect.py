@@ -3,13 +3,16 @@ memory.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from pomona import personal
+from pomona.core.attack import Attack
 from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
 from pomona.federation.scoring import Model
@@ -17,6 +20,8 @@ from pomona.federation.stale_models import SharedRows
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import LOSS
+from pomona.metrics.nan_safe import mean_of_known
+from pomona.partition.poison import triggered
 from pomona.personal import model_card
 from pomona.personal.model_card import Sources
 from pomona.record.predictions import MAX_EXAMPLE_CLIENTS, MaskExamples, example, save_examples
@@ -227,3 +232,32 @@ def save_mask_examples(
         images, truths, predicted = zip(*(example(*sample) for sample in samples), strict=True)
         examples[i] = MaskExamples(np.stack(images), np.stack(truths), np.stack(predicted), dice)
     save_examples(folder, examples)
+
+
+def backdoor(
+    scenario: Scenario, attack: Attack, transport: LocalTransport, headline: Model, best: int
+) -> dict[str, Any]:
+    """Return, by honest client, the share of its test samples of other classes that its headline
+    model gives class 0 once they have the trigger; None without such samples or a model.
+
+    ``best``: as of ``ClientRuntime.models``.
+    """
+    tested = np.unique(np.concatenate([c.test for c in scenario.partition.clients]))
+    objective = replace(scenario, dataset=triggered(scenario.dataset, tested)).objective()
+    honest = attack.honest(scenario.config.clients)
+    rows = transport.collect(partial(_headline, model=headline, best=best), honest)
+    shares: dict[str, float | None] = {}
+    for client, row in zip(honest, rows, strict=True):
+        answers = () if row is None else objective.batchwise(row, client, "test", _fooled)
+        defined = bool(answers) and len(answers[0]) > 0
+        shares[str(client)] = float(answers[0].double().mean()) if defined else None
+    return {"clients": shares, "mean": mean_of_known(list(shares.values()))}
+
+
+def _fooled(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
+    """Return whether each sample of another class gets class 0."""
+    return (outputs.argmax(1)[targets != 0] == 0,)
+
+
+def _headline(clients: ClientRuntime, client: int, model: Model, best: int) -> Tensor | None:
+    return clients.recorded.chosen(client, best).get(model)

@@ -18,8 +18,8 @@ from pydantic.dataclasses import dataclass
 from pomona.core.bounds import MAX_CLIENTS, Count, Number, plain
 from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.files import text, writing
+from pomona.core.round import weights
 from pomona.core.settings import Settings
-from pomona.core.weight_limit import weights
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
 from pomona_federation.audit_log import write_line

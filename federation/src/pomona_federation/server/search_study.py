@@ -16,8 +16,8 @@ from pomona.core.table import Table, of_records
 from pomona.experiments.grid import RULE, choose
 from pomona.experiments.job import best_on_validation
 from pomona.lifecycle import recorded_status
+from pomona.metrics.best_round import outvoted
 from pomona.metrics.metric import LOSS, metric_named
-from pomona.metrics.outvoted import outvoted
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.storage.run_status import Status, read_status, write_status

@@ -51,7 +51,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from pomona.core.weight_limit import SLACK
+from pomona.core.round import SLACK
 from pomona.methods import base
 from pomona.methods.mixtures import pgfed_private
 from pomona.methods.mixtures.pgfed_risks import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from pomona.core.weight_limit import SLACK, reweighted
+from pomona.core.round import SLACK, reweighted
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 
@@ -26,7 +26,7 @@ def reweighted_server(
     ratio_i.
 
     If shares are limited (``Roster.largest``), so are the c_i, and their sum is at most 1
-    (``core.weight_limit.reweighted``). Clients that are limited, or whose number is outside its
+    (``core.round.reweighted``). Clients that are limited, or whose number is outside its
     bounds, are reported with a reason.
 
     ``reported``: the numbers (1,) float64 that a client uploads with its model, with the lower bound of
