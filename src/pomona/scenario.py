@@ -108,15 +108,7 @@ class Scenario:
     ) -> "Scenario":
         """As ``prepare``, without the check."""
         dataset, config = reader(config.data), fitted(config)
-        assumed = _assumed(config, dataset)
-        config = config.model_copy(update={"partition": config.partition or usual(dataset)})
-        if "clients" not in config.model_fields_set:
-            config = config.model_copy(update={"clients": _members(config, dataset)})
-        if not agreed and (network := resolved(config.model)) is not config.model:
-            config = config.model_copy(update={"model": network})
-        if weights := initial_weights(config.model):
-            pinned = config.model.model_copy(update={"init_sha256": weights.sha256})
-            config = config.model_copy(update={"model": pinned})
+        assumed, config = _assumed(config, dataset), _completed(config, dataset, agreed)
         partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
         config.membership.check(config.clients, config.rounds)
         dataset = noted(dataset, partition)
@@ -549,6 +541,19 @@ def _trained(partition: Partition, clients: Sequence[int] | None = None) -> NDAr
     """Return the training rows of some clients, of all by default."""
     chosen = range(len(partition.clients)) if clients is None else clients
     return np.concatenate([np.empty(0, np.int64), *(partition.clients[i].train for i in chosen)])
+
+
+def _completed(config: Config, dataset: Dataset, agreed: bool) -> Config:
+    """Return the settings with the partition, the clients, the network and the hash of its first
+    weights resolved.
+    """
+    config = config.model_copy(update={"partition": config.partition or usual(dataset)})
+    if "clients" not in config.model_fields_set:
+        config = config.model_copy(update={"clients": _members(config, dataset)})
+    network = config.model if agreed else resolved(config.model)
+    if weights := initial_weights(network):
+        network = network.model_copy(update={"init_sha256": weights.sha256})
+    return config if network is config.model else config.model_copy(update={"model": network})
 
 
 def _assumed(config: Config, dataset: Dataset) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.data.catalogue import CATALOGUE
 from pomona.data.dataset import Dataset, network_shape
-from pomona.data.settings import ClassNames, EventTimes
+from pomona.data.settings import ClassNames, DataSettings, EventTimes
 from pomona.models import segmentation
 from pomona.models.layers import active
 from pomona.objective.private import statistics_problems
@@ -44,28 +44,40 @@ def require_covered(
 def _privacy_problems(
     config: Config, dataset: Dataset, partition: Partition, agreed: bool
 ) -> Iterator[str]:
-    assert config.privacy
-    card = config.method.method().card
-    if card.privacy.not_private:
-        yield card.privacy.not_private
-    if config.privacy.unit == "group" and len(dataset.x) and dataset.groups is None:
+    privacy, card = config.privacy, config.method.method().card.privacy
+    assert privacy
+    if card.not_private:
+        yield card.not_private
+    if privacy.unit == "group" and len(dataset.x) and dataset.groups is None:
         yield WITHOUT_GROUPS
-    data, entry = config.data, CATALOGUE.get(config.data.name)
-    names_given = agreed or (isinstance(data, ClassNames) and data.classes) or entry
     sizes = [len(c.train) for c in partition.clients]
-    learnt_classes = bool(dataset.classes) and not names_given
+    learnt_classes = bool(dataset.classes) and not (agreed or _names_classes(config.data))
     learnt = dataset.kind == "image" and dataset.learn is not None
-    # the numbers of a public tokenizer, or of an agreement, say nothing about texts
-    public = dataset.tokenizer or (agreed and dataset.kind == "text" and not dataset.words)
-    input_kind = "tokens" if public else dataset.kind
-    yield from release_problems(
-        config.privacy, sizes, card.privacy.releases, input_kind, learnt_classes, learnt
-    )
-    if dataset.edges and not (agreed or (isinstance(data, EventTimes) and data.time_edges)):
+    input_kind = _input_kind(dataset, agreed)
+    yield from release_problems(privacy, sizes, card.releases, input_kind, learnt_classes, learnt)
+    if dataset.edges and not (agreed or _names_edges(config.data)):
         yield (
             "data.time_edges must be given: learnt intervals end at event times of training rows, "
             "a release that privacy does not cover"
         )
+
+
+def _names_classes(data: DataSettings) -> bool:
+    """Return whether the classes are known without reading rows."""
+    return data.name in CATALOGUE or bool(isinstance(data, ClassNames) and data.classes)
+
+
+def _names_edges(data: DataSettings) -> bool:
+    """Return whether the settings name the ends of the intervals."""
+    return bool(isinstance(data, EventTimes) and data.time_edges)
+
+
+def _input_kind(dataset: Dataset, agreed: bool) -> str:
+    """Return the kind of inputs: the numbers of a public tokenizer, or of an agreement, say nothing
+    about texts.
+    """
+    public = dataset.tokenizer or (agreed and dataset.kind == "text" and not dataset.words)
+    return "tokens" if public else dataset.kind
 
 
 def require_task(config: Config, targets: Targets) -> None:

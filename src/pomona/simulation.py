@@ -3,7 +3,7 @@
 """
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -159,16 +159,17 @@ def simulate(
     require_possible(scenario)
     notes = RunNotes(CallbackList(callback), has_callback=callback is not None)
     notes.extend(cautions(scenario))
-    if folder is None:
-        scenario = _with_auto_settings(scenario, notes)
-        with _connected(scenario.config), enough("training"):
-            return _train(
-                scenario,
-                RunRecord(None, scenario.config.tree()),
-                notes,
-                Checkpointing(None, 1, {}),
-                _state_storage(scenario, folder, notes),
-            )
+    if folder is not None:
+        return _simulate_in(folder, scenario, notes, resume)
+    scenario = _with_auto_settings(scenario, notes)
+    with _connected(scenario.config), enough("training"):
+        record = RunRecord(None, scenario.config.tree())
+        place_state = _state_storage(scenario, None, notes)
+        return _train(scenario, record, notes, Checkpointing(None, 1, {}), place_state)
+
+
+def _simulate_in(folder: Path, scenario: Scenario, notes: RunNotes, resume: bool) -> Result:
+    """Run in a folder, or continue what it has."""
     require_own(folder)
     if not resume:
         require_free(folder)
@@ -489,14 +490,13 @@ def _collect(
     for _, metrics in results:
         for values in metrics:
             record.event("final", **values)
-    epsilons = transport.collect(ClientRuntime.epsilon, clients) if config.privacy else None
-    added = noise_adds_up(config)
-    local_epsilons = transport.collect(ClientRuntime.epsilon_alone, clients) if added else None
-    by_groups = (
-        transport.collect(ClientRuntime.epsilon_by_groups, clients)
-        if scenario.unprotected_groups
-        else None
-    )
+
+    def asked(query: Callable[[ClientRuntime, int], Any], applies: object) -> list[Any] | None:
+        return transport.collect(query, clients) if applies else None
+
+    epsilons = asked(ClientRuntime.epsilon, config.privacy)
+    local_epsilons = asked(ClientRuntime.epsilon_alone, noise_adds_up(config))
+    by_groups = asked(ClientRuntime.epsilon_by_groups, scenario.unprotected_groups)
     filed = sum(transport.collect(ClientRuntime.filed, clients)) + transport.copies.filed
     share = transport.busy_share
     busy = {} if share is None else {"busy_share": share}

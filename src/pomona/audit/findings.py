@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -116,13 +117,15 @@ class Findings:
 def assess(shadows: Shadows, delta: float, budget: float | None = None) -> Findings:
     """Attack all runs of an audit; ``delta`` as in the ledger, 0 without one."""
     scored = {party: _scored(shadows, party) for party in ("server", "peer")}
-    worst = shadows.epsilon.max(0)
+    attacks = (_attacks(shadows, party, scores) for party, scores in scored.items())
+    sites = (_sites(shadows, party) for party in shadows.sites)
+    every_score = chain.from_iterable(scores.values() for scores in scored.values())
     return Findings(
         len(shadows.member),
-        [attack for party, scores in scored.items() for attack in _attacks(shadows, party, scores)],
-        [site for party in shadows.sites for site in _sites(shadows, party)],
-        [float(e) if isfinite(e) else None for e in worst],
-        _proven(shadows, [s for scores in scored.values() for s in scores.values()], delta),
+        [*chain.from_iterable(attacks)],
+        [*chain.from_iterable(sites)],
+        [float(e) if isfinite(e) else None for e in shadows.epsilon.max(0)],
+        _proven(shadows, [*every_score], delta),
         budget,
         [party for party, scores in scored.items() if not scores],
     )

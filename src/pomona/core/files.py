@@ -56,18 +56,7 @@ def opened(path: Path, max_bytes: int | None = None, follow: bool = True) -> Buf
     Raises:
         OSError: the file is missing or too long, or the path is a folder, pipe, socket or device.
     """
-    try:
-        handle = os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
-    except ValueError:
-        raise OSError(errno.EINVAL, "its name holds a NUL", str(path)) from None
-    except OSError as fault:
-        if fault.errno == errno.ENXIO:
-            raise _special(path) from None
-        if fault.errno == errno.ELOOP and not follow:
-            raise OSError(
-                errno.ELOOP, "it is a symbolic link, not the file itself", str(path)
-            ) from None
-        raise
+    handle = _handle(path, follow)
     try:
         status = os.fstat(handle)
         if stat.S_ISDIR(status.st_mode):
@@ -79,6 +68,20 @@ def opened(path: Path, max_bytes: int | None = None, follow: bool = True) -> Buf
         return os.fdopen(handle, "rb")
     except BaseException:
         os.close(handle)
+        raise
+
+
+def _handle(path: Path, follow: bool) -> int:
+    try:
+        return os.open(path, _FLAGS if follow else _FLAGS | os.O_NOFOLLOW)
+    except ValueError:
+        raise OSError(errno.EINVAL, "its name holds a NUL", str(path)) from None
+    except OSError as fault:
+        if fault.errno == errno.ENXIO:
+            raise _special(path) from None
+        if fault.errno == errno.ELOOP and not follow:
+            reason = "it is a symbolic link, not the file itself"
+            raise OSError(errno.ELOOP, reason, str(path)) from None
         raise
 
 

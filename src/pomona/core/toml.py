@@ -183,12 +183,7 @@ def _explain(error: Tree, descriptions: Mapping[str, str], choices: Choices) -> 
                 f"{key}.name must be set; known: {listed(sorted(choices.get(key, {})), MAX_LISTED)}"
             )
         case "union_tag_invalid":
-            name = plain(error["ctx"]["tag"], 80)
-            own_hint = " (one of your own: module:Class)" * (key == "method")
-            names = error["ctx"]["expected_tags"].replace("'", "").split(", ")
-            hint = suggestion(name, names)
-            listing = f"; all: {LISTS[key]}" if key in LISTS and hint.endswith(" more") else ""
-            return f"unknown {key} {name!r}{own_hint}; {hint}{listing}"
+            return _unknown_name(key, error["ctx"])
         case "model_type" | "model_attributes_type":
             own_hint = " (of one of your own: module:Class, as text)" * (key in ("method", "model"))
             return (
@@ -204,6 +199,14 @@ def _explain(error: Tree, descriptions: Mapping[str, str], choices: Choices) -> 
                 if key
                 else message
             )
+
+
+def _unknown_name(key: str, context: Mapping[str, str]) -> str:
+    name = plain(context["tag"], 80)
+    own_hint = " (one of your own: module:Class)" * (key == "method")
+    hint = suggestion(name, context["expected_tags"].replace("'", "").split(", "))
+    listing = f"; all: {LISTS[key]}" if key in LISTS and hint.endswith(" more") else ""
+    return f"unknown {key} {name!r}{own_hint}; {hint}{listing}"
 
 
 def short_repr(value: object) -> str:
@@ -280,9 +283,8 @@ def _described(tree: Tree, settings_class: type[Settings], choices: Choices) -> 
         section = tree.get(name)
         if name in choices:
             chosen = str(section.get("name")) if isinstance(section, dict) else ""
-            classes = (
-                [choices[name][chosen]] if chosen in choices[name] else list(choices[name].values())
-            )
+            selected = choices[name].get(chosen)
+            classes = [selected] if selected else list(choices[name].values())
         else:
             classes = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
         described |= {

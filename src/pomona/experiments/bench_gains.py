@@ -49,39 +49,39 @@ def rows(results: Results, gains: Sequence[GainsOrReason]) -> list[dict[str, Any
 
     Verdicts of a scenario hold jointly (Holm): one may be open where its own interval is not.
     """
-    means = [None if isinstance(gain, str) else gain[1] for gain in gains]
     table = bench_table.rows(results)
+    means = [None if isinstance(gain, str) else gain[1] for gain in gains]
     verdicts: dict[int, Verdict | None] = {}
     for scenario in {row["scenario"] for row in table}:
         indices = [i for i, row in enumerate(table) if row["scenario"] == scenario]
         verdicts |= zip(indices, jointly([means[i] for i in indices]), strict=True)
-    return [
-        {
-            **{key: row[key] for key in ("scenario", "method", "state", "metric")},
-            "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
-            **{key: row[key] for key in VALUES},
-            "gain": mean and mean.value,
-            **{key: mean and getattr(mean, key) for key in ("low", "high", "p")},
-            "judged": mean.model if mean else "",
-            "base": mean.base_model if mean else "",
-            "verdict": verdicts[i],
-            "reason": gain if isinstance(gain, str) else "",
-        }
-        for i, (result, row, gain, mean) in enumerate(
-            zip(results["results"], table, gains, means, strict=True)
-        )
-    ]
+    entries = zip(results["results"], table, gains, strict=True)
+    return [_row(*entry, verdicts[i]) for i, entry in enumerate(entries)]
+
+
+def _row(
+    result: Results, row: Mapping[str, Any], gain: GainsOrReason, verdict: Verdict | None
+) -> dict[str, Any]:
+    """Return a result's record, of its row of the table and its gains."""
+    mean, reason = (None, gain) if isinstance(gain, str) else (gain[1], "")
+    return {
+        **{key: row[key] for key in ("scenario", "method", "state", "metric")},
+        "seeds": sum(cell["figures"] is not None for cell in result["cells"]),
+        **{key: row[key] for key in VALUES},
+        "gain": mean and mean.value,
+        **{key: mean and getattr(mean, key) for key in ("low", "high", "p")},
+        "judged": mean.model if mean else "",
+        "base": mean.base_model if mean else "",
+        "verdict": verdict,
+        "reason": reason,
+    }
 
 
 def _gained(folder: Path, result: Results, base: Results) -> GainsOrReason:
     """Return the gains over the seeds that both have finished, or why they are undefined."""
     if result is base:
         return "the base itself"
-    finished = [
-        {cell["seed"]: folder / cell["folder"] for cell in r["cells"] if cell["figures"]}
-        for r in (result, base)
-    ]
-    folders, base_folders = finished
+    folders, base_folders = _folders(folder, result), _folders(folder, base)
     common = sorted(folders.keys() & base_folders.keys())
     seeds = [seed for seed in common if folders[seed].is_dir() and base_folders[seed].is_dir()]
     if not seeds:
@@ -99,6 +99,11 @@ def _gained(folder: Path, result: Results, base: Results) -> GainsOrReason:
     except (StorageError, DataError):
         return "a record of its runs cannot be read"
     return (clients, mean) if mean else "no client's test samples define it"
+
+
+def _folders(folder: Path, result: Results) -> dict[int, Path]:
+    """Return the folders of finished runs by seed."""
+    return {cell["seed"]: folder / cell["folder"] for cell in result["cells"] if cell["figures"]}
 
 
 def gain_cells(row: Mapping[str, Any], judge: Metric) -> list[str]:

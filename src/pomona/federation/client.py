@@ -308,27 +308,20 @@ class ClientRuntime:
         # One tensor for all splits of a model, so that additional data for its evaluation is
         # computed once.
         models: dict[Model, Tensor] = {key: W[k] for key, W in result.training.observed.items()}
-        scores = [
-            self.scoring.score(self.objective, *key, split, client, w)
-            for key, w in models.items()
-            for split in EVALUATED
-        ]
-        # what a fault tells of training samples is not covered by their noise
-        if visit.trains and not isinstance(self.objective, PrivateObjective):
-            self._require_finite(client, models, scores)
-        uplink = (
-            {n: v[k] for n, v in result.uplink.items()} if visit.trains else {}
-        )  # not requested
-        state = self.state(client)
+        scores = self._scores(client, models)
+        uplink, state = dict[str, Tensor](), self.state(client)
         if visit.trains:
+            # what a fault tells of training samples is not covered by their noise
+            if not isinstance(self.objective, PrivateObjective):
+                self._require_finite(client, models, scores)
+            uplink = {n: v[k] for n, v in result.uplink.items()}
             state = result.state if single else row(result.state, k)
         observed: Observed | None = None
         if visit.keep_models:
-            state = apply(self._rows.shared, state)
+            state, uplink = apply(self._rows.shared, state), self._shared(uplink)
             # A view of several clients' rows would keep all of them in memory.
-            rows = {key: w if single else w.clone() for key, w in models.items()}
+            rows = models if single else {key: w.clone() for key, w in models.items()}
             observed = Observed(visit, self._shared(rows), scores)
-            uplink = self._shared(uplink)
         if visit.trains:
             self._pending[client] = _Trained(self.place_state(state), observed)
         elif observed:
@@ -336,6 +329,14 @@ class ClientRuntime:
         return Reply(
             client, uplink, {n: v[k].clone() for n, v in result.info.items()}, scores=scores
         )
+
+    def _scores(self, client: int, models: Mapping[Model, Tensor]) -> list[Score]:
+        """Return the scores of a client's models on each split."""
+        return [
+            self.scoring.score(self.objective, *key, split, client, w)
+            for key, w in models.items()
+            for split in EVALUATED
+        ]
 
     def _require_finite(
         self, client: int, models: Mapping[Model, Tensor], scores: list[Score]

@@ -64,12 +64,11 @@ class Lying:
         attacking = visit.trains and not visit.adapts and visit.round.number >= attack.from_round
         if attack.kind not in UPLINK_ATTACKS or not attacking:
             return arrivals
-        honest = [a for a in arrivals if a.reply.client not in attack.clients and not a.reply.fault]
-        honest_uplinks = [a.reply.uplink for a in honest]
+        sound = [a.reply for a in arrivals if not a.reply.fault]
+        honest_uplinks = [reply.uplink for reply in sound if reply.client not in attack.clients]
+        liars = {reply.client for reply in sound}.intersection(attack.clients)
         return [
-            self._lie(a, visit, downlink, honest_uplinks)
-            if a.reply.client in attack.clients and not a.reply.fault
-            else a
+            self._lie(a, visit, downlink, honest_uplinks) if a.reply.client in liars else a
             for a in arrivals
         ]
 

@@ -57,15 +57,12 @@ def plan_of(
     partial, may_stop = len(cohort) < len(roster.members), config.stop is not None
     received = is_evaluated(config, number - 1)
     # Before a client is drawn again, or leaves, its trained model must be evaluated.
-    trained = is_evaluated(config, number) or partial or stoppable or (may_stop and received)
-    watched = {
-        stage for stage, enabled in (("received", received), ("trained", trained)) if enabled
-    }
+    trained = any((is_evaluated(config, number), partial, stoppable, may_stop and received))
+    stages = {"received": received, "trained": trained}
+    watched = frozenset(stage for stage, enabled in stages.items() if enabled)
     needs_models = may_stop or stoppable or config.keep != "last"
-    keep_models = number == config.rounds or partial or has_leavers or needs_models
-    return RoundPlan(
-        number, round_of(config, number), roster, cohort, frozenset(watched), keep_models
-    )
+    keep_models = any((number == config.rounds, partial, has_leavers, needs_models))
+    return RoundPlan(number, round_of(config, number), roster, cohort, watched, keep_models)
 
 
 def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:

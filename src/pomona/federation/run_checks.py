@@ -27,20 +27,21 @@ def require_possible(scenario: Scenario) -> None:
         raise ConfigError("device = 'cuda', but PyTorch sees no GPU; set device=cpu")
     require_tracker(config.track)
     require_sums(config, len(scenario.partition.clients))
+    _require_cluster(config)
+    validated = any(len(c.validation) for c in scenario.partition.clients)
+    if not validated and (config.stop or config.keep != "last"):
+        raise ConfigError(
+            f"{'stop.patience' if config.stop else 'keep'} looks at validation samples, but no "
+            "client has any; raise data.validation_share, or give them validation rows"
+        )
+    require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
+
+
+def _require_cluster(config: Config) -> None:
+    """Raise ConfigError for a cluster where privacy or a GPU keeps clients on one machine."""
     if config.cluster and (config.privacy or config.device != "cpu"):
         obstacle = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
         raise ConfigError(f"cluster is for runs without {obstacle}; take it out")
-    keys = [
-        key
-        for key, enabled in (("stop.patience", config.stop), ("keep", config.keep != "last"))
-        if enabled
-    ]
-    if keys and not any(len(c.validation) for c in scenario.partition.clients):
-        raise ConfigError(
-            f"{keys[0]} looks at validation samples, but no client has any; raise "
-            "data.validation_share, or give them validation rows"
-        )
-    require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)
 
 
 def cautions(scenario: Scenario) -> list[Note]:

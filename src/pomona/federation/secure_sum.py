@@ -137,24 +137,36 @@ def summed(
         return list(arrivals), []
     ids = tuple(a.reply.client for a in sound)
     received = receiver_tensors(downlink, visit.ids.index(ids[0]))
-    weights = weighed(visit.roster, ids)
-    total = np.zeros(sum(t.numel() for t in sound[0].reply.uplink.values()), integer_dtype(terms))
-    norms, spec = [], sound[0].reply.uplink
-    for arrival in sound:
-        delta, norm = change(arrival.reply.uplink, received, config)
-        total += encoded(delta, weights[arrival.reply.client], terms)
-        norms.append(norm)
-    if noise_adds_up(config) and (reason := excess(total, len(ids), terms)):
-        return [_faulty(a, reason) for a in arrivals], []
+    spec = sound[0].reply.uplink
+    total, norms = _total(sound, received, weighed(visit.roster, ids), config)
+    if noise_adds_up(config):
+        norms = []
+        if reason := excess(total, len(ids), terms):
+            return [_faulty(a, reason) for a in arrivals], norms
     row = {k: t.to(spec[k].device) for k, t in mean(total, received, spec, terms).items()}
     results = [
         replace(a, reply=replace(a.reply, uplink=row)) if a.reply.client in ids else a
         for a in arrivals
     ]
-    clipped_norms = (
-        [] if noise_adds_up(config) else [norm for norm in norms if norm > terms.max_norm]
-    )
-    return results, clipped_norms
+    return results, norms
+
+
+def _total(
+    arrivals: Sequence[Arrival],
+    received: Mapping[str, Tensor],
+    weights: Mapping[int, float],
+    config: Config,
+) -> tuple[Integers, list[float]]:
+    """Return the sum of weighted changes, and the norms of those that were clipped."""
+    terms = config.secure_aggregation
+    assert terms
+    size = sum(t.numel() for t in arrivals[0].reply.uplink.values())
+    total, norms = np.zeros(size, integer_dtype(terms)), []
+    for arrival in arrivals:
+        delta, norm = change(arrival.reply.uplink, received, config)
+        total += encoded(delta, weights[arrival.reply.client], terms)
+        norms.append(norm)
+    return total, [norm for norm in norms if norm > terms.max_norm]
 
 
 def _checked(a: Arrival, visit: ClientRequest, downlink: Downlink, config: Config) -> Arrival:

@@ -41,14 +41,15 @@ def sgd(
     """
     if columns is not None and columns.start == columns.stop:
         return W
-    passes, selected = round_.passes if epochs is None else Passes(epochs), columns or slice(None)
+    passes, selected = (
+        round_.passes if epochs is None else Passes(epochs),
+        columns or slice(0, None),
+    )
     state = optimizer_state(W[:, selected], round_)
     for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
         if losses or term:
             row_losses = [loss(index) for loss, index in zip(losses, batch.indices, strict=False)]
-            _, g = training.gradient(
-                w, batch, row_losses or None, above=columns.start if columns else 0
-            )
+            _, g = training.gradient(w, batch, row_losses or None, above=selected.start)
             optimizer_step(w[:, selected], _sum(g, w, pull, term)[:, selected], moments, round_)
         else:
             training.step(w, batch, moments, round_, pull, columns)

@@ -139,16 +139,7 @@ def build(
 
     Raises ConfigError for an unknown type, a type for other samples, or unknown keys.
     """
-    if model_type not in (*IMAGES, *TEXTS):
-        raise ConfigError(
-            f"unknown model.name={PREFIX}{model_type}; {suggestion(model_type, (*IMAGES, *TEXTS))}"
-        )
-    if (model_type in TEXTS) != bool(vocabulary):
-        expected, alternatives = ("texts", IMAGES) if model_type in TEXTS else ("images", TEXTS)
-        raise ConfigError(
-            f"model.name={PREFIX}{model_type} takes {expected}; take one of "
-            f"{', '.join(alternatives)}"
-        )
+    _require_type(model_type, bool(vocabulary))
     defaults = keys(model_type)
     if unknown := [key for key in args if key not in defaults]:
         raise ConfigError(
@@ -171,6 +162,20 @@ def build(
         module.register_forward_pre_hook(mask)
     module.register_forward_hook(_logits)
     return module
+
+
+def _require_type(model_type: str, texts: bool) -> None:
+    """Raise ConfigError for an unknown type, or one for other samples."""
+    if model_type not in (*IMAGES, *TEXTS):
+        raise ConfigError(
+            f"unknown model.name={PREFIX}{model_type}; {suggestion(model_type, (*IMAGES, *TEXTS))}"
+        )
+    if (model_type in TEXTS) != texts:
+        expected, alternatives = ("texts", IMAGES) if model_type in TEXTS else ("images", TEXTS)
+        raise ConfigError(
+            f"model.name={PREFIX}{model_type} takes {expected}; take one of "
+            f"{', '.join(alternatives)}"
+        )
 
 
 def _class(model_type: str, config: Any) -> Any:

@@ -4,6 +4,7 @@ that only some clients have.
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,19 +99,25 @@ def _tied_times(dataset: Dataset, partition: Partition, names: Sequence[str]) ->
     if owners and natural:
         split = _by_owner(partition, owners)
     for side in ("test", "validation"):
-        tied = {}
-        for name, rows in split:
-            earlier, later = rows.train, getattr(rows, side)
-            if side == "test":
-                earlier = np.concatenate([earlier, rows.validation])
-            if len(earlier) and len(later) and times[earlier].max() == times[later].min():
-                joint = np.concatenate([earlier, later])
-                tied[name] = int((times[joint] == times[later].min()).sum())
-        if tied:
+        counts = {name: _tied(rows, side, times) for name, rows in split}
+        if tied := [name for name, count in counts.items() if count]:
             yield (
-                f"{sum(tied.values())} rows of {listed(list(tied))} have the time at which the "
+                f"{sum(counts.values())} rows of {listed(tied)} have the time at which the "
                 f"split lies, on both sides of it: which of them are {side} rows is drawn"
             )
+
+
+def _tied(rows: ClientRows, side: str, times: NDArray[Any]) -> int:
+    """Return the number of rows of the time at which a client's test or validation rows begin; 0
+    if no earlier row has it.
+    """
+    earlier, later = rows.train, getattr(rows, side)
+    if side == "test":
+        earlier = np.concatenate([earlier, rows.validation])
+    if not (len(earlier) and len(later)) or times[earlier].max() != times[later].min():
+        return 0
+    joint = np.concatenate([earlier, later])
+    return int((times[joint] == times[later].min()).sum())
 
 
 def _classes(dataset: Dataset, partition: Partition, clients: Clients) -> Iterator[str]:

@@ -3,7 +3,7 @@ with the training of its run.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,12 +60,7 @@ def predict(
     first = PersonalModel.of(result, next(iter(names.values())), own_code)
     samples = read(source, first.about, id_column, column)
     clients = list(map(cell_values.name, samples.clients))
-    if unknown := Counter(name for name in clients if name not in names):
-        raise DataError(
-            f"{source}: {unknown.total()} of {len(clients)} rows are of clients without a model "
-            f"here: {with_counts(unknown)}; the run has {listed([*names])}; leave these rows "
-            "out, or answer all rows of a table by one client's model: --client NAME"
-        )
+    _require_models(f"{source}", clients, names)
     answers: list[dict[str, Any]] = [{}] * len(clients)
     for name in dict.fromkeys(clients):
         model = PersonalModel.of(result, names[name], own_code)
@@ -78,6 +73,16 @@ def predict(
         f"{source}: each row is answered by its own client's model: {with_counts(Counter(clients))}"
     )
     return Answers(answers, samples.ids, (*filter(None, [samples.note]), note))
+
+
+def _require_models(source: str, clients: Sequence[str], names: Collection[str]) -> None:
+    """Raise DataError for rows of clients without a model."""
+    if unknown := Counter(name for name in clients if name not in names):
+        raise DataError(
+            f"{source}: {unknown.total()} of {len(clients)} rows are of clients without a model "
+            f"here: {with_counts(unknown)}; the run has {listed([*names])}; leave these rows "
+            "out, or answer all rows of a table by one client's model: --client NAME"
+        )
 
 
 def with_counts(numbers: Mapping[str, int]) -> str:

@@ -79,29 +79,30 @@ def read(
         return _in_memory(samples, metadata, extra)
     path = Path(samples)
     suffix = path.suffix.lower()
-    table = formats.format_of(path) is not None or (
-        path.is_dir() and bool(formats.part_files(path))
-    )
+    table = formats.format_of(path) or (path.is_dir() and formats.part_files(path))
     if extra != ExtraColumns() and not table:
         column = id_column if client_column is None else client_column
         raise DataError(f"{path} has no columns; leave out the column {column!r}")
-    match suffix:
-        case ".npz":
-            return Samples(_array(npz.archive(path, ["x"])["x"], metadata))
-        case ".txt" if metadata.kind == "text":
-            with reading(path):
-                texts = content(file(path), MAX_LOG_BYTES)
-            codec = csv.encoding(texts, metadata.form)
-            try:
-                stream = StringIO(texts.decode(codec), None)
-            except UnicodeError as fault:
-                raise DataError(f"{path}: {csv.misread(fault, codec)}") from None
-            return Samples(encoded([line.rstrip("\n") for line in stream], metadata))
-        case _ if table:
-            return _records(path, metadata, extra)
-        case _:
-            image = image_inputs.read(path, metadata)
-            return Samples(image.x, "; ".join(image.notes), grid=image.grid, sides=image.sides)
+    if suffix == ".npz":
+        return Samples(_array(npz.archive(path, ["x"])["x"], metadata))
+    if suffix == ".txt" and metadata.kind == "text":
+        return Samples(encoded(_lines(path, metadata), metadata))
+    if table:
+        return _records(path, metadata, extra)
+    image = image_inputs.read(path, metadata)
+    return Samples(image.x, "; ".join(image.notes), grid=image.grid, sides=image.sides)
+
+
+def _lines(path: Path, metadata: ModelMetadata) -> list[str]:
+    """Return the lines of a text file."""
+    with reading(path):
+        texts = content(file(path), MAX_LOG_BYTES)
+    codec = csv.encoding(texts, metadata.form)
+    try:
+        stream = StringIO(texts.decode(codec), None)
+    except UnicodeError as fault:
+        raise DataError(f"{path}: {csv.misread(fault, codec)}") from None
+    return [line.rstrip("\n") for line in stream]
 
 
 def encoded(texts: Sequence[str], metadata: ModelMetadata) -> NDArray[Any]:

@@ -138,19 +138,15 @@ def diverging(result: Result) -> str:
         return "the last test loss of no client is finite; lower lr"
     tested = _means(e.loss for e in curve)
     constant = _constant(result)
-    for quantity, losses, first in (
-        ("training loss", trained, "in the first round"),
-        ("test loss", tested, "when first evaluated"),
-    ):
-        if losses and losses[-1] > DIVERGENCE_FACTOR * losses[0] > 0:
-            return (
-                f"the {quantity} ended at {losses[-1]:.4g}, from {losses[0]:.4g} {first}; lower lr"
-            )
-    if tested and constant and tested[-1] > DIVERGENCE_FACTOR * constant:
-        return (
-            f"the test loss ended at {tested[-1]:.4g}, where a constant answer has "
-            f"{constant:.4g}; lower lr"
-        )
+    comparisons = (
+        ("training loss", trained, trained[:1], "from {:.4g} in the first round"),
+        ("test loss", tested, tested[:1], "from {:.4g} when first evaluated"),
+        ("test loss", tested, [constant], "where a constant answer has {:.4g}"),
+    )
+    for quantity, losses, base, basis in comparisons:
+        if losses and base[0] and losses[-1] > DIVERGENCE_FACTOR * base[0] > 0:
+            end = f"the {quantity} ended at {losses[-1]:.4g}"
+            return f"{end}, {basis.format(base[0])}; lower lr"
     return ""
 
 
