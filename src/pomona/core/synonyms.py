@@ -2,71 +2,39 @@
 
 from collections.abc import Iterable, Sequence
 
-SYNONYMS: dict[str, tuple[str, ...]] = {
-    "image": ("images",),
-    "pictures": ("images",),
-    "photos": ("images",),
-    "scans": ("images",),
-    "volumes": ("images",),
-    "png": ("images",),
-    "jpg": ("images",),
-    "jpeg": ("images",),
-    "tiff": ("images",),
-    "dicom": ("images",),
-    "nifti": ("images",),
-    "folder": ("images", "table"),
-    "manifest": ("images",),
-    "files": ("table", "images", "text", "arrays"),
-    "csv": ("table", "text"),
-    "parquet": ("table", "text"),
-    "tables": ("table",),
-    "tabular": ("table",),
-    "spreadsheet": ("table",),
-    "tsv": ("table",),
-    "excel": ("table",),
-    "xlsx": ("table",),
-    "xls": ("table",),
-    "ods": ("table",),
-    "sas": ("table",),
-    "spss": ("table",),
-    "stata": ("table",),
-    "arrow": ("table",),
-    "feather": ("table",),
-    "texts": ("text",),
-    "documents": ("text",),
-    "sentences": ("text",),
-    "array": ("arrays",),
-    "numpy": ("arrays",),
-    "npy": ("arrays",),
-    "npz": ("arrays",),
-    "tensors": ("arrays",),
-    "mnist-fashion": ("fashion-mnist",),
-    "cifar-10": ("cifar10",),
-    "cifar-100": ("cifar100",),
-    "emnist": ("emnist-byclass", "emnist-balanced", "emnist-letters"),
-    "auc": ("auroc",),
-    "roc": ("auroc",),
-    "roc-auc": ("auroc",),
-    "pr-auc": ("auprc",),
-    "average-precision": ("auprc",),
-    "acc": ("accuracy",),
-    "f1": ("macro_f1",),
-    "rmse": ("mse",),
-    "concordance": ("c_index",),
-    "logistic-regression": ("logistic",),
-    "linear": ("logistic",),
-    "dnn": ("mlp",),
-    "resnet": ("resnet18",),
-    "u-net": ("unet",),
-    "local": ("separate",),
-    "alone": ("separate",),
-    "standalone": ("separate",),
-    "finetuning": ("fedavg-ft",),
-    "noniid": ("dirichlet", "pathological"),
-    "non-iid": ("dirichlet", "pathological"),
-    "lda": ("dirichlet",),
+SYNONYMS = {
+    "images": (
+        "image pictures photos scans volumes png jpg jpeg tiff dicom nifti folder manifest "
+        "files"
+    ),
+    "table": (
+        "folder files csv parquet tables tabular spreadsheet tsv excel xlsx xls ods sas spss "
+        "stata arrow feather"
+    ),
+    "text": "files csv parquet texts documents sentences",
+    "arrays": "files array numpy npy npz tensors",
+    "fashion-mnist": "mnist-fashion",
+    "cifar10": "cifar-10",
+    "cifar100": "cifar-100",
+    "emnist-byclass": "emnist",
+    "emnist-balanced": "emnist",
+    "emnist-letters": "emnist",
+    "auroc": "auc roc roc-auc",
+    "auprc": "pr-auc average-precision",
+    "accuracy": "acc",
+    "macro_f1": "f1",
+    "mse": "rmse",
+    "c_index": "concordance",
+    "logistic": "logistic-regression linear",
+    "mlp": "dnn",
+    "resnet18": "resnet",
+    "unet": "u-net",
+    "separate": "local alone standalone",
+    "fedavg-ft": "finetuning",
+    "dirichlet": "noniid non-iid lda",
+    "pathological": "noniid non-iid",
 }
-"""By a word in lower case with hyphens: the names that may be meant, the likeliest first."""
+"""By name: words for it in lower case with hyphens; the likelier name of a word comes first."""
 
 
 def normalized(name: str) -> str:
@@ -76,7 +44,7 @@ def normalized(name: str) -> str:
 
 def intended(name: str, names: Iterable[str]) -> Sequence[str]:
     """Return the names that differ from this one in case or separators only, else its synonyms."""
-    choices = [*names]
-    return [choice for choice in choices if normalized(choice) == normalized(name)] or [
-        choice for choice in SYNONYMS.get(normalized(name), ()) if choice in choices
+    choices, word = [*names], normalized(name)
+    return [choice for choice in choices if normalized(choice) == word] or [
+        meant for meant, words in SYNONYMS.items() if meant in choices and word in words.split()
     ]
