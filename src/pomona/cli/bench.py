@@ -1,7 +1,7 @@
 """``pomona bench``: a table of methods and scenarios, tuned, run in parallel, resumable."""
 
 import sys
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from time import monotonic
@@ -267,14 +267,20 @@ def _print_outcome(outcome: Bench, remaining: str, page: Path | None, json: bool
         return
     print_table(_table(outcome.results))
     echo(*(f"note: {note.text}" for note in outcome.notes))
-    for reason, (first, *others) in reasons(outcome.results).items():
-        suffix = f" and {len(others)} more" if others else ""
-        print(f"{first}{suffix}: {reason}")
+    for line in _unfinished(outcome.results):
+        print(line)
     print(", ".join(f"{n} {state}" for state, n in outcome.counts.items()))
     for text in filter(None, (at_the_edge(outcome.results), remaining)):
         print(text)
     print(f"written  {', '.join(paths[name] for name in FILES)}", end="")
     print(f", report {page}" if page else f"\nnext     pomona report {outcome.folder}")
+
+
+def _unfinished(results: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why cells have no result, a line for each reason."""
+    for reason, (first, *others) in reasons(results).items():
+        suffix = f" and {len(others)} more" if others else ""
+        yield f"{first}{suffix}: {reason}"
 
 
 def _table(results: Mapping[str, Any]) -> Table:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import date, timedelta
-from itertools import count, islice
+from itertools import compress, count, islice
 from typing import Any
 
 import numpy as np
@@ -168,14 +168,13 @@ def _label(scenario: Scenario, row: int) -> str:
             return _shortened(data.classes[int(y)])
         case "segmentation":
             pixels = np.bincount(y.reshape(-1), minlength=len(data.classes))
-            counts = zip(data.classes, pixels, strict=False)
-            return ", ".join(f"{_shortened(name)} {count}" for name, count in counts)
+            counts = zip(map(_shortened, data.classes), pixels, strict=False)
+            return ", ".join(f"{name} {count}" for name, count in counts)
         case "survival":
             return f"{y[0]:.6g}, {'event' if y[1] else 'censored'}"
         case "multilabel":
             names = data.labels or tuple(f"target {k}" for k in range(len(y)))
-            present = [_shortened(name) for name, flag in zip(names, y, strict=True) if flag]
-            return ", ".join(present) or "none"
+            return ", ".join(map(_shortened, compress(names, y))) or "none"
     learned = np.broadcast_to((y - np.array(data.target_shift)) / data.target_scale, y.shape)
     return ", ".join(f"{v:.6g} -> {n:.4g}" for v, n in zip(y.tolist(), learned, strict=True))
 

@@ -1,6 +1,6 @@
 """``pomona predict`` and ``pomona export``: using a saved personal model."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -139,8 +139,7 @@ def _by_row_clients(
     result, rows = load(run), list[dict[str, Any]]()
     for path in inputs:
         answered = by_client.predict(result, path, column, id_column, own_code)
-        for note in (*answered.notes, *by_client.remarks(run, path)):
-            echo_stderr(f"note: {note}")
+        _print_notes((*answered.notes, *by_client.remarks(run, path)))
         for k, answer in enumerate(answered.rows):
             client = answer.pop("client")
             rows.append({"client": client, **_named(f"{path}[{k}]", answered.ids, k, answer)})
@@ -171,8 +170,7 @@ def _by_one_client(
     for path in inputs:
         samples = read(path, net.about, id_column)
         remarks = by_client.remarks(run, path, net) if run and format_of(path) else []
-        for note in filter(None, (samples.note, *remarks)):
-            echo_stderr(f"note: {note}")
+        _print_notes(filter(None, (samples.note, *remarks)))
         several = len(samples.x) > 1
         for k, answer in enumerate(net.predict(samples)):
             if (mask := answer.pop("mask", None)) is not None:
@@ -181,6 +179,11 @@ def _by_one_client(
     if masks:
         echo_stderr(mask_files.write(masks, maps))
     return Predictions(rows, net.about.client)
+
+
+def _print_notes(notes: Iterable[str]) -> None:
+    for note in notes:
+        echo_stderr(f"note: {note}")
 
 
 def _named(

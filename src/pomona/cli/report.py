@@ -194,24 +194,20 @@ def methods(*, json: Json = False) -> None:
         return
     for name, card in cards.items():
         exchange = card.exchange
-        stdout.print(f"[bold]{name}[/]  {card.summary}", highlight=False)
-        stdout.print(f"  paper    {card.paper}", highlight=False, markup=False)
-        stdout.print(
-            f"  models   {exchange.down} down, {exchange.up} up, per client and round",
-            highlight=False,
-            markup=False,
-        )
-        stdout.print(f"  private  {exchange.private}", highlight=False, markup=False)
-        stdout.print(f"  headline {', '.join(card.headline)}", highlight=False, markup=False)
-        requirements = ", ".join((*card.tasks, card.needs.cohort))
-        stdout.print(
-            f"  needs    {requirements}; a client keeps {exchange.keeps}",
-            highlight=False,
-            markup=False,
-        )
-        stdout.print(f"  joining  {card.joining}", highlight=False, markup=False)
+        rows = {
+            "paper": card.paper,
+            "models": f"{exchange.down} down, {exchange.up} up, per client and round",
+            "private": exchange.private,
+            "headline": ", ".join(card.headline),
+            "needs": f"{', '.join((*card.tasks, card.needs.cohort))}; a client keeps "
+            f"{exchange.keeps}",
+            "joining": card.joining,
+        }
         if built[name].server.sums:
-            stdout.print("  sums     are enough for the server: secure_aggregation can hide models")
+            rows["sums"] = "are enough for the server: secure_aggregation can hide models"
+        stdout.print(f"[bold]{name}[/]  {card.summary}", highlight=False)
+        for label, text in rows.items():
+            stdout.print(f"  {label:<8} {text}", highlight=False, markup=False)
 
 
 def _load(runs: tuple[Path, ...]) -> list[Result]:

@@ -1,6 +1,7 @@
 """``pomona run`` and ``pomona demo``."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
@@ -105,10 +106,8 @@ def run(
     folder = out or _default_folder(config)
     if not out:
         echo_stderr(f"record: {folder}")  # whoever stops it needs the folder to continue
-    try:
+    with _hint_if_interrupted(folder, config.rounds):
         result = run_with_progress(config, folder, resume, live)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt(_resume_hint(folder, config.rounds)) from None
     page = write([result], folder, formats) if report else None
     if json:
         lines = [note.text for note in result.notes]
@@ -139,6 +138,15 @@ def _config(method: str, arguments: Sequence[str], options: Sequence[Mapping[str
     if config.method.name != method:
         raise ConfigError(f"run {method}, but method.name = {config.method.name}; name one method")
     return config
+
+
+@contextmanager
+def _hint_if_interrupted(folder: Path, rounds: int) -> Iterator[None]:
+    """Say on Ctrl-C how to continue."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_resume_hint(folder, rounds)) from None
 
 
 def _resume_hint(folder: Path, rounds: int) -> str:

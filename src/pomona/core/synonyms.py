@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 
 SYNONYMS = {
     "images": (
-        "image pictures photos scans volumes png jpg jpeg tiff dicom nifti folder manifest "
-        "files"
+        "image pictures photos scans volumes png jpg jpeg tiff dicom nifti folder manifest files"
     ),
     "table": (
         "folder files csv parquet tables tabular spreadsheet tsv excel xlsx xls ods sas spss "
