@@ -105,9 +105,7 @@ def test_milestones_and_steps_go_together(over):
 
 def test_a_cosine_over_all_rounds_cannot_be_given_more(tmp_path):
     pomona.run(tiny("fedavg", rounds=1, lr_schedule="cosine"), tmp_path / "run")
-    with pytest.raises(
-        CheckpointError, match="lr_schedule = cosine .* all rounds"
-    ):
+    with pytest.raises(CheckpointError, match=r"lr_schedule = cosine .* all rounds"):
         pomona.run(tiny("fedavg", rounds=2, lr_schedule="cosine"), tmp_path / "run", resume=True)
 
 

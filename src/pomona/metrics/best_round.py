@@ -2,7 +2,7 @@
 models.
 
 A round is compared with the best before it, by the means over clients, unless one client alone
-turns them against the others (``metrics.outvoted``).
+turns them against the others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
