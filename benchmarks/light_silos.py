@@ -32,8 +32,7 @@ import psutil
 from memory import field
 from peers_deployment import flower_noop
 from pomona_federation.agreement import Federation
-from pomona_federation.messages.message_bus import Message
-from pomona_federation.messages.message_bus import packed
+from pomona_federation.messages.message_bus import Message, packed
 from pomona_federation.server import superlink
 from pomona_federation.server.superlink_client import pem
 from pomona_federation.supervision.supervisor import environment
