@@ -29,7 +29,7 @@ class Convolution {
         runs_(geometry.kernel.y),
         run_(geometry.kernel.x * from.channels),
         taps_(runs_ * run_),
-        unfolded_(run_ < LANES && !dense),
+        banded_(run_ < LANES && !dense && geometry.window.y * geometry.window.x * taps_ <= MOST_TAPS),
         pairs_fit_(from.channels % 2 == 0) {
     if (dense) dense_.emplace(from, made_, geometry);
   }
@@ -48,41 +48,31 @@ class Convolution {
 
   void backward(const Update& update, const Pass& pass, const Ends& ends) {
     auto& [input, beside, output, wanted, wanted_beside] = ends;
-    const ptrdiff_t batch = pass.batch;
-    // The weights' gradient (outputs, runs, run), each run in whole vectors; of patches that are copied out, one run.
-    const ptrdiff_t runs = unfolded_ ? 1 : runs_, run = unfolded_ ? taps_ : run_, wide = whole(run);
-    gradient_.assign(static_cast<size_t>(made_.channels * runs * wide), 0.0f);
+    const ptrdiff_t batch = pass.batch, wide = whole(run_);
+    gradient_.assign(static_cast<size_t>(made_.channels * runs_ * wide), 0.0f);
     bias_gradient_.assign(static_cast<size_t>(lane_outputs_), 0.0f);
+    if (banded_) turned_.assign(static_cast<size_t>(taps_ * lane_outputs_), 0.0f);
     if (wanted) {
       dense_ ? dense_->turn(update.row + weight_) : spread(update.row + weight_);
       input.clear(batch);
     }
-    const bool learns = update.wants(weight_, made_.channels * taps_);
-    for (ptrdiff_t n = 0; dense_ && n < batch; ++n) {
-      passed(output, n);
-      if (learns) dense_->weigh(input, n, passed_.data(), gradient_.data());
-      if (wanted) dense_->pull(input, n, passed_.data());
-    }
-    const ptrdiff_t image = unfolded_ ? made_.height * made_.width * whole(taps_) : input.image;
-    const ptrdiff_t chunk = std::max<ptrdiff_t>(1, CACHED / image);
-    for (ptrdiff_t n = 0; !dense_ && n < batch; n += chunk) {
-      const ptrdiff_t images = std::min(chunk, batch - n);
+    const bool learns = update.wants(weight_, made_.channels * taps_), gathers = learns && !dense_ && !banded_;
+    const ptrdiff_t chunk = std::max<ptrdiff_t>(1, CACHED / input.image);
+    for (ptrdiff_t n = 0; n < batch; n += chunk) {
       counts_.assign(static_cast<size_t>(made_.channels), 0);
-      for (ptrdiff_t k = 0; k < images; ++k) {
-        collect(input, output, n + k, k * image, chunk, wanted);
-        if (wanted) pull(input, n + k);
+      for (ptrdiff_t k = n; k < std::min(n + chunk, batch); ++k) {
+        passed(output, k);
+        if (learns && banded_) weigh_bands(input, k, output.shape);
+        if (learns && dense_) dense_->weigh(input, k, passed_.data(), gradient_.data());
+        if (wanted && dense_) dense_->pull(input, k, passed_.data());
+        if (!dense_ && (wanted || gathers)) collect(input, output.shape, k, (k - n) * input.image, chunk, wanted);
+        if (!dense_ && wanted) pull(input, k);
       }
-      if (!learns) continue;
-      if (unfolded_) {
-        patches_.resize(static_cast<size_t>(images * image + ROOM));
-        for (ptrdiff_t k = 0; k < images; ++k) unfold(input.framed(n + k, geometry_.padding), input.row, patches_.data() + k * image);
-        weigh(patches_.data(), runs, wide, 0, chunk * output.shape.height * output.shape.width);
-      } else {
-        weigh(input.framed(n, geometry_.padding), runs, wide, input.row, chunk * output.shape.height * output.shape.width);
-      }
+      if (gathers) weigh(input, n, chunk * output.shape.height * output.shape.width);
     }
-    for (ptrdiff_t o = 0; o < made_.channels * runs; ++o)
-      update.apply(weight_ + o * run, gradient_.data() + o * wide, run);
+    if (banded_) turn_back();
+    for (ptrdiff_t o = 0; o < made_.channels * runs_; ++o)
+      update.apply(weight_ + o * run_, gradient_.data() + o * wide, run_);
     if (bias_ >= 0) update.apply(bias_, bias_gradient_.data(), made_.channels);
   }
 
@@ -93,7 +83,10 @@ class Convolution {
     float value;
   };
 
+  typedef uint8_t Bytes __attribute__((vector_size(LANES)));  // a place in a window for each lane
+
   static constexpr ptrdiff_t CACHED = 8192;  // numbers of images that are handled together: 32 KiB, a first cache
+  static constexpr ptrdiff_t MOST_TAPS = 240;  // of all places of a window: of more, too much of a band is zero
   static constexpr int LONGEST = 12;         // vectors of sums at a time
 
   template <typename T>
@@ -159,7 +152,6 @@ class Convolution {
   // The largest number of a window, its place in the window, then bias and ReLU. As in PyTorch the first of equals
   // counts, and what is no number is largest. Adding a bias never changes which is largest.
   void pool(const float* row, ptrdiff_t y, ptrdiff_t x, float* result, uint8_t* places) const {
-    typedef uint8_t Bytes __attribute__((vector_size(LANES)));
     const auto& g = geometry_;
     const float* first = sums_.data() + (y * g.hop.y * made_.width + x * g.hop.x) * lane_outputs_;
     for (ptrdiff_t o = 0; o < made_.channels; o += LANES) {
@@ -183,12 +175,10 @@ class Convolution {
   // The gradients of an image that are not zero: for each output channel those of a chunk of images, with where their
   // patch begins from the chunk's first on; and, where `pulls`, for each place of the convolution those of its
   // channels, with where their weights begin.
-  void collect(Maps& input, Maps& output, ptrdiff_t n, ptrdiff_t begin, ptrdiff_t chunk, bool pulls) {
-    const Shape to = output.shape;
+  void collect(Maps& input, Shape to, ptrdiff_t n, ptrdiff_t begin, ptrdiff_t chunk, bool pulls) {
     const auto& g = geometry_;
     const ptrdiff_t most = chunk * to.height * to.width, places = made_.height * made_.width;
-    const ptrdiff_t across = unfolded_ ? whole(taps_) : g.stride.x * from_.channels;  // from patch to patch in a row
-    const ptrdiff_t down = unfolded_ ? made_.width * across : g.stride.y * input.row;
+    const ptrdiff_t across = g.stride.x * from_.channels, down = g.stride.y * input.row;  // from patch to patch
     slopes_.resize(static_cast<size_t>(made_.channels * most));
     // The most gradients that meet at one place of the convolution: of each channel, from all windows that it lies in.
     const ptrdiff_t meet = made_.channels * ceil_div(g.window.y, g.hop.y) * ceil_div(g.window.x, g.hop.x);
@@ -201,7 +191,6 @@ class Convolution {
       patch[w] = static_cast<int32_t>(w / g.window.x * down + w % g.window.x * across);
       place[w] = static_cast<int32_t>(w / g.window.x * made_.width + w % g.window.x);
     }
-    passed(output, n);
     for (ptrdiff_t o = 0; o < made_.channels; ++o) {
       Slope* slopes = slopes_.data() + o * most;
       ptrdiff_t count = counts_[o];
@@ -228,6 +217,42 @@ class Convolution {
     meet_ = meet;
   }
 
+  // The weights' gradient (taps, outputs) of short runs += an image's. The gradients of a row of windows are spread over
+  // the places that won; the rest of this band is zero, but all products are of whole vectors of channels.
+  void weigh_bands(Maps& input, ptrdiff_t n, Shape to) {
+    const auto& g = geometry_;
+    const ptrdiff_t lanes = lane_outputs_, wide = made_.width * lanes;
+    const Common places{static_cast<int>(g.window.y), static_cast<int>(made_.width)};
+    for (ptrdiff_t y = 0; y < to.height; ++y) {
+      const float* image = input.framed(n, g.padding) + y * g.hop.y * g.stride.y * input.row;
+      const ptrdiff_t at = y * to.width * lanes;
+      fill_band(passed_.data() + at, places_.data() + n * to.height * to.width * lanes + at, to.width);
+      for (ptrdiff_t r = 0; r < runs_; ++r)
+        product<float>(run_, lanes, {image + r * input.row, 1, g.stride.x * from_.channels, g.stride.y * input.row},
+                       places, {band_.data(), lanes, wide}, turned_.data() + r * run_ * lanes, lanes, true);
+    }
+  }
+
+  // Gradients of a row of windows, each at the place that won in its window.
+  void fill_band(const float* values, const uint8_t* won, ptrdiff_t windows) {
+    const auto& g = geometry_;
+    const ptrdiff_t wide = made_.width * lane_outputs_;
+    band_.assign(static_cast<size_t>(g.window.y * wide), 0.0f);
+    for (ptrdiff_t x = 0; x < windows; ++x)
+      for (ptrdiff_t o = 0; o < lane_outputs_; o += LANES, values += LANES, won += LANES) {
+        Bytes small;
+        std::memcpy(&small, won, sizeof small);
+        const Vector value = load(values);
+        const Integers place = __builtin_convertvector(small, Integers);
+        for (ptrdiff_t wy = 0; wy < g.window.y; ++wy)
+          for (ptrdiff_t wx = 0; wx < g.window.x; ++wx) {
+            float* at = band_.data() + wy * wide + (x * g.hop.x + wx) * lane_outputs_ + o;
+            const Integers here = place == static_cast<int32_t>(wy * g.window.x + wx);
+            store(at, load(at) + (here ? value : Vector{}));  // windows may overlap
+          }
+      }
+  }
+
   // What ReLU lets through of an image's gradients (places, outputs), in whole vectors; the bias's gradient += it.
   void passed(Maps& output, ptrdiff_t n) {
     const Shape to = output.shape;
@@ -247,15 +272,15 @@ class Convolution {
   }
 
   // The weights' gradient += patches, times the gradients whose they are.
-  void weigh(const float* patches, ptrdiff_t runs, ptrdiff_t wide, ptrdiff_t apart, ptrdiff_t most) {
-    const ptrdiff_t vectors = wide / LANES, pieces = ceil_div(vectors, LONGEST);
+  void weigh(Maps& input, ptrdiff_t n, ptrdiff_t most) {
+    const ptrdiff_t wide = whole(run_), vectors = wide / LANES, pieces = ceil_div(vectors, LONGEST);
     for (ptrdiff_t o = 0; o < made_.channels; ++o)
-      for (ptrdiff_t r = 0; r < runs; ++r)
+      for (ptrdiff_t r = 0; r < runs_; ++r)
         for (ptrdiff_t piece = 0; piece < pieces; ++piece) {
           const ptrdiff_t from = vectors * piece / pieces, to = vectors * (piece + 1) / pieces;
           gathered<LONGEST>(static_cast<int>(to - from), slopes_.data() + o * most, counts_[o],
-                            patches + r * apart + from * LANES,
-                            gradient_.data() + (o * runs + r) * wide + from * LANES);
+                            input.framed(n, geometry_.padding) + r * input.row + from * LANES,
+                            gradient_.data() + (o * runs_ + r) * wide + from * LANES);
         }
   }
 
@@ -295,18 +320,11 @@ class Convolution {
     for (int j = 0; j < N; ++j) store(sums + j * LANES, kept[j]);
   }
 
-  // The patches of an image (places, taps), each in whole vectors with zeros behind. Eight numbers at a time are
-  // copied: what is too much is overwritten by the next, or lies behind the last patch, where there is room.
-  void unfold(const float* framed, ptrdiff_t image_row, float* patches) const {
-    const auto& g = geometry_;
-    for (ptrdiff_t y = 0; y < made_.height; ++y)
-      for (ptrdiff_t x = 0; x < made_.width; ++x, patches += whole(taps_)) {
-        const float* from = framed + y * g.stride.y * image_row + x * g.stride.x * from_.channels;
-        for (ptrdiff_t r = 0; r < runs_; ++r)
-          for (ptrdiff_t i = 0; i < run_; i += 8)
-            std::memcpy(patches + r * run_ + i, from + r * image_row + i, 8 * sizeof(float));
-        for (ptrdiff_t i = taps_; i < whole(taps_); ++i) patches[i] = 0;
-      }
+  // The weights' gradient from (taps, outputs), as bands give it, to (outputs, runs, run), each run in whole vectors.
+  void turn_back() {
+    for (ptrdiff_t o = 0; o < made_.channels; ++o)
+      for (ptrdiff_t t = 0; t < taps_; ++t)
+        gradient_[(o * runs_ + t / run_) * whole(run_) + t % run_] = turned_[t * lane_outputs_ + o];
   }
 
   // The weights (outputs, runs, run), each run in whole vectors with zeros behind.
@@ -323,11 +341,11 @@ class Convolution {
   const Shape made_;  // by the convolution, before pooling
   const ptrdiff_t lane_outputs_;
   const ptrdiff_t runs_, run_, taps_;  // in a row of the image, the numbers under a row of the kernel stand together
-  const bool unfolded_;                // patches are copied out for the weights' gradient, since their runs are short
+  const bool banded_;                  // the weights' gradient is taken by bands, since runs are short and windows small
   const bool pairs_fit_;
   std::optional<Dense> dense_;
   ptrdiff_t meet_ = 0;
-  Numbers<float> turned_, patches_, sums_, gradient_, bias_gradient_, spread_, passed_;
+  Numbers<float> turned_, sums_, gradient_, bias_gradient_, spread_, passed_, band_;
   Numbers<Pair> turned_pairs_, pairs_;
   Numbers<uint8_t> places_;
   Numbers<Slope> slopes_, pulls_;
