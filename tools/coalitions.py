@@ -5,9 +5,9 @@ python tools/coalitions.py [--most 7] [--without-places]
 For each number of silos and of silos with the server, all choices of these silos and of the keys
 that they sign are tried: each its own key, or a copy of any other silo's. The masks are those of
 ``pomona_federation.messages.tensor_bytes``. A sum of honest silos' changes is read if their masked
-parts, added or subtracted, and the masks that the server can compute, leave no mask. Parts of different
-lists of keys have no mask in common, since masks are bound to the list, and a silo answers one list
-a round: so it suffices to look at one list at a time.
+parts, added or subtracted, and the masks that the server can compute, leave no mask. Parts of
+different lists of keys have no mask in common, since masks are bound to the list, and a silo
+answers one list a round: so it suffices to look at one list at a time.
 
 ``--without-places`` derives masks from the two keys alone, to show that the search finds the attack
 on such masks.
