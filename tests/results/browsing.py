@@ -4,16 +4,12 @@ from pathlib import Path
 from typing import Any
 
 from pomona.record.result import Result
-from pomona.results.run_numbers import runs
-from pomona.results.web.page_data import LiveProgress
-from pomona.results.web.report_page import page as report
+from pomona.results.web.report_page import LiveProgress, refresh, write
 
 
 def written(results: list[Result], out: Path, live: LiveProgress | None = None) -> Path:
-    """The page alone; other tests draw its pictures."""
-    path = out / "report.html"
-    path.write_text(report(runs(results), live=live), encoding="utf-8")
-    return path
+    """The page of a running run, or of finished ones."""
+    return refresh(results[0], out, live) if live else write(results, out)
 
 
 def opened(browser: Any, path: Path, address: str = "") -> None:
@@ -27,69 +23,12 @@ def opened(browser: Any, path: Path, address: str = "") -> None:
     )
 
 
-def choose(page: Any, control: str, text: str) -> None:
-    from selenium.webdriver.common.by import By
-    from selenium.webdriver.support.ui import Select
-
-    Select(page.find_element(By.ID, control)).select_by_visible_text(text)
-
-
 def press(page: Any, selector: str, *keys: str) -> None:
     """Focus an element and press keys."""
     from selenium.webdriver import ActionChains
 
     page.execute_script("document.querySelector(arguments[0]).focus()", selector)
-    scrolled(page)
     ActionChains(page).send_keys(*keys).perform()
-
-
-def scrolled(page: Any) -> None:
-    """Wait until the page has handled a scroll: its tooltip hides then, and scroll events come with
-    a frame.
-    """
-    page.execute_async_script(
-        "requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(arguments[0])))"
-    )
-
-
-def hover(page: Any, selector: str, x: float, y: float) -> list[str]:
-    """Point at a position of a drawing, in its own units; returns the page's text."""
-    from selenium.webdriver import ActionChains
-    from selenium.webdriver.common.by import By
-
-    drawing = page.find_element(By.CSS_SELECTOR, selector)
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", drawing)
-    scrolled(page)
-    width, height, wide, high = page.execute_script(
-        "const b = arguments[0].getBoundingClientRect(), v = arguments[0].viewBox.baseVal;"
-        "return [b.width, b.height, v.width, v.height]",
-        drawing,
-    )
-    offset = round(x * width / wide - width / 2), round(y * height / high - height / 2)
-    ActionChains(page).move_to_element_with_offset(drawing, *offset).perform()
-    return told(page)
-
-
-def told(page: Any) -> list[str]:
-    lines: list[str] = page.execute_script(
-        "const tip = document.getElementById('tip');"
-        "return tip.hidden ? [] : [...tip.children].map(line => line.textContent)"
-    )
-    return lines
-
-
-def address(page: Any) -> str:
-    found: str = page.execute_script("return location.hash")
-    return found
-
-
-def heat(page: Any) -> tuple[float, float, float, float]:
-    """The frame of the heat map: left, top, width, height."""
-    box: list[float] = page.execute_script(
-        "const i = document.querySelector('#figure-matrix image');"
-        "return ['x', 'y', 'width', 'height'].map(name => Number(i.getAttribute(name)))"
-    )
-    return box[0], box[1], box[2], box[3]
 
 
 def rows(page: Any, table: str) -> list[list[str]]:
@@ -117,11 +56,11 @@ def contrast(one: list[float], other: list[float]) -> float:
 
 
 def colours(page: Any) -> dict[str, list[float]]:
-    """Computed colours: the paper, the text, the words inside drawings."""
+    """Computed colours: the paper, the text, the letters inside drawings."""
     found: dict[str, list[float]] = page.execute_script(
         """
         const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
-        const body = getComputedStyle(document.body), word = getComputedStyle(document.querySelector("svg text.tick"));
+        const body = getComputedStyle(document.body), word = getComputedStyle(document.querySelector("#figure-curves svg text"));
         return {paper: rgb(body.backgroundColor), ink: rgb(body.color), drawn: rgb(word.fill)};
         """
     )

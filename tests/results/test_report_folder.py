@@ -2,9 +2,8 @@
 rewritten.
 """
 
-import json
-import sys
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -20,8 +19,8 @@ from pomona.record.result import Result
 from pomona.results import table
 from pomona.results.figures.plot import FORMATS, INDEX, ReportFigure, listed, parse_formats, save
 from pomona.results.figures.sections import distinct
-from pomona.results.web.page_data import LiveProgress
-from pomona.results.web.report_page import refresh, write
+from pomona.results.web.live_run_page import LivePageCallback, following
+from pomona.results.web.report_page import LiveProgress, refresh, write
 
 pytestmark = pytest.mark.long
 
@@ -62,17 +61,8 @@ def test_every_real_run_shows_what_it_learned_and_the_page_stays_small(
     page = check(path)
     expected = {f"{figure}-{name}" for name, figures in SHOWN.items() for figure in figures}
     assert expected <= stems(tmp_path)
-    shown = json.loads(page.scripts[0])["runs"]
-    assert [run["label"] for run in shown] == [
-        "FedAMP",
-        "FedFomo",
-        "FedALA",
-        "APFL",
-        "CFL",
-        "PartialFed",
-    ]
-    assert all(run["learned"] for run in shown)
-    assert path.stat().st_size < 4e5
+    assert {f"figure-{name}" for name in expected} <= {f["id"] for f in page.all("figure")}
+    assert path.stat().st_size < 8e5
 
 
 @pytest.mark.parametrize("name", SHOWN)
@@ -155,7 +145,7 @@ def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Pa
     write([showing([{"alpha": range(3)}], n=3)], tmp_path, NUMBERS)
     assert "alpha-values" in stems(tmp_path)
     write([bare], tmp_path, NUMBERS)
-    assert stems(tmp_path) == {"curves", "labels", "holders"}
+    assert stems(tmp_path) == {"curves", "labels"}
 
 
 def test_no_two_figures_have_one_name() -> None:
@@ -200,15 +190,55 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
     # Two rounds take less than the least time between pages: one page of the first, and one that
     # reads itself no more.
     assert pages == [3, None]
-    assert '"live":null' in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "Running" not in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert {"curves.csv", "curves.svg"} < names(tmp_path / "run" / "figures")
     assert not any(name.endswith((".png", ".pdf")) for name in names(tmp_path / "run" / "figures"))
 
 
-def test_without_a_form_no_figure_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # importing it fails
-    check(write(comparison()[:1], tmp_path))
+def test_without_a_form_the_page_is_alone(tmp_path: Path) -> None:
+    check(write(comparison(rounds=2)[:1], tmp_path))
     assert names(tmp_path) == {"report.html"}
+
+
+def test_a_live_page_shows_the_curves_until_the_run_ends(tmp_path: Path) -> None:
+    run = replace(result("apple", n=3, rounds=3), summary={})
+    noon = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
+    going = refresh(run, tmp_path, LiveProgress(3, noon, 60)).read_text(encoding="utf-8")
+    assert f'data-seconds="3" data-written="{noon.timestamp()}" data-patience="60"' in going
+    assert "<strong>Running</strong>: round 3 of 3 is done, written at 12:00:30 UTC" in going
+    assert "cut short" not in going
+    assert going.count("<figure") == 1
+    assert '<details class="fold" id="training" open>' in going
+    ended = refresh(run, tmp_path, None).read_text(encoding="utf-8")
+    assert "Running" not in ended
+    assert "was cut short" in ended
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_a_follower_writes_when_it_is_due_and_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, written = [97.0], list[tuple[float, float | None]]()
+
+    def refreshed(result: str, out: Path, live: LiveProgress | None) -> None:
+        now[0] += 0.5
+        written.append((now[0], live and live.patience))
+        assert live is None or live.seconds == 3
+
+    monkeypatch.setattr("pomona.results.web.live_run_page.load", str)
+    monkeypatch.setattr("pomona.results.web.live_run_page.refresh", refreshed)
+    monkeypatch.setattr("pomona.results.web.live_run_page.monotonic", lambda: now[0])
+    row = result("apple", n=2, rounds=1).rounds[0]
+    with following(tmp_path) as (follower,):
+        assert isinstance(follower, LivePageCallback)
+        for moment in (100.0, 103.5, 109.0, 110.0, 119.5, 121.0):
+            now[0] = moment
+            follower.on_round_end(row, [])
+    # A page that takes 0.5 s is written every 0.5 / 0.05 = 10 s, and once more at the end. The
+    # longest waits so far are 3 s (30 is below the least), 10 s and 11 s.
+    assert written == [(100.5, 60), (110.5, 100), (121.5, 110), (122.0, None)]
+    with following(None) as nobody:
+        assert nobody == ()
 
 
 def test_forms_are_those_that_exist() -> None:

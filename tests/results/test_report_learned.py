@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 from learned_results import CFL, clustered, each_kind, noise, showing, weighed
 from matplotlib import colors
 from PIL import Image
-from report_results import result
 
-from pomona.methods import METHODS
 from pomona.record.presentation import Presentation, Quantity
 from pomona.record.result import Result
 from pomona.results.figures.client_values import epoch_losses, uniform
 from pomona.results.figures.clusters import thresholds
 from pomona.results.figures.plot import ReportFigure, drawing
-from pomona.results.figures.relationships import one_client, scale
+from pomona.results.figures.relationships import scale
 from pomona.results.figures.sections import figures, learned
 from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import runs
@@ -164,26 +162,6 @@ def test_clients_judged_by_another_groups_samples_are_marked() -> None:
     plain = drawn(base)
     assert not plain["affinity-heatmap"].figure.axes[0].lines
     assert "test samples come from" not in plain["affinity-trajectories"].caption
-
-
-def test_each_line_of_one_clients_relationships_is_named() -> None:
-    """APPLE's figure 3."""
-    picture = drawn(result("apple", n=6))["dr-first"]
-    lines = {line.get_label(): line.get_ydata() for line in picture.figure.axes[0].lines}
-    assert set(lines) == {f"clinic {j + 1}" for j in range(6)}
-    for j in range(6):
-        np.testing.assert_allclose(
-            lines[f"clinic {j + 1}"], [row[f"p_clinic {j + 1}"] for row in picture.rows]
-        )
-    assert {row["client"] for row in picture.rows} == {0}
-    assert picture.figure.axes[0].get_ylabel() == "p(0, j)"
-    matrices = METHODS["fedcac"]().method().card.presentation.quantities
-    (plain,) = (q for q in matrices if "(" not in q.symbol)  # a word, without indices
-    with drawing():
-        word = one_client(of(showing([{plain.name: np.eye(6)}] * 2))[plain.name])
-    assert word.figure.axes[0].get_ylabel() == plain.symbol
-    many = drawn(result("apple", n=30))["dr-first"]
-    assert "The 20 highest of 30" in many.caption
 
 
 def test_values_hold_the_numbers_and_their_mean() -> None:

@@ -9,20 +9,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from report_results import result
+from learned_results import showing
+from report_results import comparison, result
 
 from pomona.core.errors import DataError
+from pomona.core.rng import stream
 from pomona.core.table import Table
 from pomona.data import npz
 from pomona.record import predictions
 from pomona.results import table
 from pomona.results.figures import series
+from pomona.results.figures.series import recorded
 from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import MOST_ROWS
 from pomona.results.text.narrative import basis
-from pomona.results.web import page_data
-from pomona.results.web.page_data import omitted_quantities, payload
-from pomona.results.web.report_page import bounded, client_tables, page
+from pomona.results.web import report_page
+from pomona.results.web.report_page import (
+    bounded,
+    client_tables,
+    omitted_quantities,
+    page,
+    write,
+)
 
 CLIENTS = MOST_ROWS + 30
 
@@ -55,34 +63,32 @@ def test_a_table_says_how_many_rows_it_had():
     assert re.match("The first 200 of 1,200 rows; clients.csv", cut.notes[1])
 
 
-@pytest.fixture
-def small_pages(monkeypatch):
-    """Pages that draw at most 20 classes, and 200 label counts."""
-    monkeypatch.setattr(page_data, "MAX_CLASSES", 20)
-    monkeypatch.setattr(page_data, "MARKS", 200)
+def learning(method: str, n: int, rounds: int):
+    """A run with two matrices and a number per client and layer, each round."""
+    base = showing(
+        [
+            {
+                "weights": np.eye(n),
+                "affinity": stream(t, method).random((n, n)),
+                "gates": stream(t, "gates").random((n, 8)),
+            }
+            for t in range(rounds)
+        ],
+        n=n,
+    )
+    return replace(base, config={**base.config, "method": {"name": method}})
 
 
-@pytest.mark.usefixtures("small_pages")
-def test_what_is_too_large_to_draw_is_named_with_its_file():
-    made = runs([result("fedavg", n=11, rounds=1, classes=21)])  # 231 label counts
-    data = payload(made, None)
-    assert data["partitions"] == {}
-    assert data["runs"][0]["confusion"] is None
-    confused, labels = omitted_quantities(made)
-    assert "21 classes" in confused
-    assert confused.endswith("writes confusion.csv.")
-    assert "11 clients in 21 classes" in labels
-    assert labels.endswith("writes labels.csv.")
-    assert labels in page(made)
-
-
-@pytest.mark.usefixtures("small_pages")
-def test_what_can_be_drawn_is_drawn():
-    made = runs([result("fedavg", n=10, rounds=1, classes=20)])
-    data = payload(made, None)
-    assert len(data["partitions"]) == 1
-    assert len(data["runs"][0]["confusion"]["counts"]) == 20
-    assert omitted_quantities(made) == []
+@pytest.mark.long
+def test_pages_stay_small(tmp_path):
+    # Twelve clients, 160 rounds, four methods of which two show more than any method does.
+    several = [
+        *comparison(n=12, rounds=160)[:2],
+        *(learning(m, 12, 160) for m in ("fedfomo", "apple")),
+    ]
+    assert write(several, tmp_path / "usual").stat().st_size < 1.2e6
+    # 200 clients for 20 rounds: 1.6 million numbers in two matrices.
+    assert write([learning("fedfomo", 200, 20)], tmp_path / "large").stat().st_size < 2e6
 
 
 def lines_run(work) -> Counter[tuple[str, int]]:
@@ -136,12 +142,11 @@ def test_an_archive_of_answers_is_read_once(tmp_path, monkeypatch):
 
 def test_a_matrix_of_more_clients_than_are_drawn_is_named(monkeypatch):
     made = runs([result("apple", n=5, rounds=2, classes=2)])
-    assert "dr" in {one["name"] for one in payload(made, None)["runs"][0]["learned"]}
+    assert "dr" in recorded(made[0])
     assert omitted_quantities(made) == []
-    for module in (series, page_data):
+    for module in (series, report_page):
         monkeypatch.setattr(module, "MATRIX", 4)
-        monkeypatch.setattr(module, "order", None)  # is not sorted
-    assert payload(made, None)["runs"][0]["learned"] == []
+    assert "dr" not in recorded(made[0])
     (line,) = omitted_quantities(made)
     assert "5 clients" in line
     assert "more than 4" in line

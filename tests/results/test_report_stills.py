@@ -9,12 +9,12 @@ from test_report_tables import judged
 
 from masks import archive, settings
 from pomona.config import resolve
+from pomona.results.figures.classification import calibration
 from pomona.results.figures.plot import drawing
 from pomona.results.figures.stills import masks
 from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import outcome_tables
 from pomona.results.text.narrative import setup, title
-from pomona.results.web.page_data import payload
 from pomona.results.web.report_page import page
 from pomona.results.wording import size
 from pomona.simulation import run
@@ -70,21 +70,25 @@ def test_masks_are_on_the_page_with_a_key_of_classes(tmp_path):
     )
     with drawing():
         drawn = [figure for figure in (masks(runs([result])),) if figure]
-        text = page(runs([result]), drawn, None)
-    assert '<figure class="still" id="masks-picture">' in text
-    assert 'src="data:image/png;base64,' in text
+        text = page(runs([result]), {"outcome": drawn})
+    assert '<figure id="figure-masks"' in text
+    assert 'href="data:image/png;base64,' in text
     (key,) = drawn[0].figure.legends
     names = list(result.about["classes"])
     assert [entry.get_text() for entry in key.get_texts()] == names
 
 
-def test_the_page_draws_calibration_of_all_clients_and_of_each() -> None:
+def test_calibration_of_all_clients_and_of_each() -> None:
     run_ = made("apple", n=3, rounds=1, classes=2)
-    (shown,) = payload(runs([run_]), None)["runs"][0]["calibration"]
     given = [run_.predictions(client) for client in range(3)]
     truth = [np.asarray(labels) == 1 for _, labels in given]
-    assert shown["name"] == run_.about["classes"][1]
-    means, shares, lows, highs, cases, samples = map(np.array, zip(*shown["groups"], strict=True))
+    with drawing():
+        picture = calibration(runs([run_]))
+    names = ("mean_probability", "share", "low", "high", "cases", "samples")
+    means, shares, lows, highs, cases, samples = (
+        np.array([row[name] for row in picture.rows]) for name in names
+    )
+    assert {row["outcome"] for row in picture.rows} == {run_.about["classes"][1]}
     assert (sum(samples), sum(cases)) == (sum(map(len, truth)), sum(map(np.sum, truth)))
     assert np.all(np.diff(means) > 0)
     np.testing.assert_allclose(shares, cases / samples)
@@ -93,9 +97,5 @@ def test_the_page_draws_calibration_of_all_clients_and_of_each() -> None:
     inner = (ends > 1e-9) & (ends < 1 - 1e-9)
     away = (shares - ends)[inner] ** 2 / (ends * (1 - ends) / samples)[inner]
     np.testing.assert_allclose(away, 1.959964**2, rtol=1e-4)
-    assert [client for client, _ in shown["clients"]] == [0, 1, 2]
-    assert all(
-        0 <= mean <= 1 and 0 <= share <= 1
-        for _, points in shown["clients"]
-        for mean, share in points
-    )
+    _, *single, _ = picture.figure.axes[0].lines
+    assert len(single) == 3

@@ -11,7 +11,7 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.results.figures.clients import values
-from pomona.results.figures.curves import scenario_name
+from pomona.results.figures.curves import curves, scenario_name
 from pomona.results.figures.sections import figures
 from pomona.results.gain_presentation import EXCLUSION, by_client, gained
 from pomona.results.run_numbers import runs
@@ -19,7 +19,6 @@ from pomona.results.tables.gains import gain_tables
 from pomona.results.text.cautions import cautions
 from pomona.results.text.narrative import basis, setup, title
 from pomona.results.text.verdicts import verdicts
-from pomona.results.web.page_data import payload
 
 LEVEL = "no significant difference"
 
@@ -140,19 +139,6 @@ def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_c
     assert [float(row[4].replace("\N{MINUS SIGN}", "-")) for row in one.rows] == [
         round(gain, 2) for gain in paired.mean(axis=0)
     ]
-    drawn = payload(prepared, None)["runs"]
-    # with the first seed's run
-    assert [run["base"] for run in drawn] == [
-        None,
-        None,
-        None,
-        None,
-        0,
-        None,
-    ]
-    assert [g["value"] for g in drawn[4]["gains"]] == pytest.approx(paired.mean(axis=0) / 100)
-    assert drawn[4]["compared"] == "FedAvg, mean over 3 seeds"
-    assert [run["first"] for run in drawn] == [0, 0, 0, 4, 4, 4]
     figure = values(prepared)
     assert "the mean over 3 seeds" in figure.caption
     mine = [row for row in figure.rows if row["run"] == "FedAvg"]
@@ -277,8 +263,7 @@ def test_where_less_is_better_the_smallest_error_leads_and_the_largest_is_worst(
     assert "better for 1 of 2 (clinic 1), worse for 1 (clinic 2)" in text
     found = gained(*reversed(runs([alone, together])))
     assert [round(d, 6) for d in found.differences.values()] == [0.3, -0.1]
-    shown = payload(runs([alone, together]), None)["runs"]
-    assert [g["verdict"] for g in shown[1]["gains"]] == ["better", "worse"]
+    assert found.verdicts == ["better", "worse"]
     assert "accuracy" not in text + warned([alone, together])
     known = replace(
         together,
@@ -342,8 +327,7 @@ def test_column_chart_and_sentence_give_one_verdict_where_holm_leaves_a_client_o
     assert {row[-1] for row in clients.rows} == {LEVEL}
     assert "corrected together (Holm)" in overall.notes[0]
     assert "no difference of" in said([alone, together])
-    drawn = payload(runs([alone, together]), None)["runs"][1]["gains"]
-    assert {gain["verdict"] for gain in drawn} == {LEVEL}
+    assert {*gained(*reversed(runs([alone, together]))).verdicts} == {LEVEL}
 
 
 def test_levels_and_gain_are_of_the_same_clients() -> None:
@@ -658,7 +642,7 @@ def test_losses_that_differ_are_told_and_drawn_apart() -> None:
         for r, loss in ((plain, "auto"), (weighted, "mine:w"))
     ]
     assert "minimise different losses (auto and mine:w)" in warned(pair)
-    assert [run["minimised"] for run in payload(runs(pair), None)["runs"]] == ["auto", "mine:w"]
+    assert len(curves(runs(pair)).figure.axes) == 4
 
 
 def test_answers_off_by_their_error() -> None:

@@ -1,6 +1,7 @@
 """The page of an audit, in words for a data-protection officer; and its numbers as JSON."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def epsilon_table(audit: Audit) -> Table | None:
 
 
 def _html(audit: Audit) -> str:
-    sections = [_section(audit, measured) for measured in audit.measured]
+    sections = [_section(audit, measured, k) for k, measured in enumerate(audit.measured)]
     findings = audit.measured[0].findings
     card = audit.scenario.config.method.method().card
     epsilons, figure = (
@@ -174,7 +175,7 @@ def _html(audit: Audit) -> str:
         opening=[verdict(findings, party) for party in PARTIES],
         parts=sections,
         epsilons=epsilons,
-        both=(figure, figure.png()) if figure else None,
+        both=figure,
         runs=findings.runs,
         unfit=audit.unfit,
         tells=[*card.exchange.reveals.values()],
@@ -184,8 +185,8 @@ def _html(audit: Audit) -> str:
     )
 
 
-def _section(audit: Audit, measured: Measured) -> dict[str, Any]:
-    """Return the page's section on one budget."""
+def _section(audit: Audit, measured: Measured, k: int) -> dict[str, Any]:
+    """Return the page's section on budget number k."""
     findings = measured.findings
     tables = [party_table(audit, findings, p) for p in PARTIES if findings.by_party(p)]
     site = sites_table(findings)
@@ -201,5 +202,5 @@ def _section(audit: Audit, measured: Measured) -> dict[str, Any]:
         "title": "The run" if findings.budget is None else f"With epsilon {findings.budget:g}",
         "tables": [*tables, *([site] if site else [])],
         "unseen": [PARTIES[party] for party in findings.unseen],
-        "pictures": [(figure, figure.png()) for figure in figures if figure],
+        "pictures": [replace(f, name=f"{f.name}-{k}") for f in figures if f],
     }

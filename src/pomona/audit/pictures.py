@@ -30,7 +30,7 @@ def curves(findings: Findings) -> ReportFigure | None:
     attacks = [attack for attack in findings.membership if attack.client == ALL_CLIENTS]
     if not attacks:
         return None
-    figure, axes = plot.panels(5.2, 4.4)
+    figure, axes = plot.panels(plot.WIDTH, 4.4)
     ax = axes[0, 0]
     for attack in attacks:
         label = f"{NAMES[attack.party]}, {ATTACKS[attack.attack]}"
@@ -118,7 +118,7 @@ def _images(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
 
 def _tables(scenario: Scenario, pairs: Sequence[Pair]) -> plot.Figure:
     """Draw each feature of a table's records, and the rebuilt ones."""
-    figure, axes = plot.panels(7.0, 1.7 * len(pairs), len(pairs))
+    figure, axes = plot.panels(plot.WIDTH, 1.7 * len(pairs), len(pairs))
     for ax, (rebuilt, k) in zip(axes.flat, pairs, strict=True):
         x = torch.arange(len(rebuilt.truth[k]))
         ax.plot(
@@ -137,7 +137,7 @@ def both_sides(findings: Sequence[Findings]) -> ReportFigure | None:
     bounded = [(f, max(e for e in f.ledger if e is not None)) for f in findings if any(f.ledger)]
     if not bounded:
         return None
-    figure, axes = plot.panels(5.2, 3.2)
+    figure, axes = plot.panels(plot.WIDTH, 3.2)
     ax, x = axes[0, 0], np.arange(len(bounded))
     upper = [ledger for _, ledger in bounded]
     lower = [max(finding.proven[ALL_CLIENTS], AXIS_MIN) for finding, _ in bounded]

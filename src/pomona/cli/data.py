@@ -265,14 +265,15 @@ def _pictures(scenario: "Scenario", metadata: dict[str, Any], folder: Path) -> l
     from pomona.core.files import writing
     from pomona.record.result import Result
     from pomona.results.figures.contact_sheet import contact_sheet
-    from pomona.results.figures.partition import bubbles, holders
+    from pomona.results.figures.partition import bubbles
     from pomona.results.figures.plot import drawing
     from pomona.results.run_numbers import runs
 
     prepared = runs([Result({"method": {"name": "none"}}, metadata, [], [], [], {})])
     with drawing(), writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        pictures = [p for p in (bubbles(prepared), holders(prepared)) if p]
+        labels = bubbles(prepared)
+        pictures = [labels] if labels else []
         for picture in pictures:
             picture.save(folder)
         if sheet := contact_sheet(scenario):

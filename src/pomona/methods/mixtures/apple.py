@@ -423,6 +423,15 @@ QUANTITIES = (
         own="How much each client relies on itself",
         column="p",
     ),
+    base.Quantity(
+        "schedule",
+        "values",
+        "The loss scheduler",
+        "λ(r)",
+        "the weight λ(r) of the penalty μ/2 ‖p \N{MINUS SIGN} p₀‖² that holds the directed "
+        "relationships near their start. While it is high, clients learn globally; as it falls, "
+        "each follows its own objective.",
+    ),
 )
 
 CARD = base.Card(

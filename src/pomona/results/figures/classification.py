@@ -12,7 +12,7 @@ from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader, records
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
 
-COLUMNS = 3
+COLUMNS = 2
 
 
 def calibration(runs: list[Run]) -> ReportFigure | None:
@@ -26,7 +26,7 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     columns = min(COLUMNS, len(outcomes))
     height = -(-len(outcomes) // columns)
     figure, axes = plot.panels(
-        3.3 * columns + 0.6, 3.3 * height, height, columns, sharex=True, sharey=True
+        plot.WIDTH, 2.7 * height + 0.3, height, columns, sharex=True, sharey=True
     )
     rows: Rows = []
     for ax, outcome in zip(axes.flat, outcomes, strict=False):
@@ -157,8 +157,8 @@ def _draw_matrix(
 ) -> plot.Figure:
     """Draw the matrix (C, C) as a picture of shares, with counts if there is space."""
     n = len(counts)
-    side = min(max(0.4 * n + 1.5, 3.4), 8)
-    figure, axes = plot.panels(side + 0.7, side, layout="compressed")
+    height = min(max(0.36 * n + 0.9, 2.8), 4.2)
+    figure, axes = plot.panels(plot.WIDTH, height, layout="compressed")
     ax = axes[0, 0]
     image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
     style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}

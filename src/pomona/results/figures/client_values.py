@@ -88,7 +88,7 @@ def learning_curves(run: Run, quantity: Quantity) -> list[ReportFigure]:
     if history is None:
         return []
     epochs = np.arange(1, len(history.losses) + 1)
-    figure, axes = plot.panels(5.4, 3.6)
+    figure, axes = plot.panels(plot.WIDTH, 3.6)
     ax = axes[0, 0]
     plot.bundle(ax, epochs, history.losses, color=run.style.colour, linewidth=1, alpha=0.7)
     ax.plot([], [], color=run.style.colour, linewidth=1, label="each client")
@@ -161,11 +161,11 @@ def scalars(series: Series) -> ReportFigure:
     """Draw every client's number over the rounds with their mean, and the last ones as dots."""
     values, n = series.values[:, :, 0], series.n
     alike, colour = uniform(series.values), series.run.style.colour
-    figure, left, right = _axes_pair(series, 3.4, sharey=True)
-    left.set_ylabel(series.quantity.symbol)
+    figure, upper, lower = _axes_pair(series, 2.9)
+    upper.set_ylabel(series.quantity.symbol)
     if not alike:
         plot.bundle(
-            left,
+            upper,
             series.rounds,
             values,
             color=plot.FRAME,
@@ -173,16 +173,16 @@ def scalars(series: Series) -> ReportFigure:
             alpha=0.8,
             rasterized=values.size > 3000,
         )
-        left.plot([], [], color=plot.FRAME, linewidth=0.9, label="each client")
+        upper.plot([], [], color=plot.FRAME, linewidth=0.9, label="each client")
     mean = "every client" if alike else "mean over clients"
-    _line(left, series, np.nanmean(values, axis=1), color=plot.INK, label=mean)
-    if right:
-        right.plot(
+    _line(upper, series, np.nanmean(values, axis=1), color=plot.INK, label=mean)
+    if lower:
+        lower.plot(
             range(n), values[-1], "o", color=colour, markersize=5.5 if n <= MAX_LABELS else 3
         )
-        right.axhline(np.nanmean(values[-1]), color=plot.INK, linewidth=1, linestyle=(0, (4, 2)))
-        right.set_xlim(-0.7, n - 0.3)
-        plot.grid(right, along="y")
+        lower.axhline(np.nanmean(values[-1]), color=plot.INK, linewidth=1, linestyle=(0, (4, 2)))
+        lower.set(xlim=(-0.7, n - 0.3), ylabel=series.quantity.symbol)
+        plot.grid(lower, along="y")
     plot.legend_below(figure, 2)
     return _picture(series, figure, [series.quantity.symbol])
 
@@ -195,42 +195,43 @@ def vectors(series: Series) -> ReportFigure:
 
     quantity, k = series.quantity, series.values.shape[2]
     names = [f"{quantity.entries} {j + 1}" for j in range(k)]
-    figure, left, right = _axes_pair(series, 3.9)
-    left.set_ylabel(quantity.symbol + ("" if uniform(series.values) else ", mean over clients"))
+    figure, upper, lower = _axes_pair(series, 3.0)
+    upper.set_ylabel(quantity.symbol + ("" if uniform(series.values) else ", mean over clients"))
     in_legend = set(np.linspace(0, k - 1, min(k, MAX_LEGEND)).round().astype(int).tolist())
     means = np.nanmean(series.values, axis=1)
     for j, colour in enumerate(plot.client_colours(k)):
-        _line(left, series, means[:, j], color=colour, label=names[j] if j in in_legend else None)
-    if right:
+        _line(upper, series, means[:, j], color=colour, label=names[j] if j in in_legend else None)
+    if lower:
         colours = colormaps["viridis"].with_extremes(bad=plot.MISSING)
-        image = right.imshow(
+        image = lower.imshow(
             series.values[-1].T, cmap=colours, aspect="auto", interpolation="none", origin="lower"
         )
-        figure.colorbar(image, ax=right, label=quantity.symbol).outline.set_visible(False)
-        plot.bare(right)
-        right.set_yticks(*((range(k), names) if k <= MAX_LABELS else ([],)))
-        right.set_ylabel("" if k <= MAX_LABELS else f"{k} {quantity.entries}s")
-    plot.legend_below(figure, 5)
+        figure.colorbar(image, ax=lower, label=quantity.symbol).outline.set_visible(False)
+        plot.bare(lower)
+        lower.set_yticks(*((range(k), names) if k <= MAX_LABELS else ([],)))
+        lower.set_ylabel("" if k <= MAX_LABELS else f"{k} {quantity.entries}s")
+    plot.legend_below(figure, 3)
     return _picture(series, figure, names)
 
 
-def _axes_pair(series: Series, height: float, **options: Any) -> tuple[Any, Any, Any]:
-    """Return a figure, its axes over rounds, and its axes over clients at the last round (None if
-    all are equal).
+def _axes_pair(series: Series, height: float) -> tuple[Any, Any, Any]:
+    """Return a figure, its axes over rounds, and below them axes over clients at the last round
+    (None if all are equal).
     """
     level = uniform(series.values[-1:])
-    figure, axes = plot.panels(5.4 if level else 9.5, height, columns=1 if level else 2, **options)
+    rows = 1 if level else 2
+    figure, axes = plot.panels(plot.WIDTH, height * rows, rows)
     plot.over_rounds(axes[0, 0])
     plot.grid(axes[0, 0])
     if level:
         return figure, axes[0, 0], None
-    right = axes[0, 1]
-    right.set_title(f"round {series.rounds[-1]}")
+    lower = axes[1, 0]
+    lower.set_title(f"round {series.rounds[-1]}")
     if series.n <= MAX_LABELS:
-        right.set_xticks(range(series.n), series.names, rotation=90)
+        lower.set_xticks(range(series.n), series.names, rotation=90)
     else:
-        right.set(xlabel=f"{series.n} clients", xticks=[])
-    return figure, axes[0, 0], right
+        lower.set(xlabel=f"{series.n} clients", xticks=[])
+    return figure, axes[0, 0], lower
 
 
 def uniform(values: Values) -> bool:
@@ -279,7 +280,7 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
 
 
 def _legend_text(series: Series) -> str:
-    """Describe the lines and the picture on the right."""
+    """Describe the lines and the picture below."""
     scalar, alike, level = (
         series.values.shape[2] == 1,
         uniform(series.values),
@@ -293,7 +294,7 @@ def _legend_text(series: Series) -> str:
             else " Lines are means over clients."
         )
     if not level:
-        text += f" Right: each client after round {series.rounds[-1]}" + (
+        text += f" Below: each client after round {series.rounds[-1]}" + (
             ", and the mean (dashed)." if scalar else "."
         )
     if alike and len(series.participants) > 1:

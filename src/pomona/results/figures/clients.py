@@ -1,4 +1,4 @@
-"""Figures over clients: each client's value and gain, and their distribution."""
+"""The figure of each client's value and gain."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
-from pomona.results.gain_presentation import Gains, by_client, gained_over
+from pomona.results.gain_presentation import Gains, by_client, gained_over, signed
 from pomona.results.run_numbers import Run, baseline, evaluated, leader, same_metric
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital
@@ -50,7 +50,36 @@ def values(runs: list[Run]) -> ReportFigure | None:
         alt=f"Dot plot of test {title} for {len(clients)} clients. {' '.join(sentences)}",
         figure=_draw_values(selected, lead, compared, clients),
         rows=[row for run in selected for row in _rows(run, by_run.get(run))],
+        tips=_tips(selected, compared),
     )
+
+
+def _tips(runs: list[Run], compared: list[Gains]) -> dict[str, list[str]]:
+    """Return the texts of the dots: client, run, value; client, run, gain."""
+    tips = {
+        f"values-{k}": [
+            f"{run.client(client)}, {run.label}: {run.metric.text(value)}"
+            for client, value in run.values.items()
+        ]
+        for k, run in enumerate(runs)
+    }
+    for k, gains in enumerate(compared):
+        metric = gains.run.metric
+        texts = [
+            f"{gains.run.client(client)}, {gains.run.label}: {signed(metric, value)}"
+            for client, value in gains.differences.items()
+        ]
+        tips[f"gains-{k}"] = texts
+        tips[f"gains-{k}-hollow"] = [
+            text for text, hollow in zip(texts, _hollow(gains), strict=True) if hollow
+        ]
+    return tips
+
+
+def _hollow(gains: Gains) -> list[bool]:
+    """Return whether each client's gain is not significant."""
+    significant = {*gains.with_verdict("better"), *gains.with_verdict("worse")}
+    return [client not in significant for client in gains.differences]
 
 
 def _over_seeds(runs: list[Run]) -> str:
@@ -80,17 +109,16 @@ def _draw_values(
     """
     positions, small = {client: y for y, client in enumerate(clients)}, len(clients) > MAX_LABELS
     height = min(max(0.25 * len(clients) + 1.5, 2.4), 11)
-    figure, axes = plot.panels(
-        9.5 if compared else 5.4, height, columns=2 if compared else 1, sharey=True
-    )
+    figure, axes = plot.panels(plot.WIDTH, height, columns=2 if compared else 1, sharey=True)
     dots = axes[0, 0]
-    for run in runs:
+    for k, run in enumerate(runs):
         x, y = map(run.metric.scaled, run.values.values()), map(positions.__getitem__, run.values)
         dots.plot(
             list(x),
             list(y),
             label=run.label,
             zorder=3 if run is lead else 2,
+            gid=f"values-{k}",
             **_marker_style(run, small),
         )
     dots.hlines(
@@ -100,6 +128,7 @@ def _draw_values(
         linewidth=0.8,
         alpha=0.6,
         zorder=0,
+        rasterized=small,
     )
     dots.set(xlabel=f"test {lead.metric.heading}", ylim=(-0.7, len(clients) - 0.3))
     plot.label_ticks(dots.yaxis, [plot.shorten(lead.client(c), 20) for c in clients], MAX_LABELS)
@@ -128,6 +157,7 @@ def _marker_style(run: Run, small: bool) -> dict[str, Any]:
         "linestyle": "none",
         "markersize": size,
         "alpha": 0.9,
+        "rasterized": small,
     }
 
 
@@ -138,19 +168,13 @@ def _gains(ax: Any, compared: list[Gains], positions: Mapping[int, int], small: 
         offset = step * (k - (len(compared) - 1) / 2)
         x, whiskers = _scaled_gains(gains)
         rows = np.array([positions[client] + offset for client in gains.differences])
-        style, significant = (
-            _marker_style(gains.run, small),
-            {*gains.with_verdict("better"), *gains.with_verdict("worse")},
-        )
-        hollow, width = (
-            [client not in significant for client in gains.differences],
-            0.6 if small else 1.1,
-        )
-        plot.estimates(ax, x, rows, hollow, style, xerr=whiskers, elinewidth=width)
+        style, width = _marker_style(gains.run, small), 0.6 if small else 1.1
+        style["gid"] = f"gains-{k}"
+        plot.estimates(ax, x, rows, _hollow(gains), style, xerr=whiskers, elinewidth=width)
     metric, base = compared[0].run.metric, compared[0].base
     unit = "percentage points" if metric.percent else metric.title
     ax.axvline(0, color=base.style.colour, linestyle=base.style.line)
-    ax.set(xlabel=f"gain over {base.label} ({unit})")
+    ax.set(xlabel=f"gain over {plot.shorten(base.label)}\n({unit})")
     ax.tick_params(left=False)
     plot.grid(ax, along="x")
 
@@ -197,85 +221,3 @@ def _extremes(run: Run) -> str:
         f"{run.metric.text(run.values[c])} on {run.client(c)}" for c in (ranked[0], ranked[-1])
     )
     return f"{run.label} ranges from {low} to {high}."
-
-
-def spread(runs: list[Run]) -> ReportFigure | None:
-    """Draw the distribution of the clients' values of each run: box, every client, worst client and
-    10th percentile.
-    """
-    selected = same_metric([run for run in runs if len(run.values) > 1])
-    if not selected:
-        return None
-    metric = selected[0].metric
-    percentile = "10th percentile" if metric.higher else "90th percentile"
-    rows: Rows = [_distribution(run) for run in selected]
-    figure, axes = plot.panels(5.4, 0.55 * len(selected) + 1.5)
-    ax = axes[0, 0]
-    for y, (run, row) in enumerate(zip(reversed(selected), reversed(rows), strict=True)):
-        _box(ax, y, run, row)
-    ax.plot([], [], "X", color=plot.INK, linestyle="none", label="worst client")
-    ax.plot([], [], "D", color=plot.INK, markerfacecolor="none", linestyle="none", label=percentile)
-    ax.set_yticks(range(len(selected)), [run.label for run in reversed(selected)])
-    ax.set(xlabel=f"test {metric.heading} of a client", ylim=(-0.6, len(selected) - 0.4))
-    ax.tick_params(left=False)
-    plot.grid(ax, along="x")
-    plot.legend_below(figure, 2)
-    return ReportFigure(
-        name="spread",
-        title="Distribution over clients",
-        caption=f"Test {metric.title} of all clients with the headline model of each run, "
-        f"{evaluated(*selected)}: one dot per client; the box is the middle half, the bar in it "
-        f"the median, whiskers reach the extremes."
-        + ("" if metric.higher else " Lower is better."),
-        alt=f"Box plot of the clients' {metric.title}. "
-        + " ".join(
-            f"{r['run']}: worst {metric.text(r['worst'])}, {percentile} "
-            f"{metric.text(r['percentile_10'])}, median {metric.text(r['median'])}."
-            for r in rows
-        ),
-        figure=figure,
-        rows=rows,
-    )
-
-
-def _distribution(run: Run) -> dict[str, Any]:
-    """Return a run's named numbers over its clients."""
-    values, metric = np.sort(list(run.values.values())), run.metric
-    return {
-        "run": run.label,
-        "model": run.model,
-        "metric": metric.name,
-        "clients": len(values),
-        "mean": float(values.mean()),
-        "worst": metric.worst(values.tolist()),
-        "percentile_10": float(np.percentile(values, 10 if metric.higher else 90)),
-        "lower_quartile": float(np.percentile(values, 25)),
-        "median": float(np.percentile(values, 50)),
-        "upper_quartile": float(np.percentile(values, 75)),
-        "best": metric.best(values.tolist()),
-    }
-
-
-def _box(ax: Any, y: int, run: Run, row: Mapping[str, Any]) -> None:
-    """Draw one run at a height: box, clients, worst client and 10th percentile."""
-    scaled, colour = (
-        np.array([run.metric.scaled(v) for v in np.sort(list(run.values.values()))]),
-        run.style.colour,
-    )
-    ax.boxplot(
-        scaled,
-        positions=[y],
-        widths=0.5,
-        orientation="horizontal",
-        whis=(0, 100),
-        boxprops={"color": colour},
-        medianprops={"color": colour, "linewidth": 2.2},
-        whiskerprops={"color": colour},
-        capprops={"color": "none"},
-    )
-    # Neighbours in rank get different heights, so that equal values do not overlap.
-    jitter = (np.arange(len(scaled)) * 0.618 % 1 - 0.5) * 0.3
-    ax.plot(scaled, y + jitter, "o", color=colour, markersize=3.5, alpha=0.55, markeredgewidth=0)
-    ax.plot(run.metric.scaled(row["worst"]), y, "X", color=colour, markersize=8, markeredgewidth=0)
-    style: dict[str, Any] = {"markersize": 7.5, "markerfacecolor": "none", "markeredgewidth": 1.6}
-    ax.plot(run.metric.scaled(row["percentile_10"]), y, "D", color=colour, **style)

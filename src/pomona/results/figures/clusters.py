@@ -83,7 +83,7 @@ def _map(series: Series, final: list[int]) -> plot.Figure:
     sequence = sorted(
         range(n), key=lambda i: (np.inf if np.isnan(labels[-1, i]) else labels[-1, i], groups[i], i)
     )
-    figure, axes = plot.panels(7.6, min(max(0.22 * n + 1.5, 2.6), 9))
+    figure, axes = plot.panels(plot.WIDTH, min(max(0.22 * n + 1.5, 2.6), 9))
     ax = axes[0, 0]
     image = labels[:, sequence].T
     indices = np.where(
@@ -117,7 +117,7 @@ def _map(series: Series, final: list[int]) -> plot.Figure:
         )
     # A plot changes the limits of a picture.
     ax.set(xlim=(-0.5, len(rounds) - 0.5), ylim=(n - 0.5, -0.5))
-    plot.legend_below(figure, 3)
+    plot.legend_below(figure, 2)
     return figure
 
 
@@ -153,8 +153,9 @@ def splits(series: Series, updates: Series, norms: Series) -> ReportFigure:
     return ReportFigure(
         name="cluster-norms",
         title="Norms of updates and of their mean",
-        caption=f"{run.label}: left the norm of the mean of a cluster's updates, right the largest "
-        "norm of one of them; a small mean of large updates means that the members disagree."
+        caption=f"{run.label}: above the norm of the mean of a cluster's updates, below the "
+        "largest norm of one of them; a small mean of large updates means that the members "
+        "disagree."
         + (_rule(run, bounds) if bounds else "")
         + (
             ""
@@ -181,7 +182,7 @@ def _rule(run: Run, bounds: tuple[float, float]) -> str:
     warmup = run.setting("method.warmup_rounds")
     later = f", after round {warmup}" if warmup else ""
     return (
-        f" A cluster splits while the left is below {bounds[0]:.3g} and the right above "
+        f" A cluster splits while the first is below {bounds[0]:.3g} and the second above "
         f"{bounds[1]:.3g}{later}."
     )
 
@@ -192,12 +193,12 @@ def _norms(
     measured: dict[int, list[Norm]],
     bounds: tuple[float, float] | None,
 ) -> plot.Figure:
-    """Draw norms: of mean updates on the left, of the largest and of clients' own on the right."""
+    """Draw norms: of mean updates above, of the largest and of clients' own below."""
     client_norms, ids = updates.values[:, :, 0], cluster_ids(series)
-    figure, axes = plot.panels(9.5, 3.6, columns=2)
-    left, right = axes[0]
+    figure, axes = plot.panels(plot.WIDTH, 5.6, 2)
+    upper, lower = axes[:, 0]
     plot.bundle(
-        right,
+        lower,
         updates.rounds,
         client_norms,
         color=plot.FRAME,
@@ -205,7 +206,7 @@ def _norms(
         alpha=0.7,
         rasterized=client_norms.size > 3000,
     )
-    right.plot([], [], color=plot.FRAME, linewidth=0.9, label="update of each client")
+    lower.plot([], [], color=plot.FRAME, linewidth=0.9, label="update of each client")
     colours = dict(zip(ids, plot.client_colours(len(ids)), strict=True))
     for c, course in measured.items():
         rounds, means, largest = zip(*course, strict=True)
@@ -214,10 +215,12 @@ def _norms(
             "linewidth": 2.2,
             "marker": "o" if len(course) == 1 else None,
         }
-        left.plot(rounds, means, **style, label=f"cluster {c}")
-        right.plot(rounds, largest, **style)
+        upper.plot(rounds, means, **style, label=f"cluster {c}")
+        lower.plot(rounds, largest, **style)
     threshold: dict[str, Any] = {"color": BOUND, "linewidth": 1.4, "linestyle": (0, (4, 2))}
-    for ax, bound, title in zip(axes[0], bounds or (None, None), ("mean", "largest"), strict=True):
+    for ax, bound, title in zip(
+        axes[:, 0], bounds or (None, None), ("mean", "largest"), strict=True
+    ):
         ax.set_title(f"Norm of a cluster's {title} update")
         plot.over_rounds(ax)
         if bound is not None:
@@ -225,8 +228,8 @@ def _norms(
         ax.set_ylim(bottom=0)
         plot.grid(ax)
     if bounds:
-        left.plot([], [], **threshold, label="threshold of a split")
-    plot.legend_below(figure, 4)
+        upper.plot([], [], **threshold, label="threshold of a split")
+    plot.legend_below(figure, 2)
     return figure
 
 

@@ -32,7 +32,7 @@ def diagram(ranking: Ranking) -> ReportFigure:
     k = len(ranking.methods)
     fits = ranking.difference <= k - 1
     rows_a_side = (k + 1) // 2
-    figure, [[axes]] = plot.panels(8.6, 1.3 + 0.27 * rows_a_side)
+    figure, [[axes]] = plot.panels(plot.WIDTH, 1.3 + 0.27 * rows_a_side)
     axes.axis("off")
     axes.set_xlim(-0.55 * k, 1.55 * k + 1)
     axes.set_ylim(-(0.45 * rows_a_side + 0.35 * len(ranking.cliques) + 0.4), 1.1)
@@ -89,7 +89,7 @@ def _draw_lines(
     comparison: Comparison, curves: Mapping[str, Points], height: float
 ) -> tuple[plot.Figure, Any]:
     """Draw a line for each method's row, in its style; return the figure and its axes."""
-    figure, [[axes]] = plot.panels(7.6, height)
+    figure, [[axes]] = plot.panels(plot.WIDTH, height)
     styles = _styles(comparison)
     for row, points in curves.items():
         axes.plot(*zip(*points, strict=True), label=row, **_line_style(styles[row]))
@@ -117,7 +117,7 @@ def curves(comparison: Comparison, scenario: str) -> ReportFigure | None:
         _band(axes, curve, metric, _styles(comparison)[entry.row].colour)
     _label_lines(comparison, axes, points)
     axes.set(xlabel="round", ylabel=f"test {metric.heading}")
-    plot.legend_below(figure, 4)
+    plot.legend_below(figure, 2)
     rows = [row for e, curve in lines for row in _spread_rows(e, curve)]
     last = "; ".join(f"{e.row} {metric.number(list(c.values())[-1].mean)}" for e, c in lines)
     caption = (
@@ -190,7 +190,7 @@ def gains_by_client(comparison: Comparison, scenario: str) -> ReportFigure | Non
     axes.set_ylabel(
         f"gain over Separate ({'percentage points' if metric.percent else metric.title})"
     )
-    plot.legend_below(figure, 4)
+    plot.legend_below(figure, 2)
     rows: Rows = [
         {
             "method": row,
@@ -223,7 +223,7 @@ def _draw_points(
     names: Sequence[str],
 ) -> tuple[plot.Figure, Any]:
     """Draw a point for each client and method, the methods of a client side by side."""
-    figure, [[axes]] = plot.panels(7.6, 4.0)
+    figure, [[axes]] = plot.panels(plot.WIDTH, 3.6)
     styles, step = _styles(comparison), WIDTH / max(5, len(gains))
     for k, (row, by_client) in enumerate(gains.items()):
         x = np.array([c + step * (k - (len(gains) - 1) / 2) for c in by_client])
@@ -274,7 +274,7 @@ def _lines(
 def _ablation(
     comparison: Comparison, key: str, lines: Sequence[Sequence[tuple[float, ComparisonRow]]]
 ) -> ReportFigure:
-    figure, [[axes]] = plot.panels(7.6, 4.0)
+    figure, [[axes]] = plot.panels(plot.WIDTH, 3.6)
     rows: Rows = []
     metric = lines[0][0][1].metric
     trees = [flat(line[0][1].settings) for line in lines]

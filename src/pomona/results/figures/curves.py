@@ -1,6 +1,4 @@
-"""Figures over rounds: curves of loss and metric, the metric against traffic, APPLE's loss
-scheduler.
-"""
+"""Figures over rounds: curves of loss and metric, the metric against traffic."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -50,30 +48,30 @@ def plotted(*results: Result) -> "plot.Figure | None":
 def curves(runs: list[Run]) -> ReportFigure | None:
     """Draw training loss, and the test metric, averaged over clients, over rounds.
 
-    One row of panels per data set and partition (APPLE, figures 2 and 7), and per loss, since
-    losses are not comparable.
+    Two panels per data set and partition (APPLE, figures 2 and 7), and per loss, since losses are
+    not comparable.
     """
     rows: Rows = []
     keys = list(dict.fromkeys(map(panel, runs)))
-    figure, axes = plot.panels(9.5, 3.1 * len(keys) + 0.8, len(keys), 2)
-    for (left, right), key in zip(axes, keys, strict=True):
+    figure, axes = plot.panels(plot.WIDTH, 4.8 * len(keys) + 0.8, 2 * len(keys))
+    for (upper, lower), key in zip(axes.reshape(-1, 2), keys, strict=True):
         group = [run for run in runs if panel(run) == key]
         for run in group:
-            rows += _run(left, right, run)
-        plot.name_ends(left, _points_by_label(group, _losses))
-        plot.name_ends(right, _points_by_label(group, _tests))
-        _titles(left, right, group[0], runs)
+            rows += _run(upper, lower, run)
+        plot.name_ends(upper, _points_by_label(group, _losses))
+        plot.name_ends(lower, _points_by_label(group, _tests))
+        _titles(upper, lower, group[0], runs)
     if not rows:
         return None
     plot.over_rounds(*axes.flat)
     plot.grid(*axes.flat)
-    plot.legend_below(figure, 3)
+    plot.legend_below(figure, 2)
     titles = " and ".join(dict.fromkeys(run.metric.title for run in runs))
     return ReportFigure(
         name="curves",
         title=f"Loss and {titles} over the rounds",
-        caption="Left: the loss during local training, averaged over the clients of a round. "
-        f"Right: test {titles}, each client counting once. A thick line is the headline model of a "
+        caption="Above: the loss during local training, averaged over the clients of a round. "
+        f"Below: test {titles}, each client counting once. A thick line is the headline model of a "
         "run; a thin dotted one is another model of the same run. “Received” models are at the "
         "round of the uploads they were made "
         "from." + _coinciding(runs, keys),
@@ -106,27 +104,27 @@ def _coinciding(runs: list[Run], keys: list[str]) -> str:
     )
 
 
-def _titles(left: Any, right: Any, run: Run, runs: list[Run]) -> None:
+def _titles(upper: Any, lower: Any, run: Run, runs: list[Run]) -> None:
     """Set the titles of a row of panels, with what distinguishes it from the others."""
     prefix = f"{scenario_name(run)}: " if len({scenario_name(r) for r in runs}) > 1 else ""
     loss = f" ({run.loss})" if len({r.loss for r in runs}) > 1 else ""
     metric = run.metric
-    left.set(title=f"{prefix}training loss{loss}, mean over clients", ylabel="loss")
-    right.set(
+    upper.set(title=f"{prefix}training loss{loss}, mean over clients", ylabel="loss")
+    lower.set(
         title=f"{prefix}test {metric.title}, mean over clients",
         ylabel="%" if metric.percent else metric.title,
     )
 
 
-def _run(left: Any, right: Any, run: Run) -> Rows:
+def _run(upper: Any, lower: Any, run: Run) -> Rows:
     """Draw the curves of a run; return their numbers."""
     training = _losses(run)
-    _draw(left, training, run, main=True, label=None if run.test else run.label)
+    _draw(upper, training, run, main=True, label=None if run.test else run.label)
     rows: Rows = [_row(run, "train loss", "", "", x, y) for x, y in training]
     for position, (model, stage) in enumerate(views(run.result)):
         pairs = [(e.round, e.mean) for e in run.result.curve(model, stage) if e.mean is not None]
         scaled = [(x, run.metric.scaled(y)) for x, y in pairs]
-        _draw(right, scaled, run, main=position == 0, label=f"{run.label}: {model}, {stage}")
+        _draw(lower, scaled, run, main=position == 0, label=f"{run.label}: {model}, {stage}")
         rows += [_row(run, f"test {run.metric.name}", model, stage, x, y) for x, y in pairs]
     return rows
 
@@ -214,7 +212,7 @@ def _draw_traffic(
     metric: Metric, curves: Mapping[Run, Points], last: Mapping[Run, float]
 ) -> plot.Figure:
     """Draw the curve of each run, or the last value of one that sends nothing."""
-    figure, axes = plot.panels(5.4, 4.0)
+    figure, axes = plot.panels(plot.WIDTH, 4.0)
     ax = axes[0, 0]
     for run, curve in curves.items():
         if curve:
@@ -272,66 +270,10 @@ def _decades(ax: Any) -> None:
     """Set a logarithmic x axis with plain numbers: every power of ten, and intermediate ticks if
     there are few.
     """
-    from matplotlib.ticker import LogLocator, NullFormatter
+    from matplotlib.ticker import LogLocator, NullLocator
 
     ax.set_xscale("log")
     low, high = ax.get_xlim()
     ax.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high > 300 * low else (1.0, 2.0, 5.0)))
     ax.xaxis.set_major_formatter("{x:,.10g}")
-    ax.xaxis.set_minor_formatter(NullFormatter())
-
-
-def penalty(run: Run) -> dict[str, Any] | None:
-    """Return the loss scheduler of a run with positive mu: mu, its kind, (round, lambda) pairs, and
-    its end.
-    """
-    mu = run.setting("method.mu")
-    values = [
-        (row.round, float(row.info["schedule"].flat[0]))
-        for row in run.result.rounds
-        if "schedule" in row.info and row.info["schedule"].size
-    ]
-    if not values or not isinstance(mu, int | float) or mu <= 0:
-        return None
-    share, rounds = run.setting("method.schedule_share"), run.setting("rounds")
-    scheduled = isinstance(share, int | float) and isinstance(rounds, int)
-    end = share * rounds if scheduled and values[-1][0] >= share * rounds else None
-    return {"mu": mu, "kind": run.setting("method.schedule"), "values": values, "end": end}
-
-
-def schedule(runs: list[Run]) -> ReportFigure | None:
-    """Draw the loss scheduler lambda(r) of the runs with positive mu (APPLE, appendix A.1)."""
-    schedules = [(run, shape) for run in runs if (shape := penalty(run))]
-    if not schedules:
-        return None
-    figure, axes = plot.panels(5.4, 3.3)
-    ax = axes[0, 0]
-    shapes = [f"{run.label} ({shape['kind']}, μ = {shape['mu']:g})" for run, shape in schedules]
-    for (run, shape), label in zip(schedules, shapes, strict=True):
-        _draw(ax, shape["values"], run, main=True, label=label)
-        if shape["end"] is not None:
-            ax.axvline(shape["end"], color=plot.FRAME, linewidth=1, linestyle=":")
-    rows: Rows = [
-        {"run": run.label, "round": r, "lambda": v, "mu": shape["mu"], "mu_lambda": shape["mu"] * v}
-        for run, shape in schedules
-        for r, v in shape["values"]
-    ]
-    ax.set(ylabel="λ(r)", ylim=(-0.04, 1.06))
-    plot.over_rounds(ax)
-    plot.grid(ax)
-    plot.legend_below(figure, 1)
-    return ReportFigure(
-        name="schedule",
-        title="The loss scheduler",
-        caption="The weight λ(r) of the penalty μ/2 ‖p \N{MINUS SIGN} p₀‖² that holds the "
-        "directed relationships "
-        "near their start. "
-        "While it is high, clients learn globally; as it falls, each follows its own objective. "
-        "The dotted line is "
-        "round L, after which λ is zero.",
-        alt=f"Line chart of the loss scheduler over rounds: {'; '.join(shapes)}. It falls from "
-        f"{rows[0]['lambda']:.3f} at round {rows[0]['round']} to {rows[-1]['lambda']:.3f} at round "
-        f"{rows[-1]['round']}.",
-        figure=figure,
-        rows=rows,
-    )
+    ax.xaxis.set_minor_locator(NullLocator())

@@ -13,12 +13,10 @@ from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.figures.series import Series, Values, blocks, order
 from pomona.results.wording import slug
 
-MAX_PANELS = 12
+MAX_PANELS = 6
 TOLERANCE = 0.05
 """Distance from the start below which a relationship counts as unchanged."""
 TARGET = "#d62728"
-MAX_LINES = 20
-"""Maximum number of distinguishable lines in a panel."""
 MAX_LABELS = 25
 """Maximum number of clients with name labels on a heat map."""
 MAX_POINTS = 1500
@@ -28,8 +26,6 @@ MAX_POINTS = 1500
 def figures(series: Series) -> list[ReportFigure]:
     """Draw the heat maps of a matrix; over several rounds also its trajectories, and its diagonal
     if it has a heading.
-
-    With the diagonal comes the row of one client, with named lines.
     """
     if series.n < 2:
         return []
@@ -37,11 +33,7 @@ def figures(series: Series) -> list[ReportFigure]:
     return [
         heatmap(series),
         *([trajectories(series.thinned())] if several else []),
-        *(
-            [one_client(series.thinned()), diagonal(series.thinned())]
-            if several and series.quantity.own
-            else []
-        ),
+        *([diagonal(series.thinned())] if several and series.quantity.own else []),
     ]
 
 
@@ -123,25 +115,25 @@ def _legend_text(series: Series, style: Mapping[str, Any], extend: str) -> str:
 def _maps(
     series: Series, sequence: list[int], style: Mapping[str, Any], extend: str
 ) -> plot.Figure:
-    n, moments = series.n, series.moments
+    """Draw the last moment with names, and small above it the earlier ones."""
+    from matplotlib.figure import Figure
+
+    *early, last = series.moments
+    grid = [*([early] if early else []), [last] * max(1, len(early))]
+    figure = Figure(figsize=(plot.WIDTH, 6.2 if early else 4.2), layout="compressed")
+    figure.get_layout_engine().set(hspace=0.09)
+    axes = figure.subplot_mosaic(grid, height_ratios=[1, 2.2][-len(grid) :])
+    for t in series.moments:
+        matrix = np.where(~np.eye(series.n, dtype=bool), series.values[t], np.nan)
+        image = axes[t].imshow(matrix[np.ix_(sequence, sequence)], interpolation="none", **style)
+        _mark_groups(axes[t], series, sequence)
+        axes[t].set(title=f"round {series.rounds[t]}", xticks=[], yticks=[])
+        plot.bare(axes[t])
     names = [series.names[i] for i in sequence]
-    figure, axes = plot.panels(
-        3.1 * len(moments) + 1.4, 3.9, columns=len(moments), sharey=True, layout="compressed"
-    )
-    for ax, t in zip(axes[0], moments, strict=True):
-        matrix = np.where(~np.eye(n, dtype=bool), series.values[t], np.nan)[
-            np.ix_(sequence, sequence)
-        ]
-        image = ax.imshow(matrix, interpolation="none", **style)
-        _mark_groups(ax, series, sequence)
-        ax.set(title=f"round {series.rounds[t]}", xlabel="client j")
-        plot.bare(ax)
-        plot.label_ticks(ax.xaxis, names, MAX_LABELS, rotation=90)
-        plot.label_ticks(ax.yaxis, names, MAX_LABELS)
-    axes[0, 0].set_ylabel("client i")
-    bar = figure.colorbar(
-        image, ax=list(axes[0]), label=series.quantity.symbol, shrink=0.8, extend=extend
-    )
+    plot.label_ticks(axes[last].xaxis, names, MAX_LABELS, rotation=90)
+    plot.label_ticks(axes[last].yaxis, names, MAX_LABELS)
+    axes[last].set(xlabel="client j", ylabel="client i")
+    bar = figure.colorbar(image, ax=axes[last], label=series.quantity.symbol, extend=extend)
     bar.outline.set_visible(False)
     return figure
 
@@ -270,10 +262,15 @@ def trajectories(series: Series) -> ReportFigure:
 
 
 def _small_panels(series: Series, clients: list[int]) -> plot.Figure:
-    columns = min(4, len(clients))
+    columns = min(3, len(clients))
     lines = -(-len(clients) // columns)
+    height = 1.4 * lines + 0.9
     figure, axes = plot.panels(
-        2.35 * columns + 0.4, 1.65 * lines + 0.9, lines, columns, sharex=True, sharey=True
+        plot.WIDTH, height, lines, columns, layout=None, sharex=True, sharey=True
+    )
+    # A constrained layout of so many panels takes as long as all other figures.
+    figure.subplots_adjust(
+        left=0.13, right=0.99, top=1 - 0.3 / height, bottom=0.95 / height, wspace=0.1, hspace=0.3
     )
     for i, ax in zip(clients, axes.flat, strict=False):
         _draw_row(ax, series, i)
@@ -292,7 +289,7 @@ def _small_panels(series: Series, clients: list[int]) -> plot.Figure:
         )
         handles += axes.flat[0].plot([], [], color=plot.GROUP, label=label)
     handles += axes.flat[0].plot([], [], color=plot.FRAME, label="other clients")
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    figure.legend(handles=handles, loc="lower center", ncols=2)
     for ax in axes[:, 0]:
         ax.set_ylabel(series.quantity.symbol)
     plot.over_rounds(*axes[-1])
@@ -328,72 +325,28 @@ def _elsewhere(series: Series) -> str:
     )
 
 
-def one_client(series: Series) -> ReportFigure:
-    """Draw the row of the first client to take part, over the rounds, with named lines (APPLE's
-    figure 3).
-    """
-    n, rounds, quantity = series.n, series.rounds, series.quantity
-    i = series.participants[0]
-    values, name = series.values[:, i, :], series.run.client(i)
-    figure, axes = plot.panels(6.4, 3.6)
-    ax = axes[0, 0]
-    colours = plot.client_colours(n)
-    labelled = sorted(range(n), key=lambda j: -np.nan_to_num(values[-1, j]))[:MAX_LINES]
-    if n > MAX_LINES:
-        plot.bundle(
-            ax,
-            rounds,
-            values[:, [j for j in range(n) if j not in labelled]],
-            color=plot.FRAME,
-            linewidth=0.8,
-        )
-    for j in labelled:
-        ax.plot(
-            rounds,
-            values[:, j],
-            color=colours[j],
-            linewidth=2.6 if j == i else 1.4,
-            label=series.names[j],
-        )
-    ax.set_ylabel(quantity.symbol.replace("(i,", f"({i},"))
-    plot.over_rounds(ax)
-    plot.grid(ax)
-    figure.legend(loc="outside right center", title="client j")
-    note = f" The {MAX_LINES} highest of {n} at the end are named." if n > MAX_LINES else ""
-    return ReportFigure(
-        name=f"{slug(quantity.name)}-first",
-        title=f"{quantity.title}: {name}",
-        caption=f"{series.run.label}: {quantity.symbol} of client i = {name} over the rounds, a "
-        "line for each client j, in the order in which they end; the thick line is its entry for "
-        f"itself.{note}{series.absence}",
-        alt=f"Line chart of {quantity.symbol} of {name} with {series.run.label} over rounds "
-        f"{rounds[0]} to {rounds[-1]}. At the end {series.run.client(labelled[0])} has the highest "
-        f"entry, {values[-1, labelled[0]]:.3f}.",
-        figure=figure,
-        rows=_rows(series, range(len(rounds)), [i]),
-    )
-
-
 def diagonal(series: Series) -> ReportFigure:
     """Draw every client's entry for itself, over the rounds."""
     n, rounds, quantity = series.n, series.rounds, series.quantity
     symbol = quantity.symbol.replace(", j)", ", i)")
     entries = np.diagonal(series.values, axis1=1, axis2=2)
     few = n <= 20
-    figure, axes = plot.panels(5.4, 3.6)
+    figure, axes = plot.panels(plot.WIDTH, 3.6)
     ax = axes[0, 0]
     colours = plot.client_colours(n)
-    for i in series.participants:
+    for i in series.participants if few else ():
         style: dict[str, Any] = {"color": colours[i], "linewidth": 1.7, "label": series.names[i]}
-        ax.plot(rounds, entries[:, i], **style if few else {"color": plot.FRAME, "linewidth": 0.8})
+        ax.plot(rounds, entries[:, i], **style)
     if not few:
+        thin: dict[str, Any] = {"color": plot.FRAME, "linewidth": 0.8}
+        plot.bundle(ax, rounds, entries, rasterized=entries.size > 2 * MAX_POINTS, **thin)
         ax.plot(
             rounds, np.nanmedian(entries, axis=1), color=plot.INK, linewidth=2.4, label="median"
         )
     ax.set_ylabel(symbol)
     plot.over_rounds(ax)
     plot.grid(ax)
-    figure.legend(loc="outside right center")
+    plot.legend_below(figure, 4)
     lowest, highest = (int(pick(entries[-1])) for pick in (np.nanargmin, np.nanargmax))
     column = quantity.column or quantity.name
     return ReportFigure(

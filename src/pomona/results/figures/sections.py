@@ -11,6 +11,7 @@ from pomona.results.figures import (
     clients,
     clusters,
     curves,
+    gain,
     partition,
     relationships,
     stills,
@@ -20,8 +21,7 @@ from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
 
-EXCLUDED = ("schedule",)
-"""Quantities with their own figure in another section."""
+Draw: TypeAlias = Callable[[list[Run]], ReportFigure | None]
 
 
 def learned(runs: list[Run]) -> list[ReportFigure]:
@@ -46,7 +46,9 @@ def figures(run: Run) -> list[ReportFigure]:
 
 def quantities(run: Run) -> tuple[list[Series], dict[str, Series]]:
     """Return the quantities with a figure each, and by name the norms in the clusters' figure."""
-    by_name = {name: series for name, series in recorded(run).items() if name not in EXCLUDED}
+    by_name = recorded(run)
+    if not run.setting("method.mu"):  # APPLE's scheduler of a penalty that it does not have
+        by_name.pop("schedule", None)
     clustered = any(series.quantity.kind == "clusters" for series in by_name.values())
     norms = (
         {name: by_name.pop(name) for name in clusters.NORMS if name in by_name} if clustered else {}
@@ -66,8 +68,6 @@ def _draw(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
             return client_values.learning_curves(series.run, series.quantity)
 
 
-Draw: TypeAlias = Callable[[list[Run]], ReportFigure | None]
-
 SECTIONS = {
     "training": "Training",
     "outcome": "Results by client",
@@ -77,28 +77,36 @@ SECTIONS = {
 """Sections of the page: anchor -> heading."""
 
 
-def pictures(runs: list[Run]) -> list[ReportFigure]:
-    """Draw every figure supported by the record, with unique names.
+def sections(runs: list[Run]) -> dict[str, list[ReportFigure]]:
+    """Draw every figure supported by the record, with unique names, by section; "gain" is the
+    first one of the page.
 
     Call it inside ``plot.drawing``.
     """
-
-    def together(*draws: Draw) -> list[ReportFigure]:
-        return [picture for draw in draws if (picture := draw(runs))]
-
-    return distinct(
-        together(curves.curves, curves.traffic, curves.schedule)
-        + together(
+    draws: dict[str, tuple[Draw, ...]] = {
+        "gain": (gain.gain,),
+        "outcome": (
             clients.values,
-            clients.spread,
             classification.confusion,
             stills.masks,
             classification.calibration,
             stills.survival,
-        )
-        + learned(runs)
-        + together(partition.bubbles, partition.holders)
-    )
+        ),
+        "training": (curves.curves, curves.traffic),
+        "learned": (),
+        "data": (partition.bubbles,),
+    }
+    drawn = {
+        section: [picture for draw in functions if (picture := draw(runs))]
+        for section, functions in draws.items()
+    }
+    return {**drawn, "learned": distinct(learned(runs))}
+
+
+def running(run: Run) -> dict[str, list[ReportFigure]]:
+    """Draw the figures of a run that goes on: few, since they are drawn again and again."""
+    picture = curves.curves([run])
+    return {"training": [picture] if picture else []}
 
 
 def distinct(pictures: list[ReportFigure]) -> list[ReportFigure]:

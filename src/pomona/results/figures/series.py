@@ -19,6 +19,8 @@ MATRIX = 500
 """Maximum number of clients for drawing a clients-by-clients matrix, since sorting it is
 quadratic.
 """
+SEVERAL_MAPS = 150
+"""Maximum number of clients for maps of several rounds, each of which has n x n points."""
 ROUNDS = 200
 """Maximum number of rounds drawn; more would exceed the resolution."""
 
@@ -76,8 +78,9 @@ class Series:
 
     @property
     def moments(self) -> list[int]:
-        """Positions of the first, the middle and the last round."""
-        return sorted({0, (len(self.rounds) - 1) // 2, len(self.rounds) - 1})
+        """Positions of the first, the middle and the last round; of many clients, of the last."""
+        last = len(self.rounds) - 1
+        return [last] if self.n > SEVERAL_MAPS else sorted({0, last // 2, last})
 
     @property
     def absence(self) -> str:

@@ -1,10 +1,9 @@
-"""Figures that the page shows as pictures: survival by predicted risk, and masks.
+"""Figures of two tasks: survival by predicted risk, and masks.
 
 Survival: Kaplan-Meier curves of all clients' test samples with low, medium and high risk. Masks:
 each client's best and worst test image.
 """
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
@@ -107,7 +106,7 @@ def _draw_survival(groups: list[Group]) -> plot.Figure:
 
     end = max(group.time[-1] for group in groups)
     moments = [float(tick) for tick in MaxNLocator(MOMENTS).tick_values(0, end) if 0 <= tick <= end]
-    figure, axes = plot.panels(6.4, 4.6, 2, 1, sharex=True, height_ratios=[4, 1])
+    figure, axes = plot.panels(plot.WIDTH, 4.4, 2, 1, sharex=True, height_ratios=[4, 1])
     curves, table = axes[:, 0]
     for group, dash in zip(groups, DASHES, strict=False):
         colour = GROUPS[group.name]
@@ -166,8 +165,8 @@ EXTREMES = ("best", "worst")
 
 
 def masks(runs: list[Run]) -> ReportFigure | None:
-    """Draw one row per client: image, truth and prediction of the test images with the best and the
-    worst Dice.
+    """Draw two rows per client: image, truth and prediction of the test images with the best and
+    the worst Dice.
     """
     lead = leader([run for run in runs if examples(run)])
     if lead is None:
@@ -199,13 +198,13 @@ def masks(runs: list[Run]) -> ReportFigure | None:
 
 
 def _draw_masks(run: Run, by_client: dict[int, MaskExamples]) -> plot.Figure:
+    lines = [(*item, k) for item in by_client.items() for k in range(len(EXTREMES))]
     figure, axes = plot.panels(
-        10.5, 1.85 * len(by_client) + 0.5, len(by_client), 6, layout="compressed"
+        plot.WIDTH, 1.75 * len(lines) + 0.5, len(lines), 3, layout="compressed"
     )
     max_class = max(1, *(int(max(e.truth.max(), e.predicted.max())) for e in by_client.values()))
-    for line, (client, example) in zip(axes, by_client.items(), strict=True):
-        for k, extreme in enumerate(EXTREMES):
-            _triple(line[3 * k : 3 * k + 3], example, k, extreme, max_class)
+    for line, (client, example, k) in zip(axes, lines, strict=True):
+        _triple(line, example, k, max_class)
         line[0].set_ylabel(plot.shorten(run.client(client)), fontsize=9)
     for ax in axes.flat:
         ax.set(xticks=[], yticks=[])
@@ -213,13 +212,13 @@ def _draw_masks(run: Run, by_client: dict[int, MaskExamples]) -> plot.Figure:
     figure.legend(
         handles=_legend_handles(outcome_names(run, max_class + 1)[: max_class + 1]),
         loc="outside lower center",
-        ncols=min(6, max_class + 1),
+        ncols=min(3, max_class + 1),
         fontsize=9,
     )
     return figure
 
 
-def _triple(axes: Any, example: MaskExamples, k: int, extreme: str, max_class: int) -> None:
+def _triple(axes: Any, example: MaskExamples, k: int, max_class: int) -> None:
     """Draw example k: image, truth and prediction, with class numbers up to ``max_class``."""
     image, truth, predicted = axes
     image.imshow(
@@ -228,7 +227,7 @@ def _triple(axes: Any, example: MaskExamples, k: int, extreme: str, max_class: i
     )
     for ax, numbers in ((truth, example.truth[k]), (predicted, example.predicted[k])):
         ax.imshow(numbers, cmap="cividis", vmin=0, vmax=max_class, interpolation="none")
-    image.set_title(f"{extreme}: image", fontsize=9)
+    image.set_title(f"{EXTREMES[k]}: image", fontsize=9)
     truth.set_title("truth", fontsize=9)
     predicted.set_title(f"predicted, Dice {_number(example.dice[k])}", fontsize=9)
 
@@ -260,22 +259,3 @@ def examples(run: Run) -> dict[int, MaskExamples]:
 
 def _number(dice: float) -> str:
     return PLACEHOLDER if isnan(dice) else f"{dice:.2f}"
-
-
-STILLS: Mapping[str, tuple[Callable[[list[Run]], ReportFigure | None], Callable[[Run], Any]]] = {
-    "masks": (masks, examples),
-    "survival": (survival, risk_groups),
-}
-"""Figures that the page shows as pictures instead of by script: the function that draws each, and
-the data that a run must have.
-"""
-
-
-def shows_stills(runs: list[Run]) -> bool:
-    """Return whether a run has the numbers for a figure that the page shows as a picture."""
-    return any(available(run) for _, available in STILLS.values() for run in runs)
-
-
-def stills(runs: list[Run]) -> list[ReportFigure]:
-    """Draw the figures that the page shows as pictures. Call it inside ``plot.drawing``."""
-    return [picture for draw, _ in STILLS.values() if (picture := draw(runs))]

@@ -180,7 +180,7 @@ def _html(
         differences=differences,
         tables=tables,
         cautions=warnings,
-        pictures=[(p, p.png()) for p in pictures],
+        pictures=pictures,
         settings=Table(
             "settings", "Settings of all runs", [], ["setting", "value"], settings, range(2)
         ),

@@ -9,8 +9,7 @@ from time import monotonic
 from pomona.federation.callbacks import Callback, NullCallback
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import load
-from pomona.results.web.page_data import LiveProgress
-from pomona.results.web.report_page import refresh
+from pomona.results.web.report_page import LiveProgress, refresh
 
 SECONDS = 3
 """Minimum seconds between two updates of the page."""

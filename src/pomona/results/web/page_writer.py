@@ -8,7 +8,10 @@ from typing import Any
 from markupsafe import Markup
 
 from pomona.core.files import publish, writing
+from pomona.results.figures.inline_svg import inline_svg
 from pomona.results.figures.plot import ReportFigure, save
+from pomona.results.method_colours import COLOURS
+from pomona.results.tables.numbers import numbers
 
 FIGURES = "figures"
 """Folder of figures next to a page."""
@@ -39,7 +42,8 @@ def _templates(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["unbroken"] = unbroken
+    environment.filters |= {"unbroken": unbroken, "inline_svg": inline_svg, "numbers": numbers}
+    environment.globals["colours"] = COLOURS
     return environment
 
 

@@ -3,8 +3,9 @@
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from importlib.resources import files
 from itertools import chain
 from math import inf
@@ -20,8 +21,8 @@ from pomona.core.toml import flat
 from pomona.metrics.metric import EVERY_METRIC, Metric, metric_named
 from pomona.record.result import Result
 from pomona.results.figures.plot import ReportFigure, drawing
-from pomona.results.figures.sections import SECTIONS, pictures
-from pomona.results.figures.stills import STILLS, shows_stills, stills
+from pomona.results.figures.sections import SECTIONS, running, sections
+from pomona.results.figures.series import MATRIX, too_large
 from pomona.results.gain_presentation import fewer_clients
 from pomona.results.run_numbers import Run, comparable, contender, records, stage_name
 from pomona.results.run_numbers import runs as prepare
@@ -37,14 +38,12 @@ from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.headline import headline
 from pomona.results.text.verdicts import contest_of, verdicts
-from pomona.results.web.overview import overview
-from pomona.results.web.page_data import Json, LiveProgress, omitted_quantities, payload
 from pomona.results.web.page_writer import render, write_page
 from pomona.results.wording import capital, size
 
 NAME = "report.html"
-SCRIPTS = ("base", "lines", "maps", "bars", "panels", "learned", "page", "tables")
-"""The page's own scripts, in order of dependency."""
+Figures: TypeAlias = Mapping[str, Sequence[ReportFigure]]
+"""Figures by section of the page."""
 Setting: TypeAlias = tuple[str, list[str], bool]
 Link: TypeAlias = tuple[str, str]
 """Anchor and heading of a section."""
@@ -71,39 +70,55 @@ def write(results: list[Result], folder: Path, formats: Sequence[str] = ()) -> P
     if not results:
         raise ConfigError("a report needs at least one run; give one or more run folders")
     runs = prepare(results)
-    if not formats and not shows_stills(runs):
-        return write_page(folder, {NAME: page(runs)})
     with drawing():
-        figures = pictures(runs) if formats else stills(runs)
-        return write_page(folder, {NAME: page(runs, figures, formats)}, figures, formats)
+        figures = sections(runs)
+        every = [picture for section in figures.values() for picture in section]
+        return write_page(folder, {NAME: page(runs, figures, formats)}, every, formats)
+
+
+@dataclass(frozen=True)
+class LiveProgress:
+    """Refresh of the page of a running run.
+
+    Attributes:
+        seconds: interval after which the page reloads.
+        written: when it was written.
+        patience: seconds without a newer page after which it considers the run ended, and stops
+            reloading.
+    """
+
+    seconds: int
+    written: datetime
+    patience: float
 
 
 def refresh(result: Result, folder: Path, live: LiveProgress | None) -> Path:
     """Write the ``report.html`` of a running run, which reloads itself; with None it no longer
     does.
 
-    The page draws its own figures; pictures are left to ``write``.
+    Of its figures it has the curves; the others are left to ``write``.
 
     Raises:
         StorageError: ``folder`` cannot be written.
     """
-    return write_page(folder, {NAME: page(prepare([result]), live=live)})
+    runs = prepare([result])
+    with drawing():
+        return write_page(folder, {NAME: page(runs, running(runs[0]), live=live)})
 
 
 def page(
     runs: list[Run],
-    figures: Sequence[ReportFigure] = (),
+    figures: Figures | None = None,
     formats: Sequence[str] = (),
     live: LiveProgress | None = None,
 ) -> str:
-    """Return the page: its text and tables, its numbers, and the scripts that draw them."""
-    data, code = payload(runs, live), script()
-    rows = distinct(table([run.result for run in runs]))
-    gains, tables, chapters = (
-        [*map(bounded, gain_tables(runs))],
-        client_tables(runs),
-        sections(data),
-    )
+    """Return the page: its text, tables and figures. Call it inside ``plot.drawing`` if it has
+    some.
+    """
+    figures = figures or {}
+    rows, code = distinct(table([run.result for run in runs])), script()
+    gains, tables = [*map(bounded, gain_tables(runs))], client_tables(runs)
+    chapters = [(anchor, heading) for anchor, heading in SECTIONS.items() if figures.get(anchor)]
     asides = _asides(runs)
     links = _links(gains, chapters, tables, asides, formats)
     return render(
@@ -112,7 +127,6 @@ def page(
         first=links[0][0],
         links=links,
         headline=headline(runs),
-        overview=overview(runs),
         verdicts=verdicts(runs),
         setup=narrative.setup(runs),
         cautions=[] if live else cautions(runs),
@@ -134,13 +148,21 @@ def page(
         ranked=len(runs) > 1 and comparable(runs),
         labels=[run.label for run in runs],
         settings=settings(runs),
-        pictures=figures if formats else (),
-        stills=[picture for picture in figures if picture.name in STILLS],
+        figures=figures,
         formats=formats,
-        data=embedded(data),
         script=code,
         digest=f"sha256-{base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()}",
     )
+
+
+def omitted_quantities(runs: list[Run]) -> list[str]:
+    """Report quantities that are too large for a figure, and the file that contains them."""
+    return [
+        f"{run.label}: “{name}”, which has a number for each pair of {n:,} clients, is not drawn "
+        f"of more than {MATRIX}; events.jsonl in the run's folder has it."
+        for run in runs
+        for name, n in too_large(run).items()
+    ]
 
 
 def _links(
@@ -173,32 +195,9 @@ def _asides(runs: list[Run]) -> list[Table]:
 
 
 def script() -> Markup:
-    """Return the page's script, all in one scope."""
-    folder = files("pomona.results") / "web"
-    sources = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    return Markup("".join(['"use strict";\n(() => {\n', *sources, "})();\n"]))  # noqa: S704 - the package's own files
-
-
-def embedded(data: Json) -> Markup:
-    """Escape a JSON object for a script element, so that no tag or comment can begin or end in
-    it.
-    """
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":
-        text = text.replace(sign, f"\\u{ord(sign):04x}")
-    return Markup(text)  # noqa: S704 - has no HTML characters left
-
-
-def sections(data: Json) -> list[Link]:
-    """Return (anchor, heading) of the sections with content."""
-    runs = data["runs"]
-    present = {
-        "training": any(run["rounds"] or run["views"] for run in runs),
-        "outcome": any(run["views"] for run in runs),
-        "learned": any(run["learned"] for run in runs),
-        "data": bool(data["partitions"]),
-    }
-    return [(anchor, heading) for anchor, heading in SECTIONS.items() if present[anchor]]
+    """Return the page's script."""
+    source = (files("pomona.results") / "web" / "page.js").read_text(encoding="utf-8")
+    return Markup(source)  # noqa: S704 - the package's own file
 
 
 def summary_columns(rows: list[dict[str, Any]]) -> dict[str, float | None]:

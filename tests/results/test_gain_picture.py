@@ -1,17 +1,14 @@
 """The top of a report: one sentence, and each run's gain with the clients as dots."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from report_results import degenerate, regression
 from test_report_verdicts import scored, scored_of, sized
 
+from pomona.results.figures.gain import MOST_DOTS, gain
 from pomona.results.run_numbers import runs
 from pomona.results.text.headline import headline
-from pomona.results.web.overview import MOST_DOTS, _Scale, overview
 
 
 @pytest.mark.parametrize(
@@ -45,32 +42,32 @@ def test_a_gain_without_an_interval_decides_nothing():
     assert headline(runs(few)).startswith("Not decided: FedAvg gains 62.50")
     blank = [replace(run, answers={}) for run in few]
     assert "100.00\N{NO-BREAK SPACE}% against 37.50\N{NO-BREAK SPACE}%" in headline(runs(blank))
-    assert "without an interval" in overview(runs(blank)).note
+    assert "without an interval" in gain(runs(blank)).caption
 
 
 def test_clients_that_are_left_out_of_a_mean_are_counted():
     results = [sized(m, (30, k), (60, 4)) for m, k in (("separate", 1), ("fedavg", 4))]
     assert "(1 of 2 clients; 95" in headline(runs(results))
-    assert "mean over the clients with enough test samples" in overview(runs(results)).note
+    assert "mean over the clients with enough test samples" in gain(runs(results)).caption
 
 
 def test_of_errors_less_is_better_and_the_ticks_have_signs():
     results = [regression("separate", (0.6, 0.9, 0.8)), regression("apple", (0.3, 0.5, 0.9))]
     assert "less is better" in headline(runs(results))
-    picture = overview(runs(results))
-    assert "above 0 is better" in picture.note
-    labels = [label for _, label in picture.ticks]
-    assert all(label[0] in "+\N{MINUS SIGN}0" for label in labels)
-    assert labels.count("0") == 1
-    assert "less is better" in overview(runs(results[:1])).title
+    picture = gain(runs(results))
+    assert "above 0 is better" in picture.caption
+    axis = picture.figure.axes[0].xaxis
+    labels = [axis.get_major_formatter()(v, 0) for v in (-0.2, 0.0, 0.3)]
+    assert labels == ["\N{MINUS SIGN}0.2", "0", "+0.3"]
+    assert "less is better" in gain(runs(results[:1])).title
 
 
 def test_runs_of_different_metrics_or_rounds_are_not_drawn_as_if_they_were_alike():
     alone, together = scored("separate", (60, 80)), scored("fedavg", (70, 90))
     late = replace(together, evaluations=[replace(together.evaluations[0], round=7)])
     assert "in different rounds" in headline(runs([alone, late]))
-    assert "after the round that each run is compared by" in overview(runs([alone, late])).note
-    assert overview(runs([regression("separate", (0.6, 0.9)), together])) is None
+    assert "after the round that each run is compared by" in gain(runs([alone, late])).caption
+    assert gain(runs([regression("separate", (0.6, 0.9)), together])) is None
 
 
 def test_only_training_alone_was_evaluated():
@@ -95,36 +92,33 @@ def test_runs_that_lack_something_have_a_headline(case):
 
 
 def test_dots_are_the_clients_gains_and_the_bar_is_the_interval():
-    """Gains of 35, -20 and 1 points; their positions keep order and ratios of distances."""
-    picture = overview(runs([scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))]))
-    (strip,) = picture.strips
-    low, middle, high = strip.dots
-    assert (high - low) / (middle - low) == pytest.approx(55 / 21, abs=1e-3)
-    assert (picture.zero - low) / (high - low) == pytest.approx(20 / 55, abs=1e-3)
-    assert (strip.mean - low) / (high - low) == pytest.approx((16 / 3 + 20) / 55, abs=1e-3)
-    assert picture.zero < strip.low < strip.mean < strip.high
-    assert strip.text == "+5.33"
+    """Gains of 35, -20 and 1 points."""
+    picture = gain(runs([scored("separate", (60, 80, 70)), scored("fedavg", (95, 60, 71))]))
+    axes = picture.figure.axes[0]
+    dots, bar, mean = [line for line in axes.lines if line.get_gid() or line.get_linewidth() > 1.5][
+        :3
+    ]
+    assert list(dots.get_xdata()) == pytest.approx([-20, 1, 35])
+    low, high = bar.get_xdata()
+    assert low < mean.get_xdata()[0] == pytest.approx(16 / 3) < high
+    assert [text.get_text() for text in axes.texts] == ["+5.33"]
+    assert [tip.partition(": ")[2] for tip in picture.tips["clients-0"]] == [
+        "\N{MINUS SIGN}20.00", "+1.00", "+35.00",
+    ]  # fmt: skip
+    first, *rest = picture.rows
+    assert (first["client"], first["low"] < 0 < first["high"]) == ("mean", True)
+    assert [row["gain_over_separate"] for row in rest] == pytest.approx([0.35, -0.2, 0.01])
 
 
 def test_without_training_alone_the_dots_are_values():
-    picture = overview(runs([scored("apple", (60, 80)), scored("fedavg", (50, 80))]))
-    assert picture.zero is None
-    assert [strip.text for strip in picture.strips] == ["70.00", "65.00"]
+    picture = gain(runs([scored("apple", (60, 80)), scored("fedavg", (50, 80))]))
+    assert [text.get_text() for text in picture.figure.axes[0].texts] == ["70.00", "65.00"]
+    assert {row["value"] for row in picture.rows if row["client"] == "mean"} == {0.7, 0.65}
 
 
-def test_a_thousand_clients_are_quantiles_and_the_note_says_so():
+def test_a_thousand_clients_are_quantiles_and_the_caption_says_so():
     right = [i % 100 for i in range(1000)]
-    picture = overview(runs([scored_of("apple", right)]))
-    (strip,) = picture.strips
-    assert len(strip.dots) == MOST_DOTS
-    assert strip.dots[0] + strip.dots[-1] == pytest.approx(100, abs=0.1), "worst and best client"
-    assert str(MOST_DOTS) in picture.note
-
-
-@given(st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=5))
-def test_every_value_is_on_the_scale_and_ticks_are_even(values):
-    scale = _Scale.covering(values)
-    assert all(0 <= scale.position(value) <= 100 for value in values)
-    assert all(0 <= scale.position(tick) <= 100 for tick in scale.ticks)
-    gaps = [b - a for a, b in pairwise(scale.ticks)]
-    assert gaps == pytest.approx(gaps[:1] * len(gaps), rel=1e-6)
+    picture = gain(runs([scored_of("apple", right)]))
+    dots = picture.figure.axes[0].lines[0].get_xdata()
+    assert (len(dots), dots[0], dots[-1]) == (MOST_DOTS, 0, 99), "worst and best client"
+    assert str(MOST_DOTS) in picture.caption
