@@ -34,12 +34,15 @@ def diagram(ranking: Ranking) -> ReportFigure:
     rows_a_side = (k + 1) // 2
     figure, [[axes]] = plot.panels(plot.WIDTH, 1.3 + 0.27 * rows_a_side)
     axes.axis("off")
-    axes.set_xlim(-0.55 * k, 1.55 * k + 1)
+    # Room for the longest name at each side, in points of which a letter takes about 4.9.
+    width = 4.9 * max(len(_name(ranking, i)) for i in range(k))
+    side = width * (k - 0.2) / (72 * plot.WIDTH - 2 * width)
+    axes.set_xlim(0.6 - side, k + 0.4 + side)
     axes.set_ylim(-(0.45 * rows_a_side + 0.35 * len(ranking.cliques) + 0.4), 1.1)
     axes.plot([1, k], [0, 0], color=plot.INK, linewidth=1.2)
     for tick in range(1, k + 1):
         axes.plot([tick, tick], [0, 0.12], color=plot.INK, linewidth=1)
-        axes.text(tick, 0.2, str(tick), ha="center", va="bottom")
+        axes.text(tick, 0.2, str(tick), ha="center", va="bottom", fontsize=8)
     if fits:
         axes.plot([1, 1 + ranking.difference], [0.75, 0.75], color=plot.FRAME, linewidth=2)
         axes.text(
@@ -80,9 +83,14 @@ def _leader_line(axes: Any, ranking: Ranking, position: int, *, left: bool) -> N
     row, rank = position if left else k - 1 - position, ranking.mean_ranks[i]
     y = -(0.35 * len(ranking.cliques) + 0.3) - 0.45 * row
     side, gap = (0.75, -0.1) if left else (k + 0.25, 0.1)
-    text = f"{ranking.methods[i]} {rank:.2f}" if left else f"{rank:.2f} {ranking.methods[i]}"
     axes.plot([rank, rank, side], [0, y, y], color=plot.FRAME, linewidth=0.9)
-    axes.text(side + gap, y, text, ha="right" if left else "left", va="center")
+    style: dict[str, Any] = {"ha": "right" if left else "left", "va": "center", "fontsize": 8}
+    axes.text(side + gap, y, _name(ranking, i), **style)
+
+
+def _name(ranking: Ranking, i: int) -> str:
+    """Return a method's name, shortened, with its mean rank."""
+    return f"{plot.shorten(ranking.methods[i], 18)} {ranking.mean_ranks[i]:.2f}"
 
 
 def _draw_lines(

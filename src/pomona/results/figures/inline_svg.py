@@ -19,6 +19,8 @@ THEMED = {
 """Colours of drawings that the page replaces by its own."""
 COLOUR = re.compile("|".join(THEMED))
 DECIMALS = re.compile(r"\d+\.\d{2,}")
+NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
+"""Characters of names that XML does not have."""
 REFERENCE = re.compile(r"#([\w-]+)\)?$")
 
 
@@ -29,15 +31,17 @@ def inline_svg(picture: plot.ReportFigure) -> Markup:
     """
     buffer = BytesIO()
     picture.draw(buffer, "svg", letters="none", paper="none")
-    root = ElementTree.fromstring(buffer.getvalue())  # noqa: S314 - drawn here
-    for child in [e for e in root if e.tag.endswith(("metadata", "defs"))]:
-        root.remove(child)
+    text = NOT_XML.sub("\N{REPLACEMENT CHARACTER}", buffer.getvalue().decode())
+    root = ElementTree.fromstring(text.partition("?>")[2])  # noqa: S314 - drawn here
+    metadata, style = root[:2]  # of the file, and for all elements of the page
+    root.remove(metadata)
+    root.remove(style)
     _add_tooltips(root, picture)
     referenced = {found[1] for e in root.iter() for v in e.attrib.values() if (found := _target(v))}
     for element in root.iter():
         element.attrib = _attributes(element, picture.name, referenced)
         element.tag = element.tag.rpartition("}")[2]
-        element.tail = None
+        element.text, element.tail = (element.text or "").strip() or None, None
     # A raster of marks, unlike a picture, may change its colours with the page.
     pictures = any(axes.images for axes in picture.figure.axes)
     width, height = (float(v) for v in root.attrib["viewBox"].split()[2:])

@@ -96,6 +96,8 @@ class ReportFigure:
         """
         from matplotlib import rc_context
 
+        for axes in self.figure.axes:
+            _bound(axes)
         if engine := self.figure.get_layout_engine():
             # Once for all formats; savefig would walk through the figure for it once more.
             engine.execute(self.figure)
@@ -104,6 +106,18 @@ class ReportFigure:
             self.figure.savefig(
                 target, format=suffix, dpi=150, facecolor=paper, metadata={DRAWINGS[suffix]: None}
             )
+
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Larger numbers are drawn as this one."""
+
+
+def _bound(axes: Any) -> None:
+    """Limit axes to numbers whose differences are finite."""
+    for name in "xy":
+        low, high = getattr(axes, f"get_{name}lim")()
+        if not np.isfinite(high - low):
+            getattr(axes, f"set_{name}lim")(max(low, -LARGEST), min(high, LARGEST))
 
 
 def estimates(

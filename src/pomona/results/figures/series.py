@@ -142,7 +142,8 @@ def _series(run: Run, name: str) -> Series | None:
         current[list(row.cohort)] = row.info[name].reshape(len(row.cohort), -1)
         values[t] = current
     quantity = run.result.presentation.quantity(name, current.shape[1], n)
-    return Series(run, quantity, np.array([row.round for row in rows]), values)
+    bounded = values.clip(-plot.LARGEST, plot.LARGEST)
+    return Series(run, quantity, np.array([row.round for row in rows]), bounded)
 
 
 def _one_shape(rows: list[RoundRow], name: str) -> bool:

@@ -12,6 +12,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 from markupsafe import Markup
 
 from pomona.core.errors import ConfigError
@@ -20,7 +21,7 @@ from pomona.core.toml import SECTIONS as TABLES
 from pomona.core.toml import flat
 from pomona.metrics.metric import EVERY_METRIC, Metric, metric_named
 from pomona.record.result import Result
-from pomona.results.figures.plot import ReportFigure, drawing
+from pomona.results.figures.plot import LARGEST, ReportFigure, drawing
 from pomona.results.figures.sections import SECTIONS, running, sections
 from pomona.results.figures.series import MATRIX, too_large
 from pomona.results.gain_presentation import fewer_clients
@@ -156,13 +157,29 @@ def page(
 
 
 def omitted_quantities(runs: list[Run]) -> list[str]:
-    """Report quantities that are too large for a figure, and the file that contains them."""
-    return [
+    """Report what is too large for a figure, and the file that contains it."""
+    matrices = [
         f"{run.label}: “{name}”, which has a number for each pair of {n:,} clients, is not drawn "
         f"of more than {MATRIX}; events.jsonl in the run's folder has it."
         for run in runs
         for name, n in too_large(run).items()
     ]
+    numbers = [
+        f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are drawn as that; "
+        "events.jsonl in the run's folder has them."
+        for run in runs
+        if (large := _beyond(run.result))
+    ]
+    return matrices + numbers
+
+
+def _beyond(result: Result) -> int:
+    """Count the numbers that are too large to be drawn."""
+    evaluated = [values for e in result.evaluations for values in (e.value, e.loss)]
+    recorded = [matrix for row in result.rounds for matrix in (row.loss, *row.info.values())]
+    return sum(
+        int((np.abs(np.array(values, float)) > LARGEST).sum()) for values in evaluated + recorded
+    )
 
 
 def _links(
