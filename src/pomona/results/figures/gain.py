@@ -60,7 +60,9 @@ class _Row:
     @property
     def summary(self) -> str:
         """The run, its mean, and the interval if there is one."""
-        ends = f" (95 % interval {interval(self.run.metric, self.gain)})" if self.interval else ""
+        ends = ""
+        if self.gain and self.interval:
+            ends = f" (95 % interval {interval(self.run.metric, self.gain)})"
         return f"{self.run.label} {self.text(self.mean)}{ends}"
 
 

@@ -37,23 +37,29 @@ def inline_svg(picture: plot.ReportFigure) -> Markup:
     root.remove(metadata)
     root.remove(style)
     _add_tooltips(root, picture)
-    referenced = {found[1] for e in root.iter() for v in e.attrib.values() if (found := _target(v))}
+    values = [value for element in root.iter() for value in element.attrib.values()]
+    referenced = {target[1] for target in map(_target, values) if target}
     for element in root.iter():
         element.attrib = _attributes(element, picture.name, referenced)
         element.tag = element.tag.rpartition("}")[2]
         element.text, element.tail = (element.text or "").strip() or None, None
+    root.attrib = _root_attributes(picture, root.attrib["viewBox"])
+    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704 - escaped by ElementTree
+
+
+def _root_attributes(picture: plot.ReportFigure, view_box: str) -> dict[str, str]:
+    """Return the attributes of the SVG element, whose size is in CSS pixels."""
     # A raster of marks, unlike a picture, may change its colours with the page.
     pictures = any(axes.images for axes in picture.figure.axes)
-    width, height = (float(v) for v in root.attrib["viewBox"].split()[2:])
-    root.attrib = {
-        "viewBox": root.attrib["viewBox"],
-        "width": f"{width / 0.75:.0f}",  # points in CSS pixels
-        "height": f"{height / 0.75:.0f}",
+    width, height = (float(v) / 0.75 for v in view_box.split()[2:])
+    return {
+        "viewBox": view_box,
+        "width": f"{width:.0f}",
+        "height": f"{height:.0f}",
         "role": "img",
         "aria-label": picture.alt,
         **({} if pictures else {"class": "marks"}),
     }
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # noqa: S704 - escaped by ElementTree
 
 
 def _target(value: str) -> re.Match[str] | None:
@@ -71,24 +77,25 @@ def _add_tooltips(root: Element, picture: plot.ReportFigure) -> None:
 
 def _attributes(element: Element, name: str, referenced: set[str]) -> dict[str, str]:
     """Return an element's attributes as the page needs them: short, and with unique ids."""
-    attributes = {}
-    for full, value in element.attrib.items():
-        key = full.rpartition("}")[2]
-        if key == "id":
-            if value in referenced:
-                attributes[key] = f"{name}-{value}"
-        elif found := _target(value):
-            attributes[key.rpartition("}")[2]] = value.replace(
-                f"#{found[1]}", f"#{name}-{found[1]}"
-            )
-        elif key == "style":
-            themed = COLOUR.sub(lambda match: THEMED[match[0]], value)
-            attributes[key] = re.sub(r"font-family: [^;]*; ", "", themed)
-        elif value.startswith("data:"):
-            attributes[key] = "".join(value.split())
-        elif not value.startswith("rotate(-0 "):
-            attributes[key] = DECIMALS.sub(_rounded, " ".join(value.split()))
-    return attributes
+    return {
+        key.rpartition("}")[2]: _value(key, value, name)
+        for key, value in element.attrib.items()
+        if not value.startswith("rotate(-0 ") and (key != "id" or value in referenced)
+    }
+
+
+def _value(key: str, value: str, name: str) -> str:
+    """Return the value of an attribute in the drawing with a name."""
+    if key == "id":
+        return f"{name}-{value}"
+    if target := _target(value):
+        return value.replace(f"#{target[1]}", f"#{name}-{target[1]}")
+    if key == "style":
+        themed = COLOUR.sub(lambda match: THEMED[match[0]], value)
+        return re.sub(r"font-family: [^;]*; ", "", themed)
+    if value.startswith("data:"):
+        return "".join(value.split())
+    return DECIMALS.sub(_rounded, " ".join(value.split()))
 
 
 def _rounded(number: re.Match[str]) -> str:

@@ -117,11 +117,12 @@ def _maps(
 ) -> plot.Figure:
     """Draw the last moment with names, and small above it the earlier ones."""
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     *early, last = series.moments
-    grid = [*([early] if early else []), [last] * max(1, len(early))]
-    figure = Figure(figsize=(plot.WIDTH, 6.2 if early else 4.2), layout="compressed")
-    figure.get_layout_engine().set(hspace=0.09)
+    grid: list[Any] = [*([early] if early else []), [last] * max(1, len(early))]
+    engine = ConstrainedLayoutEngine(compress=True, hspace=0.09)
+    figure = Figure(figsize=(plot.WIDTH, 6.2 if early else 4.2), layout=engine)
     axes = figure.subplot_mosaic(grid, height_ratios=[1, 2.2][-len(grid) :])
     for t in series.moments:
         matrix = np.where(~np.eye(series.n, dtype=bool), series.values[t], np.nan)

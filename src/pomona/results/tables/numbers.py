@@ -14,11 +14,8 @@ MOST_CELLS = 600
 def numbers(picture: ReportFigure) -> Table:
     """Return the figure's numbers; columns that never change are a note."""
     rows = _thinned(picture.rows)
-    first = rows[0] if rows else {}
-    constant = [k for k in first if len(rows) > 1 and len({row[k] for row in rows}) == 1]
-    (constants,) = of_records([{k: first[k] for k in constant}]).rows
-    names = [column.replace("_", " ") for column in constant]
-    notes = [", ".join(f"{k}: {v}" for k, v in zip(names, constants, strict=True))] if names else []
+    constant = _constants(rows)
+    notes = [", ".join(constant.values())] if constant else []
     if len(rows) < len(picture.rows):
         notes.append(
             f"{len(rows):,} of {len(picture.rows):,} rows; pomona report with --figures csv writes "
@@ -26,6 +23,16 @@ def numbers(picture: ReportFigure) -> Table:
         )
     changing = [{k: v for k, v in row.items() if k not in constant} for row in rows]
     return replace(of_records(changing, picture.title, notes), name=f"numbers-{picture.name}")
+
+
+def _constants(rows: Rows) -> dict[str, str]:
+    """Return column -> "name: value" of columns with one value in several rows."""
+    if len(rows) < 2:
+        return {}
+    names = [name for name in rows[0] if len({row[name] for row in rows}) == 1]
+    shown = of_records([{name: rows[0][name] for name in names}])
+    pairs = zip(names, shown.header, shown.rows[0], strict=True)
+    return {name: f"{heading}: {value}" for name, heading, value in pairs}
 
 
 def _thinned(rows: Rows) -> Rows:
