@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from pomona.audit import roc
+from pomona.audit.membership import differences
 from pomona.audit.roc import Pairs
-from pomona.audit.shadows import differences
 from pomona.core.rng import stream
 from pomona_federation.survey.protection import safe_classes, safe_names
 from pomona_federation.survey.raw_data import read_raw
