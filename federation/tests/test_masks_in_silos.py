@@ -90,10 +90,7 @@ def test_a_silo_with_other_classes_is_refused(tmp_path):
     data = Scenario.prepare(config(tmp_path)).dataset
     with pytest.raises(
         DataError,
-        match=(
-            "the classes are background, class 1, class 2, the agreement has, in this order, a, "
-            "b, c"
-        ),
+        match="classes: background, class 1, class 2 here, the agreement says a, b, c",
     ):
         conformed(data, agreed())
     kept = conformed(data, agreed(classes=data.classes))

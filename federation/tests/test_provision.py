@@ -368,7 +368,7 @@ def test_kits_without_certificates_are_to_be_made_again(copy):
     for path in copy.rglob("*.cert"):
         path.rename(path.with_suffix(".pub.sig"))
     with pytest.raises(
-        ConfigError, match=r"north\.cert cannot be read .* provision the federation again"
+        ConfigError, match=r"north\.cert cannot be read .* provision again, in a new folder"
     ):
         add(copy, "east")
     assert not (copy / "east").exists()

@@ -185,7 +185,7 @@ def test_who_leaves_the_others_no_common_column_is_named(tmp_path):
     honest = silo.columns(SURVEY, table(tmp_path), 0)
     alone = honest.model_copy(update={"columns": (ColumnSpec(name="x", kind="number"),)})
     silos = {"north": honest, "south": alone, "west": honest}
-    with pytest.raises(DataError, match="south lacks columns that most have: age, ward, visit"):
+    with pytest.raises(DataError, match="south lacks columns that most have: age, visit, ward"):
         agreeing.common_question(SURVEY, silos)
     fewer = honest.model_copy(update={"columns": honest.columns[1:]})
     _, notes = agreeing.common_question(SURVEY, silos | {"south": fewer})

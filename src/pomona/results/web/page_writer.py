@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from pomona.core.files import publish, writing
 from pomona.results.figures.inline_svg import inline_svg
+from pomona.results.figures.numbers import numbers
 from pomona.results.figures.plot import ReportFigure, save
 from pomona.results.method_colours import COLOURS
-from pomona.results.tables.numbers import numbers
 
 FIGURES = "figures"
 """Folder of figures next to a page."""
