@@ -35,7 +35,7 @@ def code_lines(path):
 
 def test_the_folder_repeats_itself_hardly_anywhere():
     places, total = defaultdict(set), 0
-    for path in Path(pomona.methods.__file__).parent.glob("*.py"):
+    for path in Path(pomona.methods.__file__).parent.rglob("*.py"):
         lines = code_lines(path)
         total += len(lines)
         for start in range(len(lines) - WINDOW + 1):
