@@ -20,8 +20,15 @@ from pathlib import Path
 import pytest
 import tomli_w
 
+from command_line import command
 from federation_in_process import APPLE, deployed, lost, same, settings, stopped_after
-from pomona.core.errors import ConfigError, LockedError, PrivacyError, StorageError
+from pomona.core.errors import (
+    ConfigError,
+    LockedError,
+    PomonaWarning,
+    PrivacyError,
+    StorageError,
+)
 from pomona.data import data_settings
 from pomona.privacy.accounting import Event, combined, rate, steps
 from pomona.privacy.ledger import Ledger
@@ -41,6 +48,7 @@ from pomona_federation.installation.backup import (
 )
 from pomona_federation.messages.message_bodies import Task, read
 from pomona_federation.messages.message_bus import unpacked
+from pomona_federation.provision import kit_files
 from pomona_federation.rehearsal.run import local_federation
 from pomona_federation.silo.privacy_budget import Claim, Cost, PrivacyBudget, TotalLimit, overview
 from pomona_federation.silo.settings import SiloFile
@@ -67,7 +75,7 @@ def restored(federation, file, name=SILO, **options):
     if (kit / "data").is_dir():
         shutil.copytree(kit / "data", data, dirs_exist_ok=True)
     shutil.rmtree(kit)
-    told = restore(file, kit, **{"spent": Cost(), **options})
+    told = restore(file, kit, "silo", **{"spent": Cost(), **options})
     shutil.copytree(data, kit / "data", dirs_exist_ok=True)  # the guide: cp, into its folder
     return told
 
@@ -228,7 +236,7 @@ def test_a_copy_that_has_fallen_behind_is_refused_and_the_other_goes_on(
     backup(federation.kits / SILO, tmp_path / "it.tar")
     stopped_after(federation, monkeypatch, 2)
     copy = tmp_path / "copy"
-    restore(tmp_path / "it.tar", copy, Cost())
+    restore(tmp_path / "it.tar", copy, "silo", Cost())
     federation.grid.folders[NODE] = copy
     stopped_after(federation, monkeypatch, 3)
     reasons = [
@@ -345,7 +353,7 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
     with pytest.raises(
         ConfigError, match=r"cannot know how much privacy .*: give --spent"
     ) as refused:
-        restore(tmp_path / f"{SILO}.tar", tmp_path / "other")
+        restore(tmp_path / f"{SILO}.tar", tmp_path / "other", "silo")
     assert "it knows of no private run" in refused.value.text()
     assert not (tmp_path / "other").exists()
     most = once.epsilon * (2.01 if enough else 1.99)
@@ -371,13 +379,13 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
         assert "that a restored backup did not know" in caplog.text
     backup(kit, tmp_path / "late.tar")
     with pytest.raises(ConfigError) as refused:
-        restore(tmp_path / "late.tar", tmp_path / "other")
+        restore(tmp_path / "late.tar", tmp_path / "other", "silo")
     assert f"study unknown, before a restore: epsilon {once.epsilon:.3g}" in refused.value.text()
 
 
 def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, tmp_path):
     backup(kit, tmp_path / "it.tar")
-    restore(tmp_path / "it.tar", tmp_path / "new", Cost(math.inf))
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", Cost(math.inf))
     budget, data = PrivacyBudget(tmp_path / "new"), data_settings(name="digits")
     assert budget.total(data).epsilon == math.inf
     with pytest.raises(PrivacyError, match="accept_epsilon_total"):
@@ -388,6 +396,38 @@ def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, 
 
 
 # Files from outside.
+
+
+BROUGHT = {
+    "evil.py",
+    "state/x/evil.so",
+    "app/pomona_app/client_app.py",
+    "start.sh",
+    "silo.toml",
+    "policy.toml",
+    "state/studies/one/trials/000/study.json",
+}
+
+
+def test_all_that_runs_or_decides_in_a_backup_is_named(kit, tmp_path, capfd):
+    unnamed = kit_files.app() | {"state/rounds.jsonl": b""}
+    files = unnamed | dict.fromkeys(BROUGHT, b"")
+    crafted = of_files(tmp_path / "it.tar", files)
+    with pytest.warns(PomonaWarning, match="runs or decides") as heard:
+        restore(crafted, tmp_path / "new", "silo", Cost())
+    assert set(str(heard[0].message).partition("kit: ")[2].split(", ")) == BROUGHT
+    command("silo", "restore", str(crafted), "--folder", str(tmp_path / "kit"), "--spent", "0")
+    noted = [line for line in capfd.readouterr().err.splitlines() if line.startswith("note: ")]
+    assert len(noted) == len(BROUGHT)
+    assert any(f"{tmp_path / 'kit' / 'evil.py'} runs or decides" in line for line in noted)
+
+
+def test_a_backup_of_the_other_role_is_refused(kit, tmp_path):
+    for folder, role, other in ((kit, "silo", "server"), (kit.parent / "server", "server", "silo")):
+        backup(folder, tmp_path / f"{role}.tar")
+        with pytest.raises(ConfigError, match=f"backup of a {role}; use `pomona {role} restore`"):
+            restore(tmp_path / f"{role}.tar", tmp_path / "new", other, Cost())
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
@@ -403,7 +443,7 @@ def test_what_nobody_knows_is_without_bound_and_no_private_run_takes_place(kit, 
 )
 def test_what_no_backup_takes_is_in_none(name, kit, tmp_path):
     with pytest.raises(ConfigError, match=f"holds '{name}', which no backup takes"):
-        restore(of_files(tmp_path / "it.tar", {name: b""}), tmp_path / "new", Cost())
+        restore(of_files(tmp_path / "it.tar", {name: b""}), tmp_path / "new", "silo", Cost())
     assert not (tmp_path / "new").exists()
 
 
@@ -422,7 +462,7 @@ def test_a_backup_without_the_key_says_that_it_is_needed(kit, tmp_path):
     told = backup(kit, tmp_path / "it.tar", without_key=True)
     secret = (kit / KEY).read_bytes()
     assert secret not in (tmp_path / "it.tar").read_bytes()
-    restore(tmp_path / "it.tar", tmp_path / "new", Cost())
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", Cost())
     assert needs_key(tmp_path / "new", told)
     (tmp_path / "new" / KEY).write_bytes(secret)
     assert not needs_key(tmp_path / "new", told)
@@ -438,7 +478,7 @@ def test_a_backup_has_every_study_and_its_first_weights_whatever_it_is_called(ki
     os.mkfifo(server / "run/arrivals")
     told = backup(server, tmp_path / "it.tar")
     assert own == {n for n in told.files if n.startswith(("weights/", "run/"))}
-    assert restore(tmp_path / "it.tar", tmp_path / "new", Cost()) == told
+    assert restore(tmp_path / "it.tar", tmp_path / "new", "server") == told
 
 
 @pytest.mark.parametrize("link", [os.link, os.symlink])
@@ -477,7 +517,7 @@ def test_what_is_reserved_first_while_a_backup_is_written_is_in_it(
             backup(kit, tmp_path / "it.tar")
         return
     backup(kit, tmp_path / "it.tar")
-    restore(tmp_path / "it.tar", tmp_path / "new", Cost())
+    restore(tmp_path / "it.tar", tmp_path / "new", "silo", Cost())
     assert [r.cost for r in PrivacyBudget(tmp_path / "new").reservations] == [reserved]
 
 
@@ -487,10 +527,10 @@ def test_nothing_is_written_over(kit, tmp_path):
     with pytest.raises(StorageError, match="already exists"):
         backup(kit, tmp_path / "it.tar")
     with pytest.raises(StorageError, match="holds something"):
-        restore(tmp_path / "it.tar", kit, Cost())
+        restore(tmp_path / "it.tar", kit, "silo", Cost())
     assert (tmp_path / "it.tar").read_bytes() == before
     (tmp_path / "empty").mkdir()
-    restore(tmp_path / "it.tar", tmp_path / "empty", Cost())
+    restore(tmp_path / "it.tar", tmp_path / "empty", "silo", Cost())
 
 
 def tar(path, *members):
@@ -561,7 +601,7 @@ WRONG = {
 def test_a_file_named_like_a_ledger_has_nothing_written_outside_the_kit(name, kit, tmp_path):
     (tmp_path / "place").mkdir()
     crafted = of_files(tmp_path / "bad.tar", {name: b""})
-    restore(crafted, tmp_path / "place" / "new", Cost())
+    restore(crafted, tmp_path / "place" / "new", "silo", Cost())
     assert [path.name for path in (tmp_path / "place").iterdir()] == ["new"]
     assert not list(tmp_path.rglob("restored-*"))
 
@@ -572,7 +612,7 @@ def test_a_crafted_backup_is_refused_and_leaves_nothing(wrong, kit, tmp_path):
     (tmp_path / "place").mkdir()
     bad = tar(tmp_path / "bad.tar", *wrong(members(tmp_path / "good.tar")))
     with pytest.raises(ConfigError, match="is not a whole backup"):
-        restore(bad, tmp_path / "place" / "new", Cost())
+        restore(bad, tmp_path / "place" / "new", "silo", Cost())
     assert not list((tmp_path / "place").iterdir())
 
 
@@ -591,10 +631,10 @@ def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
     ):
         bad.write_bytes(content)
         with pytest.raises(ConfigError, match="is not a whole backup"):
-            restore(bad, tmp_path / "new", Cost())
+            restore(bad, tmp_path / "new", "silo", Cost())
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="a pipe"):
-        restore(tmp_path / "pipe", tmp_path / "new", Cost())
+        restore(tmp_path / "pipe", tmp_path / "new", "silo", Cost())
     assert not (tmp_path / "new").exists()
 
 
@@ -605,7 +645,7 @@ def test_a_size_that_is_not_there_takes_no_memory(kit, tmp_path):
     huge.size = 2**40
     bad.write_bytes(huge.tobuf() + (tmp_path / "good.tar").read_bytes())
     with pytest.raises(ConfigError, match="not a plain file of a kit, or too large"):
-        restore(bad, tmp_path / "new", Cost())
+        restore(bad, tmp_path / "new", "silo", Cost())
 
 
 # The server, and real processes.
@@ -618,7 +658,7 @@ def test_a_restored_server_goes_on_with_equal_bits(world, monkeypatch, tmp_path)
         backup(federation.server, tmp_path / "server.tar")
     backup(federation.server, tmp_path / "server.tar")
     shutil.rmtree(federation.server)
-    restore(tmp_path / "server.tar", federation.server, Cost())
+    restore(tmp_path / "server.tar", federation.server, "server")
     federation.run()
     assert same(deployed(federation), world.simulated(federation))
 
@@ -639,7 +679,7 @@ def test_a_copy_at_the_same_time_is_refused_by_the_real_superlink(tmp_path):
         local.wait(lambda s: s.round >= 1)
         copy = tmp_path / "copy"
         backup(local.silo(SILO), tmp_path / "it.tar")
-        restore(tmp_path / "it.tar", copy, Cost())
+        restore(tmp_path / "it.tar", copy, "silo", Cost())
         shutil.copytree(local.silo(SILO) / "data", copy / "data", dirs_exist_ok=True)
         words = [sys.executable, "-m", "pomona", "silo", "start", "--folder", str(copy)]
         env = environment(tmp_path) | {"PYTHONPATH": os.pathsep.join(sys.path)}

@@ -1,5 +1,7 @@
 """Segmentation in a federation: the silos' models equal those of the simulation, bit by bit."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -90,9 +92,12 @@ def test_a_silo_with_other_classes_is_refused(tmp_path):
     data = Scenario.prepare(config(tmp_path)).dataset
     with pytest.raises(
         DataError,
-        match="classes: background, class 1, class 2 here, the agreement says a, b, c",
+        match=r"classes: \('background', 'class 1', 'class 2'\) here, .* \('a', 'b', 'c'\)",
     ):
         conformed(data, agreed())
+    alike = replace(data, classes=("a, b", "c", "d"))
+    with pytest.raises(DataError, match=r"set data\.classes to these in this order"):
+        conformed(alike, agreed(classes=("a", "b, c", "d")))
     kept = conformed(data, agreed(classes=data.classes))
     assert np.array_equal(kept.y, data.y)
     with pytest.raises(DataError, match="the agreement says"):

@@ -136,7 +136,7 @@ def test_a_state_from_another_machine_comes_by_a_backup(federation, tmp_path, el
         own_state.ensure_origin(kit)
     told = backup(kit, tmp_path / "kit.tar")
     assert "state/origin.json" not in told.files
-    restore(tmp_path / "kit.tar", tmp_path / "new", Cost(0.0))
+    restore(tmp_path / "kit.tar", tmp_path / "new", "silo", Cost(0.0))
     assert own_state.origin(tmp_path / "new")
     elsewhere("1" * 32)
     with pytest.raises(ConfigError, match="not made on this machine"):

@@ -34,6 +34,7 @@ SERVER: Commands = {
     "add": ("server:add", "Add a silo; it joins at the next round."),
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),
     "readmit": ("server:readmit", "Readmit a silo that was restored from an older backup."),
+    "restore": ("kits:restore_server", "Make a kit of its backup."),
     "renew-key": ("kits:replace_key", "Replace a silo's key with its next one."),
     "page": ("server:page", "List who may read the status page; give a person access, or end it."),
     "notify": ("server:notify", "Show where notices go, and send one to try it."),
@@ -55,6 +56,7 @@ SILO: Commands = {
     ),
     "accept": ("studies:accept", "Accept a study: this silo does its tasks from then on."),
     "decline": ("studies:decline", "Decline a study: this silo does none of its tasks."),
+    "restore": ("kits:restore_silo", "Make a kit of its backup."),
     "renew-key": ("kits:next_key", "Make this silo's next key."),
     "use-key": ("kits:use_key", "Start using this silo's next key."),
 }
@@ -74,7 +76,6 @@ KIT: Commands = {
     "logs": ("watching:logs", "Show the logs of all its processes, by time."),
     "contents": ("kits:contents", "List the kit's files, and which are secret."),
     "backup": ("kits:backup", "Write the kit's backup to a file."),
-    "restore": ("kits:restore", "Make a kit of its backup."),
     "audit": ("watching:audit", "Show the audit log, or verify it."),
     "metrics": ("watching:metrics", "Serve metrics for Prometheus on loopback."),
 }

@@ -2,18 +2,22 @@
 ``use-key``.
 """
 
+import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from pomona.cli.output import Json, echo, emit, print_table, size
+from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printable, size
 from pomona.core.bounds import ROUNDS
-from pomona.core.errors import ConfigError
+from pomona.core.errors import ConfigError, PomonaWarning
 from pomona.core.table import of_records
 from pomona_federation.installation.contents import FileKind, Item, role_of
 from pomona_federation.installation.contents import contents as kit_contents
+
+if TYPE_CHECKING:
+    from pomona_federation.installation.backup import Backup
 
 ServerKit = Annotated[Path, Parameter(help="the server's kit")]
 SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
@@ -77,7 +81,7 @@ def backup(
     echo(f"it has no signature: note what `sha256sum {file.name}` prints, and compare it later")
 
 
-def restore(
+def restore_silo(
     file: Path,
     *,
     folder: New,
@@ -86,9 +90,9 @@ def restore(
     trained_until: Until = None,
     json: Json = False,
 ) -> None:
-    """Restore a kit from its backup. The other copy must never run again.
+    """Restore a silo's kit from its backup. The other copy must never run again.
 
-    A backup cannot know what was spent of a silo's privacy after it was made: without --spent the
+    A backup cannot know what was spent of the silo's privacy after it was made: without --spent the
     command names the private runs that it knows, and ends.
 
     Parameters
@@ -96,20 +100,14 @@ def restore(
     file
         the backup; compare its sha256sum first, since it has no signature
     """
-    from pomona_federation.installation.backup import needs_key, privacy_known
-    from pomona_federation.installation.backup import restore as restore_kit
+    from pomona_federation.installation.backup import needs_key, privacy_known, restore
     from pomona_federation.silo.privacy_budget import Cost
 
     cost = None if spent is None else Cost(spent, spent_delta)
-    manifest = restore_kit(file, folder, cost, trained_until)
+    with warnings.catch_warnings(action="ignore", category=PomonaWarning):  # the same is printed
+        manifest = restore(file, folder, "silo", cost, trained_until)
+    _print_restored(folder, manifest, json)
     if json:
-        emit({**manifest.model_dump(mode="json", exclude={"files"}), "files": len(manifest.files)})
-        return
-    echo(
-        f"{folder}: the {manifest.role} of {manifest.federation} as of {manifest.made}, "
-        f"{len(manifest.files)} files"
-    )
-    if manifest.role == "server":
         return
     echo("next: never run the other copy again; put the data where silo.toml says")
     if needs_key(folder, manifest):
@@ -121,6 +119,35 @@ def restore(
         echo(f"      privacy: {rounds} count as spent again, since the backup cannot know what was")
     for line in privacy_known(folder):
         echo(f"      privacy: {line}")
+
+
+def restore_server(file: Path, *, folder: New, json: Json = False) -> None:
+    """Restore a server's kit from its backup. The other copy must never run again.
+
+    Parameters
+    ----------
+    file
+        the backup; compare its sha256sum first, since it has no signature
+    """
+    from pomona_federation.installation.backup import restore
+
+    with warnings.catch_warnings(action="ignore", category=PomonaWarning):  # the same is printed
+        manifest = restore(file, folder, "server")
+    _print_restored(folder, manifest, json)
+
+
+def _print_restored(folder: Path, manifest: "Backup", json: bool) -> None:
+    from pomona_federation.installation.backup import effective
+
+    for name in effective(manifest):
+        echo_stderr(printable(f"note: {folder / name} runs or decides here: check it"))
+    if json:
+        emit({**manifest.model_dump(mode="json", exclude={"files"}), "files": len(manifest.files)})
+        return
+    echo(
+        f"{folder}: the {manifest.role} of {manifest.federation} as of {manifest.made}, "
+        f"{len(manifest.files)} files"
+    )
 
 
 ORDER: tuple[FileKind, ...] = ("keep", "secret", "kit", "own")

@@ -7,8 +7,8 @@ the last tasks). Data, other silos' models, logs and Flower's files are left out
 without them.
 
 A backup has no signature and holds the key and everything that a silo decides by: whoever keeps it
-notes its SHA-256, and compares it before it is restored. Privacy that was spent after it was made
-has to be stated, since a ledger never goes back.
+notes its SHA-256, and compares it before it is restored. Restoring names each file that runs or
+decides. Privacy that was spent after it was made has to be stated, since a ledger never goes back.
 """
 
 import hashlib
@@ -17,16 +17,18 @@ import os
 import re
 import secrets
 import tarfile
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from importlib.machinery import all_suffixes
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from pomona.core.bounds import MOST_BYTES, Count, Line, Sha256, Within, first
-from pomona.core.errors import ConfigError, StorageError, listed
+from pomona.core.errors import ConfigError, PomonaWarning, StorageError, listed
 from pomona.core.files import opened, regular, sync, writing
 from pomona.core.settings import Settings
 from pomona.storage.lock import locked
@@ -45,7 +47,7 @@ from pomona_federation.installation.contents import (
     rule,
     without_study,
 )
-from pomona_federation.provision.kit_files import appearing
+from pomona_federation.provision.kit_files import app, appearing
 from pomona_federation.silo import own_state
 from pomona_federation.silo.consent_rules import policy_sha256
 from pomona_federation.silo.noise_stores import Restored, mark, reseal_key
@@ -76,6 +78,12 @@ KEY, BUDGET = "keys/silo.key", "state/private/budget.json"
 # attempts to find the rounds, since a running silo removes old ones as newer ones come
 ATTEMPTS = 10
 BLOCK = 2**20
+CODE = tuple(all_suffixes())  # of files that Python imports, also from folders of the kit
+# files that run, name code or decide, besides code
+EFFECTIVE = (
+    *("app/**", "start.sh", "Dockerfile", "compose.yaml", "*.service", "wheels/requirements.lock"),
+    *("*.toml", "state/study.json", "run/study.json", "run/consents.json", "run/roster.json"),
+)
 LEDGER = "private/dp/*/ledger.jsonl"  # only inside the state of a study
 BROKEN = (tarfile.TarError, EOFError, LookupError, OverflowError, RecursionError, ValueError)
 PLAIN = re.compile(r"[^\x00-\x1f\\]+")  # file names of a kit
@@ -251,9 +259,22 @@ def privacy_known(kit: Path) -> list[str]:
     ]
 
 
+def effective(manifest: Backup) -> list[str]:
+    """Names of a backup's files that run or decide in a kit, without the app of this release."""
+    release = {name: hashlib.sha256(data).hexdigest() for name, data in app().items()}
+    return [
+        name
+        for name, entry in manifest.files.items()
+        if name.endswith(CODE)
+        or any(fits(without_study(PurePosixPath(name)), pattern) for pattern in EFFECTIVE)
+        if release.get(name) != entry.sha256
+    ]
+
+
 def restore(
     file: Path,
     folder: Path,
+    role: Role,
     spent: Cost | None = None,
     trained_until: int | None = None,
 ) -> Backup:
@@ -262,12 +283,16 @@ def restore(
     Args:
         file: the backup.
         folder: new, or empty.
+        role: the expected role of the kit.
         spent: for a silo: privacy spent since, by runs that the backup does not know.
         trained_until: the last round that the silo has trained since, in runs that the backup
             knows; None if unknown.
 
+    Warns:
+        PomonaWarning: all that runs or decides in the kit, by ``effective``.
+
     Raises:
-        ConfigError: not a backup, a changed or damaged one, or another version's; or
+        ConfigError: not a backup, a changed or damaged one, another role's or another version's; or
             the privacy spent since was not stated.
         StorageError: the folder is not empty, or cannot be written.
     """
@@ -281,8 +306,7 @@ def restore(
             raise ConfigError(
                 f"{file} is not a whole backup ({reason}); take another copy of it"
             ) from None
-        _require_fitting(file, manifest)
-        role = manifest.role
+        _require_fitting(file, manifest, role)
         if role == "silo" and spent is None:
             raise ConfigError(
                 f"{file} cannot know how much privacy this silo spent after {manifest.made}: give "
@@ -301,6 +325,9 @@ def restore(
         write_line(kit / STATE[role], "restored", **fields)
         if role == "silo" and spent:
             PrivacyBudget(kit).enter_unknown(token, spent)
+    names = ", ".join(effective(manifest))
+    text = f"{file} has no signature; it brings what runs or decides in the kit: {names}"
+    warnings.warn(text, PomonaWarning, stacklevel=2)
     return manifest
 
 
@@ -333,10 +360,14 @@ def needs_key(folder: Path, backup: Backup) -> bool:
     )
 
 
-def _require_fitting(file: Path, backup: Backup) -> None:
-    """Raise ConfigError for another version's backup, and for files that never belong in one: data,
-    libraries, files that a silo rebuilds.
+def _require_fitting(file: Path, backup: Backup, role: Role) -> None:
+    """Raise ConfigError for another role's or version's backup, and for files that never belong in
+    one: data, libraries, files that a silo rebuilds.
     """
+    if backup.role != role:
+        raise ConfigError(
+            f"{file} is the backup of a {backup.role}; use `pomona {backup.role} restore`"
+        )
     if not backup.versions.works_with(installed()):
         raise ConfigError(
             f"{file} was made by {backup.versions}, this is {installed()}; restore it with a "

@@ -2,6 +2,12 @@
 
 A row is identified by the SHA-256 of its bytes, so that a row that a silo already holds is named
 but not sent again.
+
+Masks of secure aggregation (Bonawitz et al., CCS 2017, without shares): every two silos in a sum
+agree on a secret by X25519, and derive a ChaCha20 key stream from it by HKDF, bound to the sum's
+context, and to both silos' places and public keys. The silo with the lower place adds it, the other
+subtracts it. Places are bound so that no two peers of a silo share a stream, which would cancel in
+its vector alone. ``docs/internals/decisions.md`` has the threat model.
 """
 
 import hashlib

@@ -49,7 +49,7 @@ class RecordedRun:
             return
         match event:
             case "start":
-                self.metric = body.get("metric", "")
+                self.metric = plain(str(body.get("metric", "")), 40)
             case "evaluation":
                 mean = summarize(body.value, body.samples, metric=body.value_metric)["mean"]
                 if mean is not None and math.isfinite(mean):

@@ -44,14 +44,8 @@ WAITING_LIMIT = 200  # notices that wait, all receivers together
 TRIES = 8  # of a notice
 FIRST_DELAY, LONGEST_DELAY = 30.0, 3600.0  # seconds before a second try, doubled by each
 LEAVE = 15.0  # seconds that the last notices may take when the process ends
-
-
 STEP = 10.0  # seconds that a receiver may be silent
-
-
 DEADLINE = 60.0  # seconds of a whole attempt
-
-
 SMTPS = 465
 
 

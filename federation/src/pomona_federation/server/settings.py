@@ -15,14 +15,9 @@ from pomona_federation.address import HostPort
 from pomona_federation.agreement import Federation
 
 NAME = "server.toml"
-
-
+WEBHOOK = "webhook"  # the name of that receiver
 Event = Literal["proposed", "begun", "finished", "failed", "absent", "disk", "certificate"]
-
-
 EVENTS: tuple[Event, ...] = get_args(Event)
-
-
 MailAddress = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z0-9._%+-]+@[A-Za-z0-9.-]+$", max_length=254)
 ]
@@ -81,9 +76,6 @@ class NotifySettings(Settings):
     def channels(self) -> tuple[str, ...]:
         """The receivers: ``webhook`` and mail addresses."""
         return (*([WEBHOOK] if self.webhook else []), *self.mail_to)
-
-
-WEBHOOK = "webhook"
 
 
 class ServerFile(Settings):

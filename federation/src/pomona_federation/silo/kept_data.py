@@ -217,7 +217,7 @@ def _with_columns(raw: Dataset, task: TaskSettings) -> Dataset:
     _require_agreed("shape of a sample", shape, task.input_shape, "bring the data into that shape")
     dataset = replace(dataset, x=image_arrays.as_type(dataset.x, task.dtype, "the data"))
     remedy = "set data.classes to these in this order, or rename labels"
-    _require_agreed("classes", ", ".join(dataset.classes), ", ".join(task.classes), remedy)
+    _require_agreed("classes", dataset.classes, task.classes, remedy)
     remedy = "bring the targets into that form"
     _require_agreed("targets of a sample", dataset.n_outputs, task.outputs, remedy)
     return dataset
