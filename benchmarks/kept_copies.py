@@ -61,7 +61,7 @@ def versions(N: int, M: int, after: tuple[int, ...]) -> list[int]:
     seen, came, counts = torch.zeros(N, N, dtype=torch.bool), np.zeros((N, N), dtype=np.int64), []
     for number in range(2, max(after) + 1):  # in round 1 nothing comes
         for i in range(N):
-            asked = choose(settings, p, seen[i], roster.known, i, roster, 0, number)
+            asked = choose(settings, p, seen[i], roster.member_mask, i, roster, 0, number)
             seen[i, asked] = True
             came[i, asked] = number
         np.fill_diagonal(came, 0)

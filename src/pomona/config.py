@@ -177,8 +177,7 @@ class Config(Settings):
     lr_schedule: Literal["constant", "cosine", "steps"] = Field(
         "constant",
         description="factor on all rates of training, in addition to lr_decay: 1; half a cosine "
-        "from 1 to "
-        "0 over the rounds after warm-up; or lr_factor at each of lr_milestones",
+        "from 1 to 0 over the rounds after warm-up; or lr_factor at each of lr_milestones",
     )
     lr_warmup_rounds: int = Field(
         0, ge=0, le=10**6, description="rounds k of warm-up: rates times r / (k + 1) in round r"

@@ -152,15 +152,21 @@ def shared_versions() -> dict[str, str]:
     packages = {
         name: number for name, number in versions().items() if name not in ("python", "platform")
     }
-    modules = [__file__]
+    modules = [__name__]
     for engine in usable_engines():
-        packages[engine.package] = engine.release.split()[0]  # without the kind of processor
-        modules.append(inspect.getfile(type(engine)))
+        packages[engine.package] = engine.release.partition(" ")[0]  # without the processor
+        modules.append(type(engine).__module__)
     code = hashlib.sha256()
     for module in modules:
-        for file in sorted(Path(module).parent.rglob("*.py")):
+        for file in _sources(module):
             code.update(content(file))
     return packages | {"pomona": f"{packages['pomona']} (code {code.hexdigest()[:8]})"}
+
+
+def _sources(module: str) -> list[Path]:
+    """Return the Python files of a module's package, or the file of a module without one."""
+    file = Path(inspect.getfile(sys.modules[module]))
+    return sorted(file.parent.rglob("*.py")) if "." in module else [file]
 
 
 def version_changes(previous: Mapping[str, str]) -> str:

@@ -20,7 +20,7 @@ from torch import Tensor
 from pomona.auto_settings import require_engine, with_engine, with_learning_rate
 from pomona.config import Config
 from pomona.core.bounds import Stage
-from pomona.core.errors import ConfigError, WorkerError, enough
+from pomona.core.errors import ConfigError, WorkerError, explaining_memory_errors
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import PlannedMembership
 from pomona.core.notes import CallerWarnings, Note
@@ -162,7 +162,7 @@ def simulate(
     if folder is not None:
         return _simulate_in(folder, scenario, notes, resume)
     scenario = _with_auto_settings(scenario, notes)
-    with _connected(scenario.config), enough("training"):
+    with _connected(scenario.config), explaining_memory_errors("training"):
         record = RunRecord(None, scenario.config.tree())
         place_state = _state_storage(scenario, None, notes)
         return _train(scenario, record, notes, Checkpointing(None, 1, {}), place_state)
@@ -230,7 +230,7 @@ def _run_recorded(
     round.
     """
     lost = None
-    with recorded_status(folder), enough("training"):
+    with recorded_status(folder), explaining_memory_errors("training"):
         while True:
             try:
                 return _attempt(scenario, folder, notes, resume, place_state)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pomona.config import resolve
-from pomona.core.errors import ConfigError, OutOfMemoryError, enough
+from pomona.core.errors import ConfigError, OutOfMemoryError, explaining_memory_errors
 from pomona.federation import client_states as state
 
 NEVER = 2**58  # bytes: more than any machine's address space
@@ -26,7 +26,7 @@ def plainly():
 def test_memory_that_is_short_is_one_line(takes, asked):
     with (
         pytest.raises(OutOfMemoryError, match="drawing: not enough memory") as caught,
-        enough("drawing"),
+        explaining_memory_errors("drawing"),
     ):
         takes()
     assert asked.replace(".", "") in str(caught.value).replace(".", "")
@@ -34,7 +34,7 @@ def test_memory_that_is_short_is_one_line(takes, asked):
 
 
 def test_other_faults_stay_what_they_are():
-    with pytest.raises(RuntimeError, match="mat1") as caught, enough("drawing"):
+    with pytest.raises(RuntimeError, match="mat1") as caught, explaining_memory_errors("drawing"):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
     assert type(caught.value) is RuntimeError
 

@@ -50,7 +50,7 @@ class OwnMatrices:
             return rows
         now = {i: self.held[i].clone() for i in visit.ids}
         for matrix, asked in zip(now.values(), rows.index, strict=True):
-            matrix[~visit.roster.known] = 0
+            matrix[~visit.roster.member_mask] = 0
             matrix[asked] = rows.bank[asked]
         self.pending = now if visit.trains else {}
         return Copies(

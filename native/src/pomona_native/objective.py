@@ -1,6 +1,6 @@
 """The objective of the native engine: gradients, whole steps and mixtures."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 from pomona.core.round import Round
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import View, Views
-from pomona.objective.dataset import EVALUATION_BATCH, statistics_batches
+from pomona.objective.dataset import EVALUATION_BATCH, BatchFunction, statistics_batches
 from pomona.objective.engine import Computation
 from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
 from pomona.objective.pytorch import Estimates, TorchObjective
@@ -141,11 +141,7 @@ class NativeObjective(TorchObjective):
 
     @torch.no_grad()
     def batchwise(
-        self,
-        row: Tensor,
-        client: int,
-        split: str,
-        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        self, row: Tensor, client: int, split: str, function: BatchFunction
     ) -> tuple[Tensor, ...]:
         """Apply a function to each batch's outputs (b, K) and targets, on all of a client's
         split.

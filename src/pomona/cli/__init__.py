@@ -13,7 +13,7 @@ from typing import Any, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, UnknownOptionError
 
-from pomona.core.errors import PomonaError, StorageError, enough
+from pomona.core.errors import PomonaError, StorageError, explaining_memory_errors
 from pomona.core.registry import importing_from
 
 app = App(
@@ -136,7 +136,7 @@ def _main(arguments: list[str]) -> None:
 
         app["run"].help_epilogue = run_help()
     try:
-        with enough(f"pomona {command}".rstrip()), importing_from(Path.cwd()):
+        with explaining_memory_errors(f"pomona {command}".rstrip()), importing_from(Path.cwd()):
             app(arguments, exit_on_error=False, print_error=False)
         # here rather than at the interpreter's exit, so that a closed pipe is not an error
         sys.stdout.flush()

@@ -195,7 +195,7 @@ def demo(
         (
             f"{DEMO['clients']} clients with about 32 training images each, 4 hidden groups, each "
             f"with its images rotated differently; {DEMO['rounds']} rounds, seed {seed}; clients "
-            f"with hundreds of images gain little"
+            "with hundreds of images gain little"
         ),
         f"report   {page}",
         f"records  {', '.join(str(r.folder) for r in results)}",

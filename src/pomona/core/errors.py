@@ -183,7 +183,7 @@ PATTERNS = (
 
 
 @contextmanager
-def enough(activity: str, remedy: str = SMALLER) -> Iterator[None]:
+def explaining_memory_errors(activity: str, remedy: str = SMALLER) -> Iterator[None]:
     """Turn memory errors of Python, NumPy and PyTorch into OutOfMemoryError with the activity and
     the size.
     """

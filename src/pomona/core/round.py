@@ -35,7 +35,7 @@ class Roster:
         return tuple(i for i, size in enumerate(self.sizes) if size)
 
     @cached_property
-    def known(self) -> Tensor:
+    def member_mask(self) -> Tensor:
         """The mask (N,) bool of the current members."""
         return torch.tensor(self.sizes) > 0
 
@@ -62,8 +62,8 @@ class Roster:
         return _normed(limited([self.sizes[i] for i in ids], self.largest))
 
 
-def _normed(counted: Sequence[float]) -> Tensor:
-    sizes = torch.tensor(counted, dtype=torch.float64)
+def _normed(limited_sizes: Sequence[float]) -> Tensor:
+    sizes = torch.tensor(limited_sizes, dtype=torch.float64)
     return sizes / sizes.sum()
 
 
@@ -107,6 +107,11 @@ Exact = TypeVar("Exact", int, Fraction)
 def limited(sizes: Sequence[Exact], largest: float) -> tuple[Exact | float, ...]:
     """Return effective sample counts; the same as ``sizes`` if no client exceeds the limit.
 
+        n'_i = min(n_i, c),  c the largest number with  c <= s * sum_j min(n_j, c)
+
+    Clients that are not limited keep the ratios of their counts. Among m clients the largest weight
+    is at least 1/m, so for m <= 1/s all weights are equal.
+
     Args:
         sizes: sample counts of the clients in the average, or other weights; 0 for clients that are
             not members, which stay at 0. Exact numbers, because with floats the sum of the rest
@@ -130,9 +135,9 @@ def limited(sizes: Sequence[Exact], largest: float) -> tuple[Exact | float, ...]
 
 def weights(sizes: Sequence[Exact], largest: float) -> list[float]:
     """Return weights that sum to 1; all 0 if there are no samples."""
-    counted = limited(sizes, largest)
-    total = sum(counted)
-    return [float(n / total) if total else 0.0 for n in counted]
+    limited_sizes = limited(sizes, largest)
+    total = sum(limited_sizes)
+    return [float(n / total) if total else 0.0 for n in limited_sizes]
 
 
 SLACK = 1e-9
@@ -143,24 +148,26 @@ none.
 """
 
 
-def reweighted(p: Sequence[float], counted: Sequence[float], largest: float) -> list[float]:
+def reweighted(p: Sequence[float], method_weights: Sequence[float], largest: float) -> list[float]:
     """Apply the limit to weights that a method derives from ``p``: none exceeds ``largest`` of
     their sum.
 
-    This also limits factors that clients send beside their models. The sum is at most 1: with a
-    limit, the update is no larger than the clients' changes. Returns ``counted`` unchanged if both
-    already hold.
+    This also limits factors that clients send with their models. The sum is at most 1: with a
+    limit, the update is no larger than the clients' changes. Returns ``method_weights`` unchanged
+    if both already hold.
 
     Args:
         p: weights by sample count, which sum to 1, none above the limit where possible.
-        counted: the method's weights, finite and at least 0, at least one of them positive.
+        method_weights: the method's weights, finite and at least 0, at least one of them positive.
         largest: the share s, in (0, 1]; 1 means no limit.
     """
-    total = sum(counted)
-    if largest == 1 or (total <= 1 + SLACK and max(counted) <= largest * total * (1 + SLACK)):
-        return list(counted)
+    total = sum(method_weights)
+    if largest == 1 or (
+        total <= 1 + SLACK and max(method_weights) <= largest * total * (1 + SLACK)
+    ):
+        return list(method_weights)
     weighted = [
         Fraction(c / total) + Fraction(BESIDE_NOTHING) * Fraction(n)
-        for c, n in zip(counted, p, strict=True)
+        for c, n in zip(method_weights, p, strict=True)
     ]
     return [min(total, 1.0) * share for share in weights(weighted, largest)]

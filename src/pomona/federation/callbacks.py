@@ -1,9 +1,13 @@
 """Callbacks that observe the round loop, or end it."""
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from pomona.core.errors import ConfigError
+from pomona.core.notes import Note, Topic
 from pomona.record.rows import Evaluation, RoundRow
 
 if TYPE_CHECKING:
@@ -11,15 +15,7 @@ if TYPE_CHECKING:
 
     from pomona.federation.exchange import Arrival, ClientRequest
     from pomona.methods.base import Downlink
-
-
-import sys
-from collections.abc import Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
-
-from pomona.core.notes import Note, Topic
-from pomona.record.run_folder import RunRecord
+    from pomona.record.run_folder import RunRecord
 
 
 class Callback(Protocol):
@@ -224,7 +220,7 @@ class RunNotes:
         """Pass on a message about this process, which does not belong to the run's record."""
         self.callback.on_note(text)
 
-    def write(self, record: RunRecord) -> None:
+    def write(self, record: "RunRecord") -> None:
         """Record all notes that the record does not have."""
         for note in self._notes:
             record.note(note)

@@ -60,10 +60,10 @@ def require_same(folder: Path, stored: Mapping[str, Any], current: Mapping[str, 
 
     Raises CheckpointError with the keys that differ.
     """
-    separate = ("rounds", "extends")
+    compared_apart = ("rounds", "extends")
     keys = checkpoint.differing(
         *(
-            {k: v for k, v in settings.items() if k not in separate}
+            {k: v for k, v in settings.items() if k not in compared_apart}
             for settings in (stored, current)
         )
     )
@@ -79,14 +79,18 @@ def require_same(folder: Path, stored: Mapping[str, Any], current: Mapping[str, 
             "over in another folder"
         )
     stored_rounds, rounds = stored.get("rounds"), current.get("rounds")
-    if stored_rounds != rounds and (reason := _final_length(stored_rounds, rounds, current)):
+    if stored_rounds != rounds and (
+        reason := _reason_to_keep_rounds(stored_rounds, rounds, current)
+    ):
         raise CheckpointError(
             f"{folder} belongs to a run of rounds = {stored_rounds}, asked for are {rounds}: "
             f"{reason}; resume with rounds = {stored_rounds}, or start over in another folder"
         )
 
 
-def _final_length(stored_rounds: int | None, rounds: int | None, current: Mapping[str, Any]) -> str:
+def _reason_to_keep_rounds(
+    stored_rounds: int | None, rounds: int | None, current: Mapping[str, Any]
+) -> str:
     """Return why a run cannot have the rounds asked for instead; empty if it can."""
     if stored_rounds is None or rounds is None or rounds < stored_rounds:
         return "a run can be given more rounds, not fewer"

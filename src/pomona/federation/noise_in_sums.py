@@ -43,7 +43,7 @@ def require_honest(config: Config) -> None:
         (
             method.card.headline[1] == "trained",
             f"{config.method.name} reports models that one client has trained; only that client's "
-            f"noise protects their scores: use fedavg",
+            "noise protects their scores: use fedavg",
         ),
         (
             config.local_steps != 1,

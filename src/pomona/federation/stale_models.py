@@ -147,7 +147,8 @@ class _Entry:
         if not self._tables:
             return rows
         self._drop_unused()
-        absent, numbers, tables = ~visit.roster.known.numpy(), dict[int, int](), list[Numbers]()
+        absent = ~visit.roster.member_mask.numpy()
+        numbers, tables = dict[int, int](), list[Numbers]()
         zero = self._number(torch.zeros_like(rows.bank[0])) if absent.any() else None
         for client, senders in zip(visit.ids, rows.index.tolist(), strict=True):
             table = self._tables[client].copy()

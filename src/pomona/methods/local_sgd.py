@@ -41,10 +41,8 @@ def sgd(
     """
     if columns is not None and columns.start == columns.stop:
         return W
-    passes, selected = (
-        round_.passes if epochs is None else Passes(epochs),
-        columns or slice(0, None),
-    )
+    passes = round_.passes if epochs is None else Passes(epochs)
+    selected = columns or slice(0, None)
     state = optimizer_state(W[:, selected], round_)
     for batch, w, moments in training.steps(passes, W, state, purpose=purpose):
         if losses or term:

@@ -76,7 +76,7 @@ def members_mean(W: Tensor, roster: Roster) -> Tensor:
     """Return the mean model (d,) of the members, weighted by their samples, from rows W (N, d) of
     all clients.
     """
-    return weighted_mean(chunked(W)[roster.known], roster.shares[roster.known])
+    return weighted_mean(chunked(W)[roster.member_mask], roster.shares[roster.member_mask])
 
 
 def cosine_similarity(W: Tensor | Chunked, scale: float = 1.0) -> Tensor:

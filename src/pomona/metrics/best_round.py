@@ -16,6 +16,10 @@ from pomona.metrics.nan_safe import mean_of_known
 
 Scores = Mapping[int, float | None]
 NOBODY: Scores = MappingProxyType({})
+FEWEST = 3
+"""Clients of which one can be outvoted."""
+FAR = 2.0
+"""In rounds of honest clients, whose scores on few samples jump, 1 would outvote some of them."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,12 @@ def outvoted(
 ) -> dict[int, Outvoted]:
     """Return the clients that turn a comparison of two rounds against the others; none if the means
     stand.
+
+    Clients report their scores themselves, and one false score can turn a mean. Each gain, from one
+    round to the other, is limited to the range of the others'; if the mean then decides otherwise
+    and two thirds of the others agree, the one that turned it is outvoted. So is one far below the
+    others, whose mean is a gain: in doubt, training goes on. A client with a score in one round
+    only does not count, as long as more than half of the clients have both.
 
     Args:
         earlier: each client's score in the earlier round, more is better; None for none.
@@ -227,9 +237,3 @@ def reason(best_round: Best, last: int) -> str:
         f"stopped after round {last}: the clients' mean {metric.title} on validation was best "
         f"after round {best_round.round}, {metric.text(best_round.value)}"
     )
-
-
-FEWEST = 3
-"""Clients of which one can be outvoted."""
-FAR = 2.0
-"""In rounds of honest clients, whose scores on few samples jump, 1 would outvote some of them."""

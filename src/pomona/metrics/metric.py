@@ -150,7 +150,7 @@ def array(values: Arrays) -> NDArray[Any]:
     return values if isinstance(values, np.ndarray) else np.asarray(values.detach().cpu())
 
 
-Split = Annotated[str, StringConstraints(pattern="^(validation|test)$")]
+EvaluationSplit = Annotated[str, StringConstraints(pattern="^(validation|test)$")]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -179,7 +179,7 @@ class Score:
 
     model: Label
     when: Stage
-    split: Split
+    split: EvaluationSplit
     samples: Count
     loss: Measured | None = None
     accuracy: Share | None = None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from pomona.core.errors import ConfigError, PomonaError, enough, worded
+from pomona.core.errors import ConfigError, PomonaError, explaining_memory_errors, worded
 from pomona.models.layers import training_mode
 from pomona.storage.mapped_array import machine_memory
 
@@ -74,7 +74,7 @@ def call_family(family: Callable[..., object], name: str, *arguments: object) ->
 def construction(name: str) -> Iterator[None]:
     """Turn any fault of a network's own code, while it is built, into ConfigError."""
     try:
-        with enough(f"building model.name={name}"):
+        with explaining_memory_errors(f"building model.name={name}"):
             yield
     except PomonaError:
         raise
@@ -131,7 +131,7 @@ def _require_outputs(
 ) -> None:
     """Raise ConfigError unless a network maps samples (b, ...) to one tensor (b, *output_shape)."""
     try:
-        with torch.no_grad(), enough(f"trying model.name={name}"):
+        with torch.no_grad(), explaining_memory_errors(f"trying model.name={name}"):
             outputs = network(samples)
     except PomonaError:
         raise

@@ -28,6 +28,8 @@ from pomona.storage.mapped_array import mapped
 from pomona.tasks import Task, task_of
 
 Precision = Literal["fp32", "bf16"]
+# (outputs of a batch, targets) -> tensors, a row a sample
+BatchFunction = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 EVALUATION_BATCH = 512
 Window = tuple[slice, ...]  # one slice per axis
 
@@ -183,7 +185,7 @@ class DeviceDataset:
         self,
         batches: Iterable[Tensor],
         forward: Callable[[Tensor], Tensor],
-        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        function: BatchFunction,
     ) -> tuple[Tensor, ...]:
         """Apply a function to the outputs ``forward(index)`` and targets of parts; () for no
         samples.

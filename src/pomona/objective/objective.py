@@ -13,7 +13,7 @@ from torch import Tensor
 from pomona.core.round import Round
 from pomona.models.parameter_space import Head, ParameterSlice
 from pomona.objective.batches import Pass, Views, ordinary
-from pomona.objective.dataset import DeviceDataset
+from pomona.objective.dataset import BatchFunction, DeviceDataset
 from pomona.objective.optimizer_step import optimizer_step
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
@@ -236,11 +236,7 @@ class Objective(GradientSource, Protocol):
         """
 
     def batchwise(
-        self,
-        row: Tensor,
-        client: int,
-        split: str,
-        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        self, row: Tensor, client: int, split: str, function: BatchFunction
     ) -> tuple[Tensor, ...]:
         """Apply a function to each batch's outputs (b, *S) and targets, samples first, on all of a
         client's split.

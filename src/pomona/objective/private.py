@@ -11,7 +11,7 @@ drawn whole with the same q, and dF_i is the sum over the group's samples (McMah
 2018, clip users' updates alike). B stays the expected number of samples.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from pomona.core.errors import ConfigError
 from pomona.models.layers import active, training_mode
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass, View, Views
+from pomona.objective.dataset import BatchFunction
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
 from pomona.privacy.accounting import steps
 from pomona.privacy.ledger import Draw, Position
@@ -244,11 +245,7 @@ class PrivateObjective(Objective):
         raise ConfigError(f"{SECOND_ORDER}; take a method or an order without them")
 
     def batchwise(
-        self,
-        row: Tensor,
-        client: int,
-        split: str,
-        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        self, row: Tensor, client: int, split: str, function: BatchFunction
     ) -> tuple[Tensor, ...]:
         """Return the wrapped objective's result; requires acknowledging "metrics", or
         "output-criterion" for training data.

@@ -2,7 +2,7 @@
 client.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -17,7 +17,13 @@ from pomona.models.layers import active, frozen, layers, training_mode
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.segmentation import on_whole_images
 from pomona.objective.batches import View, Views
-from pomona.objective.dataset import EVALUATION_BATCH, DeviceDataset, Precision, statistics_batches
+from pomona.objective.dataset import (
+    EVALUATION_BATCH,
+    BatchFunction,
+    DeviceDataset,
+    Precision,
+    statistics_batches,
+)
 from pomona.objective.objective import ConstantFeatures, Criterion, Objective, RowCriterion
 
 # pixels: eight images of 128 x 128 at a time, whose maps are faster than those of 64
@@ -128,11 +134,7 @@ class TorchObjective(Objective):
 
     @torch.no_grad()
     def batchwise(
-        self,
-        row: Tensor,
-        client: int,
-        split: str,
-        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        self, row: Tensor, client: int, split: str, function: BatchFunction
     ) -> tuple[Tensor, ...]:
         """Apply a function to each batch's outputs (b, *S) and targets, on all of a client's
         split.

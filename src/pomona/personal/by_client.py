@@ -60,7 +60,7 @@ def predict(
     first = PersonalModel.of(result, next(iter(names.values())), own_code)
     samples = read(source, first.about, id_column, column)
     clients = list(map(cell_values.name, samples.clients))
-    _require_models(f"{source}", clients, names)
+    _require_models(str(source), clients, names)
     answers: list[dict[str, Any]] = [{}] * len(clients)
     for name in dict.fromkeys(clients):
         model = PersonalModel.of(result, names[name], own_code)

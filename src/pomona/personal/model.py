@@ -237,9 +237,10 @@ def _require_offset(x: NDArray[np.generic], metadata: ModelMetadata) -> None:
     offsets = np.array(metadata.preprocessing.offsets if metadata.preprocessing else ())
     if not len(x) or not offsets.any():
         return
-    raw = (np.abs(x) > np.abs(offsets) / 2).all(axis=0) & (offsets != 0)
-    if raw.any():
-        name = metadata.columns[int(raw.argmax())] if metadata.columns else int(raw.argmax())
+    offset_not_subtracted = (np.abs(x) > np.abs(offsets) / 2).all(axis=0) & (offsets != 0)
+    if offset_not_subtracted.any():
+        column = int(offset_not_subtracted.argmax())
+        name = metadata.columns[column] if metadata.columns else column
         raise DataError(
             f"x is float32, in which the values of column {name} lose their differences; give "
             "float64, as in training"

@@ -2,7 +2,7 @@
 network; and a federation of them that runs round by round.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, pairwise
@@ -23,7 +23,7 @@ from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.methods.base import Initial, Method, MethodSettings
 from pomona.models.parameter_space import Head, ParameterSlice
-from pomona.objective.dataset import DeviceDataset
+from pomona.objective.dataset import BatchFunction, DeviceDataset
 from pomona.objective.objective import Objective, RowCriterion
 
 OBSERVED = frozenset({"received", "trained"})
@@ -49,11 +49,7 @@ class Problem(Objective):
         return {"train": rows, "validation": rows, "test": rows}
 
     def batchwise(
-        self,
-        row: Tensor,
-        client: int,
-        split: str,
-        function: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+        self, row: Tensor, client: int, split: str, function: BatchFunction
     ) -> tuple[Tensor, ...]:
         """Apply a function to outputs and targets; () for no samples."""
         outputs, truth = self.outputs(row, client, split)

@@ -10,7 +10,7 @@ from PIL import Image
 
 from pomona.core.errors import DataError
 from pomona.data import data_settings, from_arrays, from_clients, read
-from pomona.data.quality.equal_rows import Repeats, by_chance, hashed
+from pomona.data.quality.equal_rows import Repeats, hashed, repeats_are_expected
 
 
 def sites(shape=(3,), n=100):
@@ -159,13 +159,13 @@ def test_measurements_that_were_copied_are_not_by_chance(seed, columns, copies):
     x = draw.normal(size=(200, columns))
     x = np.concatenate([x, x[:copies]])
     numbers = np.unique(hashed(x), return_inverse=True)[1]
-    assert not by_chance(x, numbers)
+    assert not repeats_are_expected(x, numbers)
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_no_rows_and_one(n):
     x = np.zeros((n, 2))
-    assert not by_chance(x, np.zeros(n, np.int64))
+    assert not repeats_are_expected(x, np.zeros(n, np.int64))
     assert not Repeats(np.zeros(n, np.int64), np.zeros(n, np.int64)).any
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from pomona.core.errors import enough, worded
+from pomona.core.errors import explaining_memory_errors, worded
 from pomona.privacy.accounting import ROUNDING
 from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.silo.consent_rules import FILE, ConsentPolicy, local_now, policy_sha256
@@ -159,7 +159,7 @@ def verdict(policy: ConsentPolicy, kit: Path, decision: StudyDecision) -> Verdic
         if problems := problems or list(oversizes(policy, outlined(terms))):
             return Verdict(False, "; ".join(problems))
         data_read = True
-        with enough(
+        with explaining_memory_errors(
             f"study {decision.study.name}", "let a person decide, on a machine with more memory"
         ):
             silo.require_affordable()

@@ -9,7 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pomona.core.errors import ConfigError, PomonaError, StorageError, enough, worded
+from pomona.core.errors import (
+    ConfigError,
+    PomonaError,
+    StorageError,
+    explaining_memory_errors,
+    worded,
+)
 from pomona.core.files import probe, writing
 from pomona_federation import keys
 from pomona_federation.agreement import Federation
@@ -47,7 +53,7 @@ class Checks:
         exception a failure.
         """
         try:
-            with enough(f"check {name}"):
+            with explaining_memory_errors(f"check {name}"):
                 value, text = check()
         except Remark as fault:
             self.lines.append(CheckLine(name, "warning", str(fault)))

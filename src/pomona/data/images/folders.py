@@ -285,7 +285,7 @@ def _unused_files(
             other_files[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(name)
     problems = [
         f"{root}: {len(names)} images lie {location} ({listed(names, 3)}); put them into class "
-        f"folders, or elsewhere"
+        "folders, or elsewhere"
         for location, names in images.items()
     ]
     notes = []

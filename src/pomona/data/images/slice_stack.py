@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError, listed
 from pomona.data.images.grid import LPS_TO_RAS, Grid
 
-GAP = 1.5  # a gap of more than this many usual slice distances means that a slice is missing
-UNEVEN = 0.02  # of the usual distance: more is not rounding
+GAP = 1.5  # a gap of more than this many median slice distances means that a slice is missing
+UNEVEN = 0.02  # of the median distance: more is not rounding
 TILT = 0.2  # degrees: less is rounding
 SHIFT = 0.25  # of a pixel: a slice further from the line of the others is shifted against them
 ROUNDING = 2e-3  # of the largest number of a spacing or a direction
@@ -78,10 +78,10 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
     planes = [slices[k] for k in used]
     _require_alike(path, planes)
     placed = all(plane.position and plane.orientation for plane in planes)
-    heights = _heights(path, planes, placed)
-    order = np.argsort(heights, kind="stable")
+    sort_keys = _sort_keys(path, planes, placed)
+    order = np.argsort(sort_keys, kind="stable")
     ordered = [planes[k] for k in order]
-    notes += _checked_distances(path, ordered, np.diff(heights[order]), placed)
+    notes += _checked_distances(path, ordered, np.diff(sort_keys[order]), placed)
     if not ordered[0].spacing:
         notes.append("PixelSpacing is missing; 1 mm is assumed")
     grid, tilt = _grid(path, ordered, placed)
@@ -122,7 +122,7 @@ def _differs(values: Any, expected: Any) -> bool:
     return bool(np.abs(np.subtract(values, expected)).max() > ROUNDING * np.abs(expected).max())
 
 
-def _heights(path: Path, slices: Sequence[Slice], placed: bool) -> NDArray[np.float64]:
+def _sort_keys(path: Path, slices: Sequence[Slice], placed: bool) -> NDArray[np.float64]:
     """Return the position of each slice along the normal of their plane, or its number.
 
     Raises DataError for slices without both.
@@ -144,16 +144,16 @@ def _checked_distances(
     """Return a remark on uneven distances. Raises DataError for slices at one position, and for
     gaps.
     """
-    usual = float(np.median(steps)) if placed and len(steps) else 1.0
-    doubles = np.flatnonzero(steps <= 1e-3 * max(np.max(steps, initial=0), 1e-3))
-    gaps = np.flatnonzero(steps > GAP * usual)
-    for index in (*doubles, *gaps):
+    median_distance = float(np.median(steps)) if placed and len(steps) else 1.0
+    same_position = np.flatnonzero(steps <= 1e-3 * max(np.max(steps, initial=0), 1e-3))
+    gaps = np.flatnonzero(steps > GAP * median_distance)
+    for index in (*same_position, *gaps):
         lower, upper = ordered[index : index + 2]
-        if not len(doubles):
+        if not len(same_position):
             raise DataError(
                 f"{path}: slices are missing between {lower.name} and {upper.name}: distance "
-                f"{steps[index]:.4g}, elsewhere {usual:.4g} (mm, or InstanceNumber); fetch the "
-                "series again, or resample it"
+                f"{steps[index]:.4g}, elsewhere {median_distance:.4g} (mm, or InstanceNumber); "
+                "fetch the series again, or resample it"
             )
         differences = [
             f"{name} {value} and {upper.attributes.get(name)}"
@@ -163,14 +163,16 @@ def _checked_distances(
         raise DataError(
             f"{path}: {lower.name} and {upper.name} are at the same position and differ in "
             f"{listed(differences, 3) or 'nothing'} ({len(ordered)} slices at "
-            f"{len(ordered) - len(doubles)} positions); keep one of them, or put each volume "
+            f"{len(ordered) - len(same_position)} positions); keep one of them, or put each volume "
             "(echo, time point) into its own folder"
         )
-    if not placed or np.abs(steps - usual).max(initial=0) <= max(UNEVEN * usual, 0.01):
+    if not placed or np.abs(steps - median_distance).max(initial=0) <= max(
+        UNEVEN * median_distance, 0.01
+    ):
         return []
     return [
         f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
-        f"{usual:.4g} mm, nothing is resampled here"
+        f"{median_distance:.4g} mm, nothing is resampled here"
     ]
 
 
@@ -187,11 +189,12 @@ def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, lis
     if len(ordered) > 1:
         offsets = np.array([plane.position for plane in ordered]) - first.position
         line = offsets[-1] / np.linalg.norm(offsets[-1])
-        aside = np.linalg.norm(offsets - np.outer(offsets @ line, line), axis=1)
-        if aside.max() > max(SHIFT * min(first.spacing or (1.0,)), 0.05):
+        distance_from_line = np.linalg.norm(offsets - np.outer(offsets @ line, line), axis=1)
+        if distance_from_line.max() > max(SHIFT * min(first.spacing or (1.0,)), 0.05):
             raise DataError(
-                f"{path}: {ordered[aside.argmax()].name} is shifted by {aside.max():.3g} mm "
-                "against the line of the other slices; resample them, or fetch the series again"
+                f"{path}: {ordered[distance_from_line.argmax()].name} is shifted by "
+                f"{distance_from_line.max():.3g} mm against the line of the other slices; "
+                "resample them, or fetch the series again"
             )
         normal = affine[:3, 2] / np.linalg.norm(affine[:3, 2])
         angle = np.degrees(np.arccos(min(1.0, abs(line @ normal))))

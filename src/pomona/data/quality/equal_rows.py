@@ -73,7 +73,7 @@ def pairs(numbers: Rows) -> int:
     return int((counts * (counts - 1) // 2).sum())
 
 
-def by_chance(x: NDArray[Any], numbers: Rows) -> bool:
+def repeats_are_expected(x: NDArray[Any], numbers: Rows) -> bool:
     """Return whether rows of x (N, ...) repeat because its values are coarse.
 
     If so, many more pairs of rows differ in a single column: of those that are equal in all other

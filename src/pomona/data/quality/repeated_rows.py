@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pomona.core.bounds import SPLITS
 from pomona.data.dataset import Dataset, InputKind
 from pomona.data.quality.cells import Rows, by_size
-from pomona.data.quality.equal_rows import Repeats, by_chance, inputs
+from pomona.data.quality.equal_rows import Repeats, inputs, repeats_are_expected
 
 ROWS: dict[InputKind, str] = {"table": "rows", "image": "images", "text": "texts"}
 COMPARED: dict[InputKind, str] = {
@@ -83,9 +83,9 @@ def notes(
     role = np.repeat(np.repeat(np.arange(3), len(clients)), counts)
     uses = RowUses(dataset, rows, repeats.rows[rows], repeats.inputs[rows], client, role, names)
     noun, compared = ROWS[dataset.kind], COMPARED[dataset.kind]
-    if by_chance(inputs(dataset), repeats.inputs):
+    if repeats_are_expected(inputs(dataset), repeats.inputs):
         return leaked_rows(uses, noun, compared) if _exceed_chance(uses) else []
-    checks = (leaked_rows, across_clients, in_training, contrary)
+    checks = (leaked_rows, across_clients, in_training, conflicting_labels)
     return [line for check in checks for line in check(uses, noun, compared)]
 
 
@@ -129,13 +129,14 @@ def across_clients(uses: RowUses, noun: str, compared: str) -> list[str]:
     tested = _trained_elsewhere(uses) if again.any() else 0
     if not again.any() or not (owned or tested):
         return []
-    of_pairs = np.bincount((first[uses.number] * sites + uses.client)[again])
-    a, b = divmod(int(of_pairs.argmax()), sites)
+    rows_by_client_pair = np.bincount((first[uses.number] * sites + uses.client)[again])
+    a, b = divmod(int(rows_by_client_pair.argmax()), sites)
     also = f"; {tested} of them are test {noun} that another client trains on" if tested else ""
     return [
-        f"{noun} that are the same at another client, {compared}: {again.sum()} ({of_pairs.max()} "
-        f"of {uses.names[b]} at {uses.names[a]}){also}; {'if they are one patient, ' * owned}a "
-        f"model is tested on what another was trained on; {REMEDY}"
+        f"{noun} that are the same at another client, {compared}: {again.sum()} "
+        f"({rows_by_client_pair.max()} of {uses.names[b]} at {uses.names[a]}){also}; "
+        f"{'if they are one patient, ' * owned}a model is tested on what another was trained on; "
+        f"{REMEDY}"
     ]
 
 
@@ -160,7 +161,7 @@ def in_training(uses: RowUses, noun: str, compared: str) -> list[str]:
     return [line] if again.any() else []
 
 
-def contrary(uses: RowUses, noun: str, _compared: str) -> list[str]:
+def conflicting_labels(uses: RowUses, noun: str, _compared: str) -> list[str]:
     """Warn about equal inputs with different targets."""
     distinct_inputs = np.unique(np.stack([uses.inputs, uses.number]), axis=1)[0]
     several, counts = np.unique(distinct_inputs, return_counts=True)

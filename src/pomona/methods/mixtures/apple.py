@@ -197,7 +197,7 @@ def server(settings: APPLE) -> base.Server:
     def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        available = bank.offered & roster.known
+        available = bank.offered & roster.member_mask
         index = torch.stack([served_ids(settings, bank, available, i, roster, round_) for i in ids])
         entries = {"cores": base.Rows(bank.cores, index)}
         if unlimited(settings.budget, len(roster)):
@@ -311,7 +311,7 @@ def client(settings: APPLE) -> base.Client:
     def train(
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
-        members = training.roster.known.to(state.dr.device)
+        members = training.roster.member_mask.to(state.dr.device)
         cores, received_ids = downloaded(received["cores"])
         if settings.core_radius:
             cores = bounded(cores, state.core, training.clients, members, settings.core_radius)
@@ -326,7 +326,7 @@ def client(settings: APPLE) -> base.Client:
         C, P, model = rule.move(state.core, P, mixing, training, round_, settings.dr_lr)
         if training.watches("trained"):
             training.observe("personal", model(), "trained")
-        available = received.get("available", training.roster.known.expand_as(fetched))
+        available = received.get("available", training.roster.member_mask.expand_as(fetched))
         requests = torch.stack(
             [
                 choose(settings, p, f, offered, i, training.roster, round_.seed, round_.number + 1)

@@ -101,7 +101,7 @@ def server(settings: CFL) -> base.Server:
     """Keep the clusters' models, average within clusters, and split them."""
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Clusters:
-        labels = torch.where(roster.known, 0, UNASSIGNED)
+        labels = torch.where(roster.member_mask, 0, UNASSIGNED)
         norms, unit = torch.zeros(1, 2, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
         return Clusters(initial().unsqueeze(0), labels, norms, unit)
 
@@ -124,7 +124,7 @@ def server(settings: CFL) -> base.Server:
         round_: base.Round,
     ) -> Clusters:
         index = torch.tensor(ids)
-        state = replace(state, labels=state.labels.masked_fill(~roster.known, UNASSIGNED))
+        state = replace(state, labels=state.labels.masked_fill(~roster.member_mask, UNASSIGNED))
         updates = Updates.from_models(uplink["model"], state.models, state.labels[index])
         if not state.unit:
             state = replace(state, unit=unit(settings, updates))

@@ -153,7 +153,7 @@ def train(
     ) -> base.Trained[FedFomoState]:
         evaluation = evaluate(state, received, training)
         sources = torch.cat([received["models"].index, training.ids.unsqueeze(1)], dim=1)
-        affinity = state.affinity.masked_fill(~training.roster.known, 0).scatter_add(
+        affinity = state.affinity.masked_fill(~training.roster.member_mask, 0).scatter_add(
             1, sources, evaluation.gains.to(state.affinity)
         )
         weights = torch.zeros_like(affinity).scatter_add(1, sources, evaluation.shares.to(affinity))

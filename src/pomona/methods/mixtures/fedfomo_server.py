@@ -83,12 +83,12 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         receivers = torch.tensor(ids)
-        offered = on_offer(settings, bank.uploaded * roster.known)
+        offered = on_offer(settings, bank.uploaded * roster.member_mask)
         index = torch.stack([served_ids(settings, bank, offered, i, round_) for i in ids])
         widest = int((index != receivers.unsqueeze(1)).sum(1).max())
         # Candidates of the last round are not known yet: a client ranks all members.
         available = (
-            requestable(offered, ids) if settings.candidates == "everybody" else roster.known
+            requestable(offered, ids) if settings.candidates == "everybody" else roster.member_mask
         )
         return {
             **offer(bank, index[:, :widest], offered),

@@ -105,7 +105,7 @@ def entry(k: int) -> str:
 
 def unused(state: Models, roster: base.Roster, round_: base.Round) -> str | None:
     """Return a note for a run in whose last rounds the members chose only one of several models."""
-    labels = state.labels[roster.known]
+    labels = state.labels[roster.member_mask]
     chosen = labels[labels != UNASSIGNED].unique()
     if len(state.models) == 1 or len(chosen) > 1:
         return None

@@ -81,11 +81,11 @@ def server(settings: PFedGraph) -> base.Server:
     def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        senders = bank.sent & roster.known
+        senders = bank.sent & roster.member_mask
         has_senders = bool(senders.any())
-        a = graph(settings.alpha, bank, senders if has_senders else roster.known, ids, roster).to(
-            bank.models
-        )
+        a = graph(
+            settings.alpha, bank, senders if has_senders else roster.member_mask, ids, roster
+        ).to(bank.models)
         W = base.chunked(bank.models)
         lengths = W.norms().clamp_min(TINY)
         index = torch.arange(len(ids))

@@ -151,7 +151,7 @@ def server() -> base.Server:
     def downlink(
         state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        members, index = roster.known, torch.arange(len(ids))
+        members, index = roster.member_mask, torch.arange(len(ids))
         last = (state.last & members).to(state.model.device)
         a = meeting(state.weights[list(ids)], last.expand(len(ids), -1), members).clamp_max(
             largest_coefficient(roster)

@@ -56,7 +56,7 @@ def server(settings: Risks) -> base.Server:
     def downlink(
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        senders = bank.sent & roster.known
+        senders = bank.sent & roster.member_mask
         index = torch.stack([served_ids(settings, bank, senders, i, roster, round_) for i in ids])
         return {
             "model": base.Rows.broadcast(bank.model, len(ids)),
@@ -154,7 +154,7 @@ def client(settings: Risks, beta: float) -> base.Client:
         owners, filled, gradients = offered(received, state.gradient, training.ids)
         N = state.weights.shape[1]
         present = filled.new_zeros(len(owners), N + 1).scatter(1, owners, filled)[:, :N]
-        weights = meeting(state.weights, present, training.roster.known)
+        weights = meeting(state.weights, present, training.roster.member_mask)
         mu, rate = settings.mu, settings.risk_lr * round_.decay
         limit = largest_coefficient(training.roster)
         a = padded(weights).gather(1, owners).where(filled, 0).clamp_max(limit)

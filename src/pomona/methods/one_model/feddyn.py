@@ -74,7 +74,7 @@ def server(alpha: float) -> base.Server:
         w, V, index = state.model, uplink["model"], torch.tensor(ids, device=state.model.device)
         changes = base.chunked(V) - w
         linear = base.chunked(state.linear).index_add(0, index, changes, alpha=-alpha)
-        h = base.chunked(linear)[roster.known].mean(0)
+        h = base.chunked(linear)[roster.member_mask].mean(0)
         return Cloud(w + changes.mean(0) - h / alpha, linear)
 
     def uplink_form(state: Cloud) -> base.Uplink:

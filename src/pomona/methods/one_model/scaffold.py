@@ -65,7 +65,7 @@ def server(settings: SCAFFOLD) -> base.Server:
     def downlink(
         state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
-        c = base.chunked(state.controls)[roster.known].mean(0)
+        c = base.chunked(state.controls)[roster.member_mask].mean(0)
         return {
             "model": base.Rows.broadcast(state.model, len(ids)),
             "control": base.Rows.broadcast(c, len(ids)),

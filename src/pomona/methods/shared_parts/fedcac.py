@@ -81,9 +81,9 @@ def server(beta: int) -> base.Server:
         bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         shared = overlaps(bank.masks)
-        C = neighbours(shared, bank.sent & roster.known, (round_.number - 1) / beta)[list(ids)].to(
-            bank.model
-        )
+        C = neighbours(shared, bank.sent & roster.member_mask, (round_.number - 1) / beta)[
+            list(ids)
+        ].to(bank.model)
         mean = C / C.sum(1, keepdim=True)
         receivers = torch.tensor(ids, device=bank.model.device)
 
