@@ -1,4 +1,4 @@
-"""Gradients of the native engine beside those of autograd in float64."""
+"""Gradients of the native engine next to those of autograd in float64."""
 
 import numpy as np
 import pytest
