@@ -1,4 +1,4 @@
-"""Reading many small PNG files from class folders, beside another build.
+"""Reading many small PNG files from class folders, next to another build.
 
     python benchmarks/read_images.py [--quick] [FOLDER/src]
 
@@ -6,9 +6,6 @@ Fresh processes take turns, in processor seconds of the process and its children
 checkout of another version, whose time is the measure.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -17,16 +14,12 @@ import numpy as np
 from PIL import Image
 
 from pomona.core.rng import stream
-from timing import Table, Times, chosen, publish
+from timing import Table, Times, answered, builds, chosen
 
 QUICK, FULL = (200, 1), (20_000, 5)  # files, turns
 READ = """
-import resource, sys
+import sys
 from pomona.data import DATASETS, data_settings, read
-
-def spent():
-    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 before = spent()
 name = "folder" if "folder" in DATASETS else "images"  # as builds of before call it
@@ -47,35 +40,20 @@ def write(folder: Path, files: int) -> None:
 
 def processor(source: str, folder: Path, files: int) -> float:
     """Processor seconds of reading the folder by the package in ``source``."""
-    return float(
-        subprocess.run(
-            [sys.executable, "-c", READ, str(folder), str(files)],
-            check=True,
-            capture_output=True,
-            env={**os.environ, "PYTHONPATH": source},
-        ).stdout
-    )
+    return float(*answered(source, READ, str(folder), str(files)))
 
 
 def main(size: tuple[int, int], words: list[str]) -> list[Table]:
     """Measure and print."""
     files, turns = size
-    sources = {Path(word).parent.name: word for word in words}
-    sources["this build"] = str(Path(__file__).parents[1] / "src")
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), files)
-        times = Times.interleaved(
-            {n: partial(processor, s, Path(folder), files) for n, s in sources.items()}, turns
-        )
-    rows = {
-        name: {
-            "median processor s": times.median(name),
-            "min s": min(times.of[name]),
-            "times the first": times.cost(name),
+        readers = {
+            name: partial(processor, source, Path(folder), files)
+            for name, source in builds(words).items()
         }
-        for name in times.of
-    }
-    return [publish(f"Reading {files} PNG files", rows, turns)]
+        times = Times.interleaved(readers, turns)
+    return [times.report(f"Reading {files} PNG files", seconds="processor")]
 
 
 if __name__ == "__main__":

@@ -6,9 +6,6 @@ Fresh processes take turns, in processor seconds of the process and its children
 checkout of another version, which has to read the same data.
 """
 
-import os
-import subprocess
-import sys
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -17,18 +14,14 @@ import pyarrow as pa
 from pyarrow import csv, parquet
 
 from pomona.core.rng import stream
-from timing import Table, Times, chosen, publish
+from timing import Table, Times, answered, builds, chosen
 
 QUICK, FULL = (500, 1), (100_000, 3)  # rows, turns
 COLUMNS = 100
 WARM_UP = 100  # rows of the file that is read first, so that all modules are imported
 READ = """
-import resource, sys
+import sys
 from pomona.data import data_settings, read
-
-def spent():
-    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
 
 def settings(path):
     try:
@@ -56,13 +49,7 @@ def write(folder: Path, rows: int) -> list[Path]:
 
 def processor(source: str, small: Path, path: Path, fingerprints: set[str]) -> float:
     """Processor seconds of reading a file by the package in ``source``; notes its fingerprint."""
-    seconds, fingerprint = subprocess.run(
-        [sys.executable, "-c", READ, str(small), str(path)],
-        check=True,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
-    ).stdout.split()
+    seconds, fingerprint = answered(source, READ, str(small), str(path))
     fingerprints.add(fingerprint)
     return float(seconds)
 
@@ -70,28 +57,19 @@ def processor(source: str, small: Path, path: Path, fingerprints: set[str]) -> f
 def main(size: tuple[int, int], words: list[str]) -> list[Table]:
     """Measure and print."""
     rows, turns = size
-    sources = {Path(word).parent.name: word for word in words}
-    sources["this build"] = str(Path(__file__).parents[1] / "src")
     tables = []
     with tempfile.TemporaryDirectory() as folder:
         files = zip(*(write(Path(folder), n) for n in (WARM_UP, rows)), strict=True)
         for small, path in files:
             fingerprints: set[str] = set()
-            times = Times.interleaved(
-                {n: partial(processor, s, small, path, fingerprints) for n, s in sources.items()},
-                turns,
-            )
-            cells = {
-                name: {
-                    "median processor s": times.median(name),
-                    "min s": min(times.of[name]),
-                    "times the first": times.cost(name),
-                }
-                for name in times.of
+            readers = {
+                name: partial(processor, source, small, path, fingerprints)
+                for name, source in builds(words).items()
             }
-            same = "yes" if len(fingerprints) == 1 else "NO"
+            times = Times.interleaved(readers, turns)
             title = f"Reading {rows} rows of {COLUMNS} numbers from {path.suffix}"
-            tables.append(publish(title, cells, turns, **{"same data": same}))
+            same = "yes" if len(fingerprints) == 1 else "NO"
+            tables.append(times.report(title, seconds="processor", same_data=same))
     return tables
 
 

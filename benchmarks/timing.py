@@ -6,8 +6,9 @@ import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -76,6 +77,34 @@ def cpu_seconds(work: Work) -> float:
     began = process_time()
     work()
     return process_time() - began
+
+
+SPENT = """
+import resource
+
+def spent():
+    used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
+"""
+
+
+def answered(source: str, program: str, *words: str) -> list[str]:
+    """What a program prints, as words, that a fresh process runs with the package in ``source``;
+    its function ``spent`` gives the processor seconds of the process and its children.
+    """
+    return subprocess.run(
+        [sys.executable, "-c", SPENT + program, *words],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": source, "OMP_NUM_THREADS": "1"},
+    ).stdout.split()
+
+
+def builds(words: Sequence[str]) -> dict[str, str]:
+    """The ``src`` folders of other checkouts by their names, then of this build."""
+    others = {Path(word).parent.name: word for word in words}
+    return {**others, "this build": str(Path(__file__).parents[1] / "src")}
 
 
 def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
