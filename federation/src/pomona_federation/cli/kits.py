@@ -4,7 +4,7 @@
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -13,11 +13,8 @@ from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printa
 from pomona.core.bounds import ROUNDS
 from pomona.core.errors import ConfigError, PomonaWarning
 from pomona.core.table import of_records
-from pomona_federation.installation.contents import FileKind, Item, role_of
+from pomona_federation.installation.contents import FileKind, Item, Role, role_of
 from pomona_federation.installation.contents import contents as kit_contents
-
-if TYPE_CHECKING:
-    from pomona_federation.installation.backup import Backup
 
 ServerKit = Annotated[Path, Parameter(help="the server's kit")]
 SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
@@ -100,13 +97,11 @@ def restore_silo(
     file
         the backup; compare its sha256sum first, since it has no signature
     """
-    from pomona_federation.installation.backup import needs_key, privacy_known, restore
+    from pomona_federation.installation.backup import needs_key, privacy_known
     from pomona_federation.silo.privacy_budget import Cost
 
     cost = None if spent is None else Cost(spent, spent_delta)
-    with warnings.catch_warnings(action="ignore", category=PomonaWarning):  # the same is printed
-        manifest = restore(file, folder, "silo", cost, trained_until)
-    _print_restored(folder, manifest, json)
+    manifest = _restored(file, folder, "silo", json, cost, trained_until)
     if json:
         return
     echo("next: never run the other copy again; put the data where silo.toml says")
@@ -129,25 +124,23 @@ def restore_server(file: Path, *, folder: New, json: Json = False) -> None:
     file
         the backup; compare its sha256sum first, since it has no signature
     """
-    from pomona_federation.installation.backup import restore
+    _restored(file, folder, "server", json)
+
+
+def _restored(file: Path, folder: Path, role: Role, json: bool, *spent: Any) -> Any:
+    """Restore a kit and print what it is, and which files run or decide in it."""
+    from pomona_federation.installation.backup import effective, restore
 
     with warnings.catch_warnings(action="ignore", category=PomonaWarning):  # the same is printed
-        manifest = restore(file, folder, "server")
-    _print_restored(folder, manifest, json)
-
-
-def _print_restored(folder: Path, manifest: "Backup", json: bool) -> None:
-    from pomona_federation.installation.backup import effective
-
+        manifest = restore(file, folder, role, *spent)
     for name in effective(manifest):
         echo_stderr(printable(f"note: {folder / name} runs or decides here: check it"))
     if json:
         emit({**manifest.model_dump(mode="json", exclude={"files"}), "files": len(manifest.files)})
-        return
-    echo(
-        f"{folder}: the {manifest.role} of {manifest.federation} as of {manifest.made}, "
-        f"{len(manifest.files)} files"
-    )
+    else:
+        text = f"the {role} of {manifest.federation} as of {manifest.made}"
+        echo(f"{folder}: {text}, {len(manifest.files)} files")
+    return manifest
 
 
 ORDER: tuple[FileKind, ...] = ("keep", "secret", "kit", "own")

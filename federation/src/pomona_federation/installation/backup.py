@@ -325,9 +325,8 @@ def restore(
         write_line(kit / STATE[role], "restored", **fields)
         if role == "silo" and spent:
             PrivacyBudget(kit).enter_unknown(token, spent)
-    names = ", ".join(effective(manifest))
-    text = f"{file} has no signature; it brings what runs or decides in the kit: {names}"
-    warnings.warn(text, PomonaWarning, stacklevel=2)
+    text = f"{file} has no signature; it brings what runs or decides in the kit: "
+    warnings.warn(text + ", ".join(effective(manifest)), PomonaWarning, stacklevel=2)
     return manifest
 
 

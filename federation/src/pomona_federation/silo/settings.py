@@ -310,18 +310,8 @@ def with_names(
     sources = tuple(recorded)
     locations = {source.place for source in sources}
     contents = {source.sha256 for source in sources if source.sha256}
-    return tuple(
-        dict.fromkeys(
-            (
-                *sources,
-                *(
-                    source
-                    for source in current
-                    if source.place in locations or source.sha256 in contents
-                ),
-            )
-        )
-    )
+    same = [s for s in current if s.place in locations or s.sha256 in contents]
+    return tuple(dict.fromkeys([*sources, *same]))
 
 
 def _sha256(path: Path) -> str:
