@@ -4,7 +4,7 @@
 
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -15,6 +15,9 @@ from pomona.core.errors import ConfigError, PomonaWarning
 from pomona.core.table import of_records
 from pomona_federation.installation.contents import FileKind, Item, Role, role_of
 from pomona_federation.installation.contents import contents as kit_contents
+
+if TYPE_CHECKING:
+    from pomona_federation.installation.backup import Backup
 
 ServerKit = Annotated[Path, Parameter(help="the server's kit")]
 SiloKit = Annotated[Path, Parameter(help="the silo's kit")]
@@ -127,8 +130,10 @@ def restore_server(file: Path, *, folder: New, json: Json = False) -> None:
     _restored(file, folder, "server", json)
 
 
-def _restored(file: Path, folder: Path, role: Role, json: bool, *spent: Any) -> Any:
-    """Restore a kit and print what it is, and which files run or decide in it."""
+def _restored(file: Path, folder: Path, role: Role, json: bool, *spent: Any) -> "Backup":
+    """Restore a kit, with what it has ``spent`` since, and print what it is and which of its
+    files run or decide.
+    """
     from pomona_federation.installation.backup import effective, restore
 
     with warnings.catch_warnings(action="ignore", category=PomonaWarning):  # the same is printed
