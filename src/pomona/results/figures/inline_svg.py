@@ -70,8 +70,10 @@ def _target(value: str) -> re.Match[str] | None:
 def _add_tooltips(root: Element, picture: plot.ReportFigure) -> None:
     """Add the text of each mark, of the artists with the ids in ``tips``."""
     for group in root.iter("{http://www.w3.org/2000/svg}g"):
-        marks = group.iter("{http://www.w3.org/2000/svg}use")
-        for mark, text in zip(marks, picture.tips.get(group.get("id", ""), ()), strict=False):
+        marks = [*group.iter("{http://www.w3.org/2000/svg}use")]
+        texts = picture.tips.get(group.get("id", ""), ())
+        # Marks outside the drawing are left out: which of them is then not known.
+        for mark, text in zip(marks, texts, strict=True) if len(marks) == len(texts) else ():
             ElementTree.SubElement(mark, "title").text = text
 
 

@@ -131,8 +131,9 @@ def _maps(
         axes[t].set(title=f"round {series.rounds[t]}", xticks=[], yticks=[])
         plot.bare(axes[t])
     names = [series.names[i] for i in sequence]
-    plot.label_ticks(axes[last].xaxis, names, MAX_LABELS, rotation=90)
-    plot.label_ticks(axes[last].yaxis, names, MAX_LABELS)
+    size = min(9, 180 / len(names))
+    plot.label_ticks(axes[last].xaxis, names, MAX_LABELS, rotation=90, fontsize=size)
+    plot.label_ticks(axes[last].yaxis, names, MAX_LABELS, fontsize=size)
     axes[last].set(xlabel="client j", ylabel="client i")
     bar = figure.colorbar(image, ax=axes[last], label=series.quantity.symbol, extend=extend)
     bar.outline.set_visible(False)
