@@ -123,7 +123,7 @@ class Line:
 
     def fetch(self, tickets):
         if not self.online():
-            return {t: Undelivered(Reason.NODE_RESTARTED, "", again=True) for t in tickets}
+            return {t: Undelivered(Reason.NODE_RESTARTED, "", retry=True) for t in tickets}
         now, begun = self.clock.now, self.since(self.clock.now)
         whole = [t for t in tickets if self.tickets[t] >= begun]  # those before are lost
         return {t: t for t in whole if now > self.tickets[t] + self.after}

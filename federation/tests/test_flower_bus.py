@@ -56,7 +56,7 @@ def test_flowers_error_numbers_are_told_in_words():
         undelivered = received(message)
         assert undelivered.reason in REASONS.values() or undelivered.reason == "node-refused"
         assert undelivered.detail == f"Flower's error {code}"
-        assert undelivered.again == (code in {3, 5, 8})
+        assert undelivered.retry == (code in {3, 5, 8})
 
 
 @pytest.mark.parametrize("n", [0, 1, MAX_PULLS, MAX_PULLS + 1, 3 * MAX_PULLS])

@@ -147,7 +147,7 @@ def test_a_study_that_could_not_be_taken_in_is_tried_again_after_a_while(federat
     monkeypatch.setattr(study_proposals.time, "monotonic", lambda: now[0])
     watch = StudyWatch(federation.kits / "silo-0", said.append)
     monkeypatch.setattr(watch, "_start_process", lambda: taken.append(now[0]))
-    half = study_proposals.AGAIN / 2
+    half = study_proposals.RETRY_SECONDS / 2
     for _ in range(5):
         watch.poll()
         now[0] += half

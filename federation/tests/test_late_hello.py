@@ -57,7 +57,7 @@ def test_an_answer_counts_as_long_as_the_message_lives(second, asking):
 
 def test_a_node_that_was_restarted_answers_the_second_hello(asking):
     asking.at(0.0)
-    asking.at(1.0, _1=Undelivered(Reason.NODE_RESTARTED, "", again=True))
+    asking.at(1.0, _1=Undelivered(Reason.NODE_RESTARTED, "", retry=True))
     assert len(asking.sent) == 1
     asking.at(TIMEOUT)
     assert asking.at(TIMEOUT + 1, _2="north").nodes == {0: NODE}

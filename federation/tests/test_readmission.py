@@ -81,7 +81,7 @@ def test_a_restored_silo_sits_out_and_is_taken_again(method, run, taken, world):
     for words in (state, "from a backup of 2", "this silo's round 3", "pomona server readmit"):
         assert words in unused["detail"]
     (task,) = ended(federation)
-    assert (task.again, task.settled) == (True, 3)
+    assert (task.readmitted, task.settled) == (True, 3)
     assert {cohorts(federation)[number] for number in (5, 6, 7)} == {(0, 1, 2)}
     for log in (kit, server):
         (line,) = [line for line in lines(log, "readmitted") if "continued" in line]
@@ -146,13 +146,13 @@ def test_taking_a_healthy_silo_again_changes_nothing(world):
     assert same(deployed(federation), world.simulated(federation))
 
 
-@pytest.mark.parametrize("server_says", [{"again": False}, {"settled": 1}], ids=str)
+@pytest.mark.parametrize("server_says", [{"readmitted": False}, {"settled": 1}], ids=str)
 def test_a_server_cannot_have_a_state_begin_anew_that_is_there(server_says, world):
     """A round that a silo has, or one before all of its, is never exchanged for a new start."""
     federation = world.federation("fedavg", {"rounds": 6})
     stopped_after(federation, world.patch, 5)
     task = tasks(federation)[-1].model_copy(
-        update={"number": 6, "settled": 2, "again": True, **server_says}
+        update={"number": 6, "settled": 2, "readmitted": True, **server_says}
     )
     rounds = RoundStore(federation.kits / SILO / "state" / "checkpoints")
     with pytest.raises(CheckpointError, match="its state is of round 5"):

@@ -218,7 +218,7 @@ def test_how_the_tasks_of_a_round_stand():
     tasks = {place: OutgoingTask(name, None, {}) for place, name in names.items()}
     tasks[1].answered = tasks[1].finished = True
     tasks[2].fail(Reason.NODE_RESTARTED)
-    tasks[4].fail(Reason.ROWS_MISSING, again=True)
+    tasks[4].fail(Reason.ROWS_MISSING, retry=True)
     known = {"north": Contact(False, 60.0, 60.0), "clinic": Contact(True, 0.0, 70.0)}
     missing = {
         "north": "is not connected since 1970-01-01 00:01:00Z",

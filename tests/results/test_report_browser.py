@@ -134,8 +134,10 @@ def test_a_live_page_reads_itself_again_until_the_run_has_ended(
     assert browser.execute_script("return document.querySelector('#figure-curves svg') !== null")
     written([whole], tmp_path)
     WebDriverWait(browser, 20).until(
-        lambda d: d.execute_script("return !window.old && document.readyState === 'complete'")
-        and d.execute_script(line) == ""
+        lambda d: (
+            d.execute_script("return !window.old && document.readyState === 'complete'")
+            and d.execute_script(line) == ""
+        )
     )
 
 

@@ -179,7 +179,7 @@ class ScheduledBus:
                 if self.draw.random() < 0.7:  # else nothing is ever heard of it
                     self.replies[ticket] = (
                         self.later(),
-                        Undelivered(Reason.NODE_RESTARTED, "", again=True),
+                        Undelivered(Reason.NODE_RESTARTED, "", retry=True),
                     )
                 continue
             for _ in range(2 if self.happens("repeated", 0.1) else 1):
@@ -224,7 +224,7 @@ class ScheduledBus:
             self.events["silo killed"] += 1
             if self.draw.random() < 0.3:
                 self.away[node] = self.clock + self.draw.exponential(8.0)
-            return Undelivered(Reason.WORKER_ENDED, "", again=True)
+            return Undelivered(Reason.WORKER_ENDED, "", retry=True)
 
     def _note_keys(self, message):
         if message.kind == SumRequest.kind:

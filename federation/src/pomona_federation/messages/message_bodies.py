@@ -137,8 +137,8 @@ class Task(Body):
         joined: the sizes when this silo became a member, if no round of it is settled and they are
             others now: those that it starts from.
         start: hash of the model that a newcomer starts from; None for the run's initial model.
-        again: whether the lead has taken the silo again after a restore: if round ``settled`` is
-            not there, it continues from the newest that is, or starts as a newcomer does.
+        readmitted: whether the lead has taken the silo again after a restore: if round ``settled``
+            is not there, it continues from the newest that is, or starts as a newcomer does.
     """
 
     kind = "task"
@@ -154,17 +154,17 @@ class Task(Body):
     settled: Number
     joined: Annotated[tuple[Count, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
     start: Sha256 | None = None
-    again: bool = False
+    readmitted: bool = False
     downlink: dict[Label, DownlinkEntry] = Field({}, max_length=20)
     newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
     renewals: Annotated[tuple[Renewal, ...], Field(max_length=MAX_CLIENTS), FailFast()] = ()
 
     @property
     def question(self) -> str:
-        """Hash of the task without newcomers, renewals and ``again``: the answer stays the same
-        after someone has joined, or was taken again.
+        """Hash of the task without newcomers, renewals and ``readmitted``: the answer stays the
+        same after someone has joined, or was taken again.
         """
-        return self.model_copy(update={"newcomers": (), "renewals": (), "again": False}).digest
+        return self.model_copy(update={"newcomers": (), "renewals": (), "readmitted": False}).digest
 
     @property
     def required_rows(self) -> set[str]:

@@ -95,11 +95,11 @@ class Message:
 
 @dataclass(frozen=True)
 class Undelivered:
-    """No answer will come; ``again``: the node is gone, so the message may be sent again."""
+    """No answer will come; ``retry``: the node is gone, so the message may be sent again."""
 
     reason: Reason
     detail: str
-    again: bool
+    retry: bool
 
 
 @dataclass(frozen=True)

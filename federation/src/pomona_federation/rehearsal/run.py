@@ -268,7 +268,7 @@ def rehearse(
         PomonaError: it could not start.
     """
     with local_federation(scenario, folder, **options) as local:
-        began, last_round = time.time(), 0
+        start_time, last_round = time.time(), 0
         log(f"{len(local.names)} silos and the server start on loopback")
         for name in ("server", *local.names):
             local.start(name)
@@ -279,7 +279,7 @@ def rehearse(
                 last_round = status.round
                 log(
                     f"round {last_round} of {scenario.config.rounds} committed after "
-                    f"{time.time() - began:.0f} s"
+                    f"{time.time() - start_time:.0f} s"
                 )
             return status.state != "running"
 
@@ -294,7 +294,7 @@ def rehearse(
     deployed = load(local.server / "run")
     return Rehearsal(
         differences(local, simulation),
-        _seconds_to_first_round(local.server / "run", began),
+        _seconds_to_first_round(local.server / "run", start_time),
         tuple(r.seconds for r in deployed.rounds),
         tuple(r.seconds for r in simulation.rounds),
         tuple(sum(r.bytes_down) for r in deployed.rounds),
@@ -326,10 +326,10 @@ def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
     return by_silo
 
 
-def _seconds_to_first_round(folder: Path, began: float) -> float:
+def _seconds_to_first_round(folder: Path, start_time: float) -> float:
     """Seconds until the record was opened, the earliest start of the first round."""
     with opened(folder / "events.jsonl") as file:
-        return float(json.loads(file.readline())["time"]) - began
+        return float(json.loads(file.readline())["time"]) - start_time
 
 
 def free_ports(n: int) -> list[int]:

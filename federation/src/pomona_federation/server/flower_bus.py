@@ -142,7 +142,7 @@ class FlowerBus:
             with untrusted(Reason.UNREADABLE, TransportError):
                 messages = [received(m) for m in self.grid.pull_messages([ticket])]
         except UnusableError as fault:
-            return {ticket: Undelivered(fault.reason, str(fault), again=False)}
+            return {ticket: Undelivered(fault.reason, str(fault), retry=False)}
         return {ticket: messages[0]} if messages else {}
 
 
@@ -180,5 +180,5 @@ def received(message: FlowerMessage) -> Message | Undelivered:
     if message.has_error():
         code = message.error.code
         reason = REASONS.get(code, Reason.NODE_REFUSED)
-        return Undelivered(reason, f"Flower's error {code}", again=code in RETRIED)
+        return Undelivered(reason, f"Flower's error {code}", retry=code in RETRIED)
     return unpacked(message.content)

@@ -219,7 +219,7 @@ class FlowerTransport:
         """The task of receiver ``k`` of a request."""
         client = request.ids[k]
         join_sizes, settled = self._join_sizes.get(client, ()), self._settled.get(client, 0)
-        again = 0 < settled < (self.registry.entries[client].again or 0)
+        readmitted = 0 < settled < (self.registry.entries[client].readmitted_in or 0)
         downlink = {
             key: downlink_entry(
                 packed, key, k, client, self._origins if key in self.server.relays else {}
@@ -236,8 +236,10 @@ class FlowerTransport:
             sizes=request.roster.sizes,
             settled=settled,
             joined=() if join_sizes == request.roster.sizes else join_sizes,
-            start=self._last_model(client, k, packed) if again else self._start(client, k, packed),
-            again=again,
+            start=self._last_model(client, k, packed)
+            if readmitted
+            else self._start(client, k, packed),
+            readmitted=readmitted,
             downlink=downlink,
             newcomers=newcomers,
             renewals=renewals,
@@ -291,7 +293,7 @@ class FlowerTransport:
         self._held_rows[client] = frozenset(answer.held)
         task.bytes_up += message.size
         if answer.missing:
-            task.fail(Reason.ROWS_MISSING, again=True)
+            task.fail(Reason.ROWS_MISSING, retry=True)
             return None
         fields = {"uplink": answer.uplink, "bytes": message.size}
         self.audit.write("received", silo=answer.silo, round=answer.number, **fields)

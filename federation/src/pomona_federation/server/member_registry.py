@@ -43,7 +43,7 @@ class RegisteredMember:
         certificate: the authority's OpenSSH certificate for name and key; empty for founders, whom
             every kit knows, until their key is renewed.
         earlier: its previous keys, the oldest first.
-        again: from which round on it was taken again after a restore; None if it was not.
+        readmitted_in: from which round on it was taken again after a restore; None if it was not.
         size: its training samples; None until reported.
         joined, left: its first and its last round; None while open.
         revoked: not a member from the next round on.
@@ -57,7 +57,7 @@ class RegisteredMember:
     left: Number | None = None
     revoked: bool = False
     earlier: Annotated[tuple[CertifiedKey, ...], Field(max_length=RENEWALS)] = ()
-    again: Number | None = None
+    readmitted_in: Number | None = None
 
 
 class RegistryFile(Settings):
@@ -176,7 +176,7 @@ class MemberRegistry:
             raise ConfigError(f"{name} {problem}; nothing of it can be taken again")
         first_round = self._read()[1] + 1
         audit(first_round)
-        self._change(client, again=first_round)
+        self._change(client, readmitted_in=first_round)
         return first_round
 
     def require_signed(
@@ -284,7 +284,13 @@ def _founders(keys: Path, federation: Federation) -> list[RegisteredMember]:
 def _in_study(member: RegisteredMember, entry: RegisteredMember | None) -> RegisteredMember:
     """A member as the federation knows it, with its size and rounds in one study."""
     entry = entry or RegisteredMember(member.name)
-    return replace(member, size=entry.size, joined=entry.joined, left=entry.left, again=entry.again)
+    return replace(
+        member,
+        size=entry.size,
+        joined=entry.joined,
+        left=entry.left,
+        readmitted_in=entry.readmitted_in,
+    )
 
 
 def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:

@@ -46,8 +46,8 @@ class WaitingFile:
 
     def start(self, stage: str, seconds: float) -> None:
         """Start a stage that lasts at most ``seconds``."""
-        began = time()
-        self._status = WaitingStatus(stage=stage, since=began, until=began + seconds)
+        start_time = time()
+        self._status = WaitingStatus(stage=stage, since=start_time, until=start_time + seconds)
         self._next_log = 0.0
 
     def update(
@@ -98,12 +98,12 @@ class OutgoingMessage(ABC):
         """The message of the current attempt."""
         return Message.of(self.body)
 
-    def fail(self, reason: Reason, detail: str = "", again: bool = False) -> None:
-        """Record why there is no answer; ``again``: it may be sent again, while attempts are
+    def fail(self, reason: Reason, detail: str = "", retry: bool = False) -> None:
+        """Record why there is no answer; ``retry``: it may be sent again, while attempts are
         left.
         """
         self.reason, self.detail = reason, detail
-        self.finished = not again or self.attempts >= ATTEMPTS
+        self.finished = not retry or self.attempts >= ATTEMPTS
 
     def unused(self, number: int) -> UnusedUplink:
         """The record of a round without a usable answer."""
@@ -230,16 +230,16 @@ class MessageExchange:
             on_answer: called with a client id and its node's reply. Verifies it, and records the
                 outcome in the message.
         """
-        began, deadline = monotonic(), self.terms.study.deadline
-        last_online, in_transit = dict.fromkeys(messages, began), dict[str, int]()
+        start_time, deadline = monotonic(), self.terms.study.deadline
+        last_online, in_transit = dict.fromkeys(messages, start_time), dict[str, int]()
         self.waiting.start(stage, deadline)
-        while (pending := _open(messages)) and monotonic() < began + deadline:
+        while (pending := _open(messages)) and monotonic() < start_time + deadline:
             online, now, nodes = self.bus.online(), monotonic(), self.handshake.nodes
             if any(nodes.get(client) not in online for client in pending):
                 self.handshake.send_hellos()  # a silo may be back under another node
             ready = [p for p in pending if p not in in_transit.values() and nodes.get(p) in online]
             in_transit |= self._send(
-                {client: messages[client] for client in ready}, began + deadline - now
+                {client: messages[client] for client in ready}, start_time + deadline - now
             )
             replies = self.bus.fetch([*in_transit, *self.handshake.tickets])
             progressed = bool(replies)
@@ -254,7 +254,7 @@ class MessageExchange:
                 for p, online_at in last_online.items()
                 if p not in in_transit.values()
             }
-            self._abandon_offline(messages, offline, now - began, connections)
+            self._abandon_offline(messages, offline, now - start_time, connections)
             self.waiting.update(*progress(messages, in_transit.values(), connections))
             if not progressed and _open(messages):
                 self.bus.wait(self.pause)
@@ -284,7 +284,7 @@ class MessageExchange:
             if ticket not in in_transit:
                 self.handshake.receive(ticket, reply)
             elif isinstance(reply, Undelivered):
-                messages[in_transit.pop(ticket)].fail(reply.reason, reply.detail, reply.again)
+                messages[in_transit.pop(ticket)].fail(reply.reason, reply.detail, reply.retry)
             else:
                 on_answer(in_transit.pop(ticket), reply)
 
@@ -300,7 +300,7 @@ class MessageExchange:
             contact = connections.get(message.silo)
             if contact and contact.connected and contact.since > message.sent_at:
                 del in_transit[ticket]
-                message.fail(Reason.NODE_RESTARTED, again=True)
+                message.fail(Reason.NODE_RESTARTED, retry=True)
 
     def _abandon_offline(
         self,

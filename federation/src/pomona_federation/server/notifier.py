@@ -217,8 +217,8 @@ class Notifier:
             send_after = self.clock() + backoff(tries, FIRST_DELAY, LONGEST_DELAY)
             if tries >= TRIES:
                 self.log(f"{outgoing.channel}: a notice is given up after {tries} tries")
-            again = outgoing.model_copy(update={"tries": tries, "send_after": send_after})
-            return self._replace(outgoing, again if tries < TRIES else None)
+            postponed = outgoing.model_copy(update={"tries": tries, "send_after": send_after})
+            return self._replace(outgoing, postponed if tries < TRIES else None)
         self._clear(outgoing.channel)
         return self._replace(outgoing, None)
 

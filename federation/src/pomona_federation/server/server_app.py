@@ -146,7 +146,7 @@ def _run_rounds(
             point.resume_from, transport.scratch
         )
         checkpoints = Checkpointing(folder, 1, stamp, resume_from)
-        began = time()
+        start_time = time()
         initial = scenario.initial.in_files(transport.scratch)
         components = (
             config,
@@ -167,7 +167,7 @@ def _run_rounds(
             client_name=status.client_name,
         )
         loop.run()
-        result = close_record(record, time() - began)
+        result = close_record(record, time() - start_time)
         audit.write("finished", round=loop.last)
         return result
 

@@ -134,7 +134,7 @@ class ClientApp:
         Raises:
             PomonaError: the task is not what was agreed, or cannot be done here.
         """
-        began = perf_counter()
+        start_time = perf_counter()
         initial, entry_forms = self._check(task, enclosed)
         cache = RowCache(self.silo.state / "cache")
         if previous := self._rounds.answered(task):
@@ -150,7 +150,7 @@ class ClientApp:
         result = self._result(checked, clients, reply)
         cache.replace(checked.rows)
         # The duration of private steps reveals how many samples were drawn.
-        seconds = 0.0 if self.silo.local.config.privacy else round(perf_counter() - began, 1)
+        seconds = 0.0 if self.silo.local.config.privacy else round(perf_counter() - start_time, 1)
         answer = Answer(**result.fields, held=cache.digests, seconds=seconds)
         self._settle(checked, clients, result, answer, sum(map(len, enclosed.values())))
         return self._outgoing(task, answer, result.uplink)

@@ -82,7 +82,7 @@ class RoundStore:
         if not task.settled or task.settled in numbers:
             return task.settled
         earlier = [number for number in numbers if number < task.settled]
-        if task.again and (earlier or not numbers):
+        if task.readmitted and (earlier or not numbers):
             return max(earlier, default=0)
         state = (
             f"its state is of round {max(numbers)}" if numbers else "it has no state of the study"

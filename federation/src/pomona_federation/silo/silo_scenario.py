@@ -117,9 +117,9 @@ def worst_cost(
     combined = privacy.model_copy(
         update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(earlier))}
     )
-    again = replace(local, config=local.config.model_copy(update={"privacy": combined}))
+    repeated = replace(local, config=local.config.model_copy(update={"privacy": combined}))
     # one ledger, at the first run's delta
-    return Cost(max(*local.epsilons(), max(again.epsilons()) - sum(earlier)))
+    return Cost(max(*local.epsilons(), max(repeated.epsilons()) - sum(earlier)))
 
 
 def private_objective(

@@ -260,7 +260,7 @@ if __name__ == "__main__":
 
 
 LOG = "studies.log"
-AGAIN = 600.0  # seconds before another attempt at a study that could not be added
+RETRY_SECONDS = 600.0  # seconds before another attempt at a study that could not be added
 HANGS = 3600.0  # seconds at one study after which the process that adds studies is killed
 
 
@@ -325,7 +325,7 @@ class StudyWatch:
         if ready := [
             agreement for agreement, attempt in self._next_attempts.items() if attempt <= timestamp
         ]:
-            self._next_attempts |= dict.fromkeys(ready, timestamp + AGAIN)
+            self._next_attempts |= dict.fromkeys(ready, timestamp + RETRY_SECONDS)
             self._start_process()
 
     def _locked(self) -> int:

@@ -43,7 +43,9 @@ from pomona_federation.survey import silo as answers
 from pomona_federation.survey.settings import FiguresReply, SurveySettings
 
 DISCLOSED = "disclosed"
-AGAIN = "this silo was asked a different question at this step, and answers each step only once"
+ALREADY_ANSWERED = (
+    "this silo was asked a different question at this step, and answers each step only once"
+)
 
 
 class DisclosedData(Settings):
@@ -141,15 +143,15 @@ def _answered(silo: Silo, survey: SurveySettings, question: SurveyQuestion) -> S
     """Answer a step; raises ProtocolError for a different question than that step's first."""
     path = silo.state / ANSWERS
     previous = read_json(GivenAnswers, path) or GivenAnswers()
-    if again := previous.given.get(question.digest):
-        return again
+    if answer := previous.given.get(question.digest):
+        return answer
     if any(
         (answer.columns is None) == (question.figures is not None)
         for answer in previous.given.values()
     ):
-        raise ProtocolError(AGAIN)
+        raise ProtocolError(ALREADY_ANSWERED)
     if question.figures and previous.asked not in {None, question.digest}:
-        raise ProtocolError(AGAIN)
+        raise ProtocolError(ALREADY_ANSWERED)
     fields = {
         "agreement": question.agreement,
         "run": question.run,
