@@ -13,6 +13,7 @@ from pomona.methods.one_model.fedavg import FedAvg
 from pomona.methods.shared_parts.fedrep import FedRep
 from pomona.testing.round_checks import (
     a_model_that_the_card_calls_private_never_goes_up,
+    a_server_that_needs_sums_only_gets_by_with_the_mean,
     private_tensors_never_go_up,
 )
 
@@ -87,3 +88,30 @@ def test_a_model_that_a_card_keeps_and_nobody_names_is_found_though_it_is_no_hea
 @pytest.mark.parametrize("name", ["fedrep", "fedper", "lg-fedavg", "fedbn", "fed-rod", "mocha"])
 def test_what_a_card_keeps_of_the_network_has_a_name(name):
     assert METHODS[name]().method().client.private
+
+
+class Trimmed(FedAvg):
+    """FedAvg by a mean without the largest and the smallest share of something, which claims to
+    need sums only.
+    """
+
+    share: float
+    dim: Literal[0, 1]
+
+    def method(self):
+        method = super().method()
+
+        def aggregate(w, uplink, *_):
+            W = uplink["model"]
+            n = W.shape[self.dim]
+            k = int(self.share * n)
+            ordered = W.sort(self.dim).values.narrow(self.dim, k, n - 2 * k)
+            return ordered.mean(0) if self.dim == 0 else W.mean(0) + ordered.mean()
+
+        return replace(method, server=replace(method.server, aggregate=aggregate))
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_server_that_drops_a_small_share_does_not_get_by_with_sums(dim):
+    with pytest.raises(AssertionError):
+        a_server_that_needs_sums_only_gets_by_with_the_mean(Trimmed(share=0.05, dim=dim))

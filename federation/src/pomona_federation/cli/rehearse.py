@@ -38,8 +38,10 @@ def rehearse(
     federation
         the federation.toml; its silos, run and task are rehearsed, on synthetic samples in the
         task's form
-    words key=value of a run, overriding the file: rounds=5, model=lenet; or data that must fit the
-        task, and is partitioned among the silos: data=table data.path=rows.csv partition.beta=0.1
+    words
+        key=value of a run, overriding the file: rounds=5, model=lenet; or your own data, which must
+        fit the task and is partitioned among the silos: data=table data.path=rows.csv
+        partition.beta=0.1
     """
     from pomona.config import read_overrides
     from pomona_federation.agreement import Federation

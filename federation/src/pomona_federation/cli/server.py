@@ -182,7 +182,8 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     if json:
         emit(history)
         return
-    used = f"{history['used']} of {history['rounds']} rounds used"
+    rounds = history["rounds"]
+    used = f"{history['used']} of {rounds} rounds used" if rounds else "no round is finished yet"
     if not history["unused"]:
         print(f"nothing: {used}")
         return
