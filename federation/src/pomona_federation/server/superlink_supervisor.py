@@ -304,6 +304,7 @@ class ServerPolicy:
     def _launch(self, supervisor: Supervisor) -> None:
         """Start SuperLink and wait until it answers. Raises ConnectionError."""
         began = time.monotonic()
+        self.log("starting SuperLink")
         process = supervisor.start()
         # A slow disk or a busy machine may need longer each time: stopping SuperLink at the same
         # moment of its start again and again would never let it come up.
