@@ -29,6 +29,7 @@ VARIANTS = [
     ("fedrep", {"shared": ("*weight",)}),
     ("fedala", {"layers": ("*weight",)}),
     ("ifca", {"clusters": 3}),
+    ("fedcross", {"models": 2, "partner": "in-order"}),
     ("floco", {"region_round": 1}),
     ("fedsa-lora", {"head": "shared"}),
     ("pfedgraph", {"similarity": "models"}),

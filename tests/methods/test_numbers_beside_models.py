@@ -60,8 +60,9 @@ def sent(settings, problem, largest, **over):
 
 
 def model(server, state, ids, roster, round_):
-    """The model that the server sends."""
-    rows = server.downlink(state, ids, roster, round_)["model"]
+    """The model that the server sends, as it is used."""
+    down = server.downlink(state, ids, roster, round_)
+    rows = down.get("mean_model", down["model"])
     return rows.bank[rows.index[0]]
 
 

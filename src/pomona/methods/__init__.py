@@ -34,6 +34,7 @@ from pomona.methods.mixtures.pgfed import PGFed, PGFedMo
 from pomona.methods.one_model.fedavg import FedAvg, FedAvgFT, FedAvgLocal
 from pomona.methods.one_model.fedavg_c import FedAvgC, FedProxC
 from pomona.methods.one_model.fedavg_data import FedAvgData
+from pomona.methods.one_model.fedcross import FedCross
 from pomona.methods.one_model.feddyn import FedDyn
 from pomona.methods.one_model.fednova import FedNova
 from pomona.methods.one_model.fedopt import (
@@ -87,6 +88,7 @@ _CLASSES: tuple[type[MethodSettings], ...] = (
     FedProxFT,
     FedProxC,
     MOON,
+    FedCross,
     SCAFFOLD,
     FedDyn,
     FedNova,

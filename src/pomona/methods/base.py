@@ -218,6 +218,7 @@ class Server:
     of the uplinks; a server optimizer may then step towards that mean instead (``fedopt``).
     ``sums``: all clients receive the same, and ``aggregate`` uses their uplinks, of floats, only in
     their mean by ``roster.weights(ids)``: secure aggregation can hide the single ones.
+    ``deals``: which of the server's models a client receives is drawn anew each round.
     ``mirrors``: what the state adds up of every client's uplinks as the client's own state does, if
     anything: a client that loses rounds can no longer agree with it.
     """
@@ -232,6 +233,7 @@ class Server:
     global_model: bool = False
     averages: bool = False
     sums: bool = False
+    deals: bool = False
     mirrors: str = ""
     closing: Callable[[Any, Roster, Round], str | None] = _return_none
     invalid: Callable[[Uplink], str | None] = _return_none

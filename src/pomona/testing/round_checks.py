@@ -269,13 +269,13 @@ def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
 
 def the_server_treats_clients_alike(settings: MethodSettings) -> None:
     """Check that exchanging the uplinks of clients of one size exchanges the models received, up to
-    rounding.
+    rounding; unless these are drawn.
     """
     order, d = [2, 0, 3, 1], 5
     run = trained(settings, suited(settings, quadratics(4, samples=4, d=d)), 0)
     server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
     run.round(first)
-    if not run.replies[0].uplink:
+    if server.deals or not run.replies[0].uplink:
         return
     uplink = {
         name: torch.stack([reply.uplink[name] for reply in run.replies])
