@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pomona.record.rows import Evaluation, RoundRow
     from pomona.record.run_folder import load
     from pomona.simulation import run
+    from pomona.user_training import personalize
 
 __all__ = [
     "Callback",
@@ -62,6 +63,7 @@ __all__ = [
     "bench",
     "gains",
     "load",
+    "personalize",
     "run",
     "show_data",
 ]
@@ -78,6 +80,7 @@ _LAZY = {
     "bench": "pomona.experiments.in_python:bench",
     "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.run_folder:load",
+    "personalize": "pomona.user_training:personalize",
     "run": "pomona.simulation:run",
     "show_data": "pomona.cli.data:show_data",
 }

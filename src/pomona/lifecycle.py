@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -30,12 +30,12 @@ from pomona.core.errors import CheckpointError, ConfigError, LockedError, Storag
 from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, omit, require_same
+from pomona.methods.base import Initial
 from pomona.objective.engine import usable_engines
 from pomona.record.events import EVENTS
 from pomona.record.result import Result, gather
 from pomona.record.run_folder import Mark, RunRecord, load, require_unchanged
 from pomona.record.run_summary import summarise
-from pomona.scenario import Scenario
 from pomona.storage.checkpoint import Checkpoint, differing, newest
 from pomona.storage.run_status import FOLDER, Paused, last_round, status_after, sums, write_status
 from pomona.storage.safetensors_stream import digest
@@ -96,7 +96,23 @@ def recorded_status(folder: Path) -> Iterator[None]:
     write_status(folder, status_after(None, last_round(folder), sums(folder)))
 
 
-def open_record(record: RunRecord, scenario: Scenario, description: Mapping[str, Any]) -> None:
+class Described(Protocol):
+    """What is run: settings, the model that training starts from, its frozen tensors."""
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+
+    @property
+    def initial(self) -> Initial:
+        """The models that training starts from."""
+
+    @property
+    def frozen(self) -> Mapping[str, Tensor]:
+        """The tensors that are not trained."""
+
+
+def open_record(record: RunRecord, scenario: Described, description: Mapping[str, Any]) -> None:
     """Append the start event; ``description``: the result of ``Scenario.about``, as far as it is
     known.
     """
