@@ -50,14 +50,10 @@ from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord
 
 Half = TypeVar("Half", base.Server, base.Client)
-THEIRS = ("data", "partition", "model", "augment", "precision", "device", "engine")
-THEIRS += ("lr_decay", "lr_schedule", "lr_warmup_rounds", "lr_milestones", "lr_factor", "buffers")
-"""Settings of what is in the user's own code here."""
-ABSENT = ("privacy", "secure_aggregation", "membership", "attack", "cluster", "workers", "keep")
-ABSENT += ("stop", "track", "checkpoint_every", "specificity", "rows_per_call", "state_memory")
-"""Settings of what only a run of Pomona's own training has."""
-
-
+STEPS = ("local_epochs", "local_steps", "lr", "momentum", "weight_decay", "optimizer", "batch_size")
+"""Settings of a client's steps, which must be those of the user's code."""
+SETTINGS = frozenset((*STEPS, "method", "rounds", "seed", "largest_share", "metric", "eval_every"))
+"""Settings that a client needs; the server has ``participation`` and ``absence`` besides."""
 INSEPARABLE = {
     "output-criterion": "a loss on the network's outputs or features",
     "class-means": "the features of each class",
@@ -84,15 +80,15 @@ class UserConfig(Config):
 def user_config(clients: int, **settings: Any) -> UserConfig:
     """Return the settings of a run around a user's training.
 
-    Raises ConfigError for settings that their own code has, or that only Pomona's training has,
-    and for methods that cannot be had without Pomona's data.
+    Raises ConfigError for settings of what is in the user's code, or in Pomona's training alone,
+    and for methods that need more of the data.
     """
-    for names, reason in (
-        (THEIRS, "is in your own code here"),
-        (ABSENT, "needs Pomona's own training: take pomona.run"),
-    ):
-        if other := [name for name in names if name in settings]:
-            raise ConfigError(f"{listed(other, 10)}: {reason}; leave it out")
+    other = settings.keys() & Config.model_fields.keys() - SETTINGS - {"participation", "absence"}
+    if other:
+        raise ConfigError(
+            f"{listed(sorted(other), 10)}: in your own code, or only with Pomona's own training, "
+            "pomona.run; leave it out"
+        )
     config = UserConfig(clients=clients, **settings)
     method, name = config.method.method(), config.method.name
     if needed := INSEPARABLE.keys() & {r.name for r in method.card.privacy.releases}:
@@ -139,9 +135,14 @@ class UserFederation:
     sizes: Mapping[str, tuple[int, ...]]
 
     @cached_property
+    def space(self) -> ParameterSpace:
+        """The model's tensors in a row."""
+        return ParameterSpace(self.module)
+
+    @cached_property
     def initial(self) -> base.Initial:
         """The model that training starts from."""
-        space = ParameterSpace(self.module)
+        space = self.space
         common = space.pack(self.module)
 
         def row(client: int | None) -> Tensor:
@@ -227,12 +228,13 @@ class UserFederation:
 
 class UserRound(Round):
     """A round of a user's training: reading a rate (NaN) or a batch size (0) that they have not set
-    is refused.
+    is refused; ``dataclasses.replace`` only copies them.
     """
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        if (name == "lr" and isnan(value)) or (name == "batch_size" and not value):
+        unknown = (name == "lr" and isnan(value)) or (name == "batch_size" and not value)
+        if unknown and sys._getframe(1).f_globals["__name__"] != "dataclasses":
             raise ConfigError(
                 f"the equations of this method have your {name} in them; set it, and if they are "
                 "not 0, 0 and 1 your momentum, weight_decay and local_epochs"
@@ -255,8 +257,9 @@ def with_user_rounds(half: Half, config: UserConfig) -> Half:
 
         return call
 
-    functions = {f.name: getattr(half, f.name) for f in fields(half)}
-    return replace(half, **{k: wrapped(v) for k, v in functions.items() if callable(v)})
+    members: dict[str, Any] = {f.name: getattr(half, f.name) for f in fields(half)}
+    functions: dict[str, Any] = {k: wrapped(v) for k, v in members.items() if callable(v)}
+    return replace(half, **functions)
 
 
 def splits_of(value: Any, name: str) -> Loaders:
@@ -362,9 +365,7 @@ def _run(
     """Run all rounds in this process."""
     config, ids, start = federation.config, tuple(loaders), perf_counter()
     _ = federation.initial  # before any training changes the model
-    objective = UserObjective(
-        federation.module, code, loaders, config.rule, config.method.name
-    )
+    objective = UserObjective(federation.module, code, loaders, config.rule, config.method.name)
     groups = tuple((i,) for i in ids)
     transport = Inline(partial(federation.runtime, objective), groups)
     record = federation.record()

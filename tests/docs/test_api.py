@@ -30,6 +30,7 @@ EXAMPLES = (
     "pomona.record.run_folder",
     "pomona.record.result",
     "pomona.record.rows",
+    "pomona.user_training",
 )
 
 

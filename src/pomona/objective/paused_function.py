@@ -56,16 +56,16 @@ class PausedFunction:
     Attributes:
         batch: what it has drawn.
         ended: whether it has returned.
+        result: what it has returned.
     """
 
-    def __init__(
-        self, function: Callable[[Any], Any], loader: Any, first: Iterator[Any]
-    ) -> None:
+    def __init__(self, function: Callable[[Any], Any], loader: Any, first: Iterator[Any]) -> None:
         self._drawn: SimpleQueue[tuple[str, Any]] = SimpleQueue()
         self._permits: SimpleQueue[bool] = SimpleQueue()
         epochs = iter([first])
         view = LoaderView(loader, lambda: self._offered(next(epochs, loader)))
         self.batch: Any = None
+        self.result: Any = None
         self.ended = False
         Thread(target=self._run, args=(function, view), daemon=True).start()
         self._wait()
@@ -87,13 +87,13 @@ class PausedFunction:
 
     def _run(self, function: Callable[[Any], Any], view: LoaderView) -> None:
         try:
-            function(view)
+            result = function(view)
         except _StoppedError:
             self._drawn.put(("end", None))
-        except BaseException as fault:  # noqa: BLE001: raised again where it is waited for
+        except BaseException as fault:  # raised again where it is waited for
             self._drawn.put(("fault", fault))
         else:
-            self._drawn.put(("end", None))
+            self._drawn.put(("end", result))
 
     def _offered(self, batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:
@@ -104,8 +104,10 @@ class PausedFunction:
 
     def _wait(self) -> None:
         event, value = self._drawn.get()
-        self.ended, self.batch = event != "batch", None
+        self.ended, self.batch, self.result = event != "batch", None, None
         if event == "fault":
             raise value
         if event == "batch":
             self.batch = value
+        else:
+            self.result = value

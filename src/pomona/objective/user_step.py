@@ -3,8 +3,8 @@
 The code is ``step(model, batch)``, or ``train(model, loader)`` for a whole pass. It computes the
 loss and lets an optimizer of ``torch.optim`` step. Just before that the gradient of the batch is in
 the model's parameters: there it is read, a method's term is added to it, or the step is moved to
-another model, such as APPLE's core. So the loss, its gradient and the update are the user's, and the
-algebra is the method's.
+another model, such as APPLE's core. So the loss, its gradient and the update are the user's, and
+the algebra is the method's.
 
 A method whose own equations take the step, such as SCAFFOLD, needs the user's rate as a setting;
 the optimizer is then compared with the settings. What reads outputs, features or class counts
@@ -148,6 +148,7 @@ class LocalBatches:
         self._epoch: Iterator[Any] = iter(())
         self._function: PausedFunction | None = None
         self._used = False
+        self._samples = 0
         self.batch: Any = None
 
     def __iter__(self) -> Iterator[Any]:
@@ -163,22 +164,29 @@ class LocalBatches:
         if self._function:
             self._function.stop()
 
-    def advance(self) -> Any:
-        """Take the user's step on the latest batch; returns what ``step`` returns."""
+    def advance(self, size: int) -> float | None:
+        """Take the user's step on the latest batch, of ``size`` samples; returns its loss, if any.
+
+        The loss that ``train`` returns comes with its last batch, as that of all its samples.
+        """
         if self._code.step:
-            return self._code.step(self._model, self.batch)
+            return loss_of(self._code.step(self._model, self.batch))
         if self._used:
             self._refuse("takes several steps on a batch; give step, not train")
         self._used = True
         if self._function is None:
             self._function = self._started()
         self._function.advance()
-        return None
+        self._samples += size
+        if not self._function.ended:
+            return 0.0
+        loss = loss_of(self._function.result)
+        return None if loss is None else loss * self._samples / size
 
     def _started(self) -> PausedFunction:
         assert self._code.train
         if self._passes != self._usual:
-            self._refuse("trains for a number of epochs of its own; give step, not train")
+            self._refuse("sets the epochs of a pass itself; give step, not train")
         train, model = self._code.train, self._model
         first = chain([self.batch], self._epoch)
         return PausedFunction(lambda loader: train(model, loader), self._loader, first)
@@ -193,7 +201,7 @@ class LocalBatches:
             yield from islice(endless, self._passes.steps)
 
     def _shared(self) -> Iterator[Any]:
-        batches = iter(self._loader)
+        batches: Iterator[Any] = iter(self._loader)
         if self._share == 1:
             return batches
         return islice(batches, max(1, round(self._share * len(self._loader))))
@@ -271,7 +279,8 @@ class UserObjective(Objective):
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:  # noqa: ARG002
         """Yield the batches of a client's loader, each as its number, once a sample."""
         loader = self.loaders[pass_.client]["train"]
-        source = LocalBatches(self.code, self._module, loader, pass_, self.rule.passes, self._refuse)
+        code, usual = self.code, self.rule.passes
+        source = LocalBatches(code, self._module, loader, pass_, usual, self._refuse)
         self._fresh = WeakSet()
         try:
             for batch in source:
@@ -357,7 +366,7 @@ class UserObjective(Objective):
         mixture: Mixture,
         indices: list[Tensor],
         moments: Tensor,  # noqa: ARG002
-        round_: Round,
+        round_: Round,  # noqa: ARG002
         views: Views = None,
     ) -> tuple[Tensor, Tensor]:
         """Let the user's code take its step on the client's own row of its mixture, in place."""
@@ -410,6 +419,11 @@ class UserObjective(Objective):
         """
         return {**self.space.unpack(row), **_copied(self.buffers[client])}
 
+    def show(self, row: Tensor, client: int) -> None:
+        """Give the user's model a row (d,) and a client's buffers."""
+        self._point_at(row)
+        self._load_buffers(client)
+
     def hessian(self, *_: Any) -> NoReturn:
         """Refuse: a step has no second derivatives."""
         self._refuse(f"needs second derivatives, and your code {ELSEWHERE}")
@@ -441,9 +455,10 @@ class UserObjective(Objective):
         drawn = self._batch(indices[0])
         if drawn.batch is not drawn.source.batch:
             self._refuse("steps on an earlier batch")
-        value = self._call(view.client, row, drawn.source.advance, edit)
+        loss = self._call(view.client, row, lambda: drawn.source.advance(drawn.size), edit)
         self._collect(row if target is None else target)
-        return torch.tensor([loss_of(value) or 0.0])
+        self.shows_losses = self.shows_losses and loss is not None
+        return torch.tensor([loss or 0.0])
 
     def _call(
         self,
