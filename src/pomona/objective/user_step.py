@@ -590,7 +590,11 @@ def loss_of(value: Any) -> float | None:
         value = next((v for name, v in value.items() if str(name).endswith("loss")), None)
     if isinstance(value, list | tuple):
         value = value[0] if value else None
-    return None if value is None else float(value)
+    return None if value is None else _number(value)
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, Tensor) else value)
 
 
 def figures_of(value: Any) -> dict[str, float | None]:
@@ -604,5 +608,5 @@ def figures_of(value: Any) -> dict[str, float | None]:
         metric = next((v for name, v in value.items() if not str(name).endswith("loss")), None)
     elif isinstance(value, list | tuple) and len(value) == 2:
         metric = value[1]
-    numbers = {"loss": loss, "metric": None if metric is None else float(metric)}
+    numbers = {"loss": loss, "metric": None if metric is None else _number(metric)}
     return {name: v if v is not None and isfinite(v) else None for name, v in numbers.items()}
