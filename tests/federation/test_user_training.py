@@ -1,0 +1,296 @@
+"""Methods around a user's own training code: the simulator's bits, and refusals by reason."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import pomona
+from pomona.core.errors import ConfigError, DataError, DivergedError
+from pomona.data.memory import from_clients
+from pomona.methods import METHODS
+from pomona.objective import objective
+from pomona.scenario import Scenario
+from pomona.simulation import simulate
+
+LR, ROUNDS, SIZE = 0.1, 3, 8
+EXACT = [
+    "fedavg",
+    "fedamp",
+    "apple",
+    {"name": "apple", "budget": 1},
+    {"name": "apple", "core_step": "local"},
+    {"name": "fedala", "sample_share": 1.0},
+    "fedper",
+    "ditto",
+    "fedfomo",
+    "scaffold",
+    "pfedme",
+    "per-fedavg",
+    "fedbabu",
+    "mocha",
+    "pgfed",
+    "fednova",
+]
+INSEPARABLE = {
+    "moon": "outputs",
+    "fedphp": "outputs",
+    "fed-rod": "outputs",
+    "feddbe": "features",
+    "fedproto": "features",
+    "fedpac": "features",
+    "fedas": "outputs",
+    "fedphp+ala": "outputs",
+    "pfedfda": "features",
+    "fedavg-data": "samples of other clients",
+    "ifca": "initial models",
+    "floco": "initial models",
+    "ffa-lora": "low-rank",
+    "fedsa-lora": "low-rank",
+    "feddpa": "low-rank",
+    "partialfed": "divides batches",
+    "auto": "outputs",
+}
+
+
+def in_order(rows, pass_):
+    """Batches as a loader gives them that does not shuffle."""
+    for _ in range(pass_.passes.epochs):
+        yield from rows.split(pass_.size)
+
+
+@pytest.fixture
+def scenario(monkeypatch):
+    """Three clients whose batches come in order, by method."""
+    monkeypatch.setattr(objective, "ordinary", in_order)
+    draw = np.random.default_rng(0)
+
+    def client(k):
+        x = draw.normal(size=(40 + SIZE * k, 6)).astype(np.float32) + k
+        return x, (x.sum(1) > 6 * k).astype(int) + (x[:, 0] > k)
+
+    data = from_clients(
+        {f"client {k}": client(k) for k in range(3)}, validation_share=0.2, test_share=0.2
+    )
+
+    def prepared(method, **settings):
+        run = {"rounds": ROUNDS, "lr": LR, "batch_size": SIZE, "local_epochs": 2, "workers": 1}
+        run |= {"engine": "torch", "model": {"name": "mlp", "hidden": [7]}, "data": data}
+        return Scenario.prepare(pomona.Config(method=method, **(run | settings)))
+
+    return prepared
+
+
+def loaders_of(scenario):
+    """The scenario's samples by client and split, as lists of batches."""
+    data = scenario.objective().data
+
+    def batches(rows, size):
+        return [data.gather(index) for index in rows.split(size)]
+
+    return {
+        name: {s: batches(data.rows[s][i], SIZE if s == "train" else 512) for s in data.rows}
+        for i, name in enumerate(scenario.names)
+    }
+
+
+def learned(optimizer, model, batch):
+    x, y = batch
+    optimizer.zero_grad()
+    loss = cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def step(model, batch):
+    return learned(torch.optim.SGD(model.parameters(), lr=LR), model, batch)
+
+
+def train(model, loader):
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    losses = [learned(optimizer, model, batch).item() for _ in range(2) for batch in loader]
+    return sum(losses) / len(losses)
+
+
+def test(model, loader):
+    with torch.no_grad():
+        answers = [(model(x), y) for x, y in loader]
+    losses = torch.cat([cross_entropy(o, y, reduction="none") for o, y in answers])
+    return losses.mean(), torch.cat([(o.argmax(1) == y).double() for o, y in answers]).mean()
+
+
+test.__test__ = False
+
+
+def trained(module, loaders, method, **settings):
+    code = {"step": step} if "train" not in settings else {}
+    run = {"test": test, "rounds": ROUNDS, "local_epochs": 2}
+    return pomona.personalize(module, loaders, method, **(code | run | settings))
+
+
+CASES = [(method, {"step": step}) for method in EXACT]
+CASES += [(method, {"train": train}) for method in EXACT[:10]]
+
+
+@pytest.mark.parametrize(
+    ("method", "code"),
+    CASES,
+    ids=lambda value: "-".join(map(str, value)) if isinstance(value, dict) else value,
+)
+@pytest.mark.long
+def test_same_bits_as_the_simulator(scenario, method, code):
+    prepared = scenario(method)
+    expected = simulate(prepared)
+    declared = {"lr": LR, "batch_size": SIZE}
+    result = trained(prepared.module(), loaders_of(prepared), method, **declared, **code)
+    for client, models in expected.models.items():
+        assert all(result.models[client][k].equal(t) for k, t in models.items())
+    for one, other in zip(expected.evaluations, result.evaluations, strict=True):
+        assert (one.key, one.round, one.accuracy) == (other.key, other.round, other.accuracy)
+
+
+def test_several_steps_on_a_batch_need_step(scenario):
+    prepared = scenario("fedavg")
+    with pytest.raises(ConfigError, match="several steps on a batch"):
+        trained(prepared.module(), loaders_of(prepared), "pfedme", lr=LR, train=train)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_or_says_why_not(scenario, method):
+    prepared = scenario("fedavg")
+    settings = {"lr": LR, "batch_size": SIZE, "rounds": 1}
+    if method in INSEPARABLE:
+        with pytest.raises(ConfigError, match=INSEPARABLE[method]) as fault:
+            trained(prepared.module(), loaders_of(prepared), method, **settings)
+        assert method in str(fault.value)
+    else:
+        result = trained(prepared.module(), loaders_of(prepared), method, **settings)
+        assert len(result.models) == 3
+
+
+@pytest.mark.parametrize("method", ["scaffold", "apfl", "fednova", "q-fedavg", "pfedme", "pgfed"])
+def test_equations_with_a_rate_need_it(scenario, method):
+    prepared = scenario("fedavg")
+    with pytest.raises(ConfigError, match=r"your (lr|batch_size)"):
+        trained(prepared.module(), loaders_of(prepared), method)
+
+
+def test_settings_that_are_not_those_of_the_optimizer(scenario):
+    prepared = scenario("fedavg")
+    with pytest.raises(ConfigError, match=r"lr=0\.1"):
+        trained(prepared.module(), loaders_of(prepared), "apfl", lr=0.2)
+
+
+def test_momentum_of_relationships_is_that_of_the_optimizer(scenario):
+    prepared = scenario("fedavg")
+
+    def heavy(model, batch):
+        return learned(torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9), model, batch)
+
+    with pytest.raises(ConfigError, match=r"momentum=0\.9"):
+        trained(prepared.module(), loaders_of(prepared), "apple", step=heavy)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rule", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.Adagrad])
+def test_any_optimizer_whose_state_begins_anew_with_each_pass(scenario, rule):
+    """One optimizer for all clients gives what one for each pass gives."""
+    prepared = scenario("fedavg")
+    module, loaders = prepared.module(), loaders_of(prepared)
+    shared = rule(module.parameters(), lr=0.01)
+
+    def own(model, loader):
+        optimizer = rule(model.parameters(), lr=0.01)
+        for _ in range(2):
+            for batch in loader:
+                learned(optimizer, model, batch)
+
+    one = trained(module, loaders, "ditto", step=lambda m, batch: learned(shared, m, batch))
+    each = trained(module, loaders, "ditto", train=own)
+    assert all(one.models[i][k].equal(t) for i in each.models for k, t in each.models[i].items())
+    assert one.rounds[0].loss != each.rounds[0].loss == (None,) * 3
+
+
+def test_a_pull_needs_a_step_of_torch(scenario):
+    prepared = scenario("fedavg")
+
+    def by_hand(model, batch):
+        x, y = batch
+        loss = cross_entropy(model(x), y)
+        for p, g in zip(
+            model.parameters(), torch.autograd.grad(loss, [*model.parameters()]), strict=True
+        ):
+            p.data -= LR * g
+        return loss
+
+    module, loaders = prepared.module(), loaders_of(prepared)
+    same = [trained(module, loaders, "fedavg", step=s).models[0] for s in (step, by_hand)]
+    assert all(same[0][k].allclose(same[1][k]) for k in same[0])
+    with pytest.raises(ConfigError, match=r"took 0 steps of an optimizer of torch\.optim"):
+        trained(module, loaders, "ditto", step=by_hand)
+
+
+def test_the_users_model_is_as_before(scenario):
+    prepared = scenario("fedavg")
+    module = prepared.module()
+    before = {k: t.clone() for k, t in module.state_dict().items()}
+    trained(module, loaders_of(prepared), "apple")
+    assert all(before[k].equal(t) for k, t in module.state_dict().items())
+
+
+def test_batch_statistics_stay_with_each_client():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    loaders = {
+        name: [(torch.randn(8, 3) + shift, torch.arange(8) % 2) for _ in range(2)]
+        for name, shift in (("A", 0.0), ("B", 9.0))
+    }
+    result = pomona.personalize(model, loaders, "fedala", step, rounds=2)
+    a, b = (result.models[i]["1.running_mean"] for i in range(2))
+    assert not a.allclose(b)
+    assert int(result.models[0]["1.num_batches_tracked"]) == 4  # two rounds of two batches
+
+
+def test_a_function_that_fails_says_so_itself(scenario):
+    prepared = scenario("fedavg")
+
+    def fails(model, loader):
+        for _ in loader:
+            raise ZeroDivisionError("in the user's code")
+
+    with pytest.raises(ZeroDivisionError, match="in the user's code"):
+        trained(prepared.module(), loaders_of(prepared), "fedavg", train=fails)
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(scenario):
+    prepared = scenario("fedavg")
+
+    def diverges(model, batch):
+        return step(model, batch) * torch.nan
+
+    with pytest.raises(DivergedError, match="loss is nan"):
+        trained(prepared.module(), loaders_of(prepared), "fedavg", step=diverges)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"privacy": {"noise_multiplier": 1}}, "privacy"),
+        ({"augment": ["flip"]}, "own code"),
+        ({"train": train, "step": step}, "one of step"),
+        ({"method": "aple"}, "did you mean"),
+        ({"rouds": 2}, "rounds"),
+        ({"loaders": {}}, "no clients"),
+        ({"loaders": {"A": {"test": []}}}, "train"),
+        ({"loaders": {"A": []}}, "no samples"),
+        ({"loaders": {"A": iter([])}}, "no length"),
+    ],
+)
+def test_wrong_arguments_are_named(changed, words):
+    arguments = {"loaders": {"A": [(torch.ones(2, 3), torch.zeros(2).long())]}, "step": step}
+    arguments = {"method": "fedavg"} | arguments | changed
+    with pytest.raises((ConfigError, DataError), match=words):
+        pomona.personalize(nn.Linear(3, 2), **arguments)
