@@ -17,6 +17,7 @@ from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import ImageFiles, table_form
+from pomona.models.layers import layers
 from pomona.models.segmentation import on_whole_images
 from pomona.personal.inputs import Samples, read
 from pomona.record import model_file
@@ -157,6 +158,19 @@ class PersonalModel:
         Warns PomonaWarning of assumptions made in reading.
         """
         return self._outputs(self._samples(x))
+
+    def features(self, x: Any) -> Tensor:
+        """Return the numbers (n, f) that the last layer receives; ``x`` and errors as for
+        ``outputs``.
+        """
+        features: list[Tensor] = []
+        last = self.module.get_submodule(layers(self.module)[-1][0])
+        hook = last.register_forward_pre_hook(
+            lambda _, inputs: features.append(inputs[0].flatten(1).float())
+        )
+        with hook:
+            outputs = self.outputs(x)
+        return torch.cat(features) if features else outputs[:, :0]
 
     def _samples(self, x: Any) -> NDArray[np.generic]:
         if isinstance(x, Samples):
