@@ -25,6 +25,7 @@ VARIANTS = [
     ("per-fedavg", {"order": "exact"}),
     ("partialfed", {"rule": "lower-shared"}),
     ("fedbabu", {"finetune": "head"}),
+    ("fedavg-ft", {"finetune_head_epochs": 1}),
     ("fed-rod", {"gamma": 0.0, "head_start": "copy"}),
     ("fedrep", {"shared": ("*weight",)}),
     ("fedala", {"layers": ("*weight",)}),

@@ -6,7 +6,9 @@ from math import cos, pi
 
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
+from plain_pytorch import Plain, assert_same, averaged
 from pomona.federation.exchange import ClientRequest
 from pomona.federation.round_plan import round_of
 from pomona.methods.one_model.fedavg import FedAvgFT
@@ -82,3 +84,30 @@ def test_an_unseen_client_is_fine_tuned_at_the_full_rate(settings, rounds):
     assert run.model(1, "local", "trained").item() == pytest.approx(
         w - 0.5 * cosine(rounds)[-1] * (w + 1)
     )
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["fedavg-ft", "fedprox-ft"])
+def test_two_phases_are_those_of_plain_pytorch(name):
+    """LP-FT: the last layer alone, then all, each with an optimizer of its own."""
+    plain = Plain(name, {"finetune_head_epochs": 3, "finetune_epochs": 1}, rounds=1, lr=0.05)
+    models, p = plain.networks(), [n / sum(plain.n) for n in plain.n]
+    mu = 0.01 if name == "fedprox-ft" else 0.0
+    for i, model in enumerate(models):
+        start = [w.detach().clone() for w in model.parameters()]
+        steps = plain.sgd(model.parameters())
+        for x, y in plain.batches(i, 1):
+            near = sum(((a - b) ** 2).sum() for a, b in zip(model.parameters(), start, strict=True))
+            steps.zero_grad()
+            (cross_entropy(model(x), y) + mu / 2 * near).backward()
+            steps.step()
+    common, result = averaged(models, p), plain.run()
+    for i, model in enumerate(models):  # the headline model is what comes after the last round
+        model.load_state_dict(common)
+        for tuned, epochs, purpose in ((model[-1], 3, "finetuning-head"), (model, 1, "finetuning")):
+            steps = plain.sgd(tuned.parameters())
+            for x, y in plain.batches(i, 2, epochs, purpose):
+                steps.zero_grad()
+                cross_entropy(model(x), y).backward()
+                steps.step()
+        assert_same(result.models[i], model)

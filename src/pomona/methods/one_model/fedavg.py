@@ -2,7 +2,9 @@
 
 McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-efficient learning of deep networks
 from decentralized data. AISTATS 2017 (arXiv 1602.05629). Fine-tuning: Wang et al. Federated
-evaluation of on-device personalization. arXiv 1910.10252.
+evaluation of on-device personalization. arXiv 1910.10252. In two phases, LP-FT: Kumar, Raghunathan,
+Jones, Ma, Liang. Fine-tuning can distort pretrained features and underperform out-of-distribution.
+ICLR 2022 (arXiv 2202.10054).
 
     objective        min_w  sum_i n_i / n F_i(w)
     client           w_i <- SGD(w; E epochs on D_i)                          (Algorithm 1, ClientUpdate)
@@ -12,7 +14,9 @@ Named models: ``global`` is w as received; ``local`` is w_i right after local tr
 print as FedAvg-local: a view of the same run. With fine-tuning, ``personal`` is a temporary copy of
 the received w, trained for another ``finetune_epochs``; it never enters the average. It only serves
 the evaluation, so its rate is the run's ``lr`` in every round, whatever the schedule: at the final
-rate of a cosine it would hardly differ from w. ``local`` is the round's training, and does come
+rate of a cosine it would hardly differ from w. LP-FT (``finetune_head_epochs``) first trains the last
+layer alone, from the received one, then all layers for ``finetune_epochs``, each phase with a fresh
+optimizer; the paper fits the head to convergence. ``local`` is the round's training, and does come
 that close.
 
 Differs from papers: papers with this baseline give neither the number of fine-tuning epochs nor
@@ -29,9 +33,20 @@ from torch import Tensor
 
 from pomona.methods import base
 
+HEAD_PHASE = "finetuning-head"
 FinetuneEpochs = Annotated[
     int | None,
     Field(ge=0, le=10**6, description="epochs of fine-tuning; the run's local_epochs if not set"),
+]
+
+
+FinetuneHeadEpochs = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=10**6,
+        description="epochs of fine-tuning the last layer alone, before all layers (LP-FT)",
+    ),
 ]
 
 
@@ -66,14 +81,15 @@ class FedAvgFT(base.MethodSettings):
 
     name: Literal["fedavg-ft"] = "fedavg-ft"
     finetune_epochs: FinetuneEpochs = None
+    finetune_head_epochs: FinetuneHeadEpochs = 0
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        epochs = self.finetune_epochs
+        epochs = self.finetune_epochs, self.finetune_head_epochs
         return base.Method(
             server(),
-            finetuned(client(mu=0.0), epochs),
-            finetuned_card(CARD, epochs, base.Presentation("FedAvg-FT")),
+            finetuned(client(mu=0.0), *epochs),
+            finetuned_card(CARD, base.Presentation("FedAvg-FT"), *epochs),
         )
 
 
@@ -143,9 +159,9 @@ def client(mu: float) -> base.Client:
     return base.Client(base.stateless, train, sends_step=True)
 
 
-def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
+def finetuned(inner: base.Client, epochs: int | None, head_epochs: int = 0) -> base.Client:
     """Add a personal model: a copy of the received one, fine-tuned by plain SGD before ``inner``
-    trains.
+    trains; its last layer alone first if there are ``head_epochs``.
 
     It only serves the evaluation: no schedule lowers its rate, since late in a schedule the copy
     would hardly be tuned.
@@ -155,13 +171,14 @@ def finetuned(inner: base.Client, epochs: int | None) -> base.Client:
         state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[object]:
         if training.watches("received"):
-            tuned = base.sgd(
-                training,
+            tuned, full_rate, top = (
                 received["model"].clone(),
                 round_.unscheduled,
-                epochs,
-                purpose="finetuning",
+                training.layers[-1],
             )
+            if head_epochs:
+                base.sgd(training, tuned, full_rate, head_epochs, purpose=HEAD_PHASE, columns=top)
+            base.sgd(training, tuned, full_rate, epochs, purpose="finetuning")
             training.observe("personal", tuned, "received")
         return inner.train(state, received, training, round_)
 
@@ -180,9 +197,12 @@ CARD = base.Card(
 
 
 def finetuned_card(
-    card: base.Card, epochs: int | None, presentation: base.Presentation
+    card: base.Card, presentation: base.Presentation, epochs: int | None, head_epochs: int = 0
 ) -> base.Card:
-    """Return the card of a method with ``epochs`` of additional fine-tuning."""
+    """Return the card of a method with ``epochs`` of additional fine-tuning, after ``head_epochs``
+    of the last layer.
+    """
+    head = base.Gradients(purpose=HEAD_PHASE, epochs=head_epochs, evaluates=True)
     return replace(
         card,
         presentation=presentation,
@@ -195,6 +215,7 @@ def finetuned_card(
             gradients=(
                 *card.privacy.gradients,
                 base.Gradients(purpose="finetuning", epochs=epochs, evaluates=True),
+                *((head,) if head_epochs else ()),
             ),
         ),
     )

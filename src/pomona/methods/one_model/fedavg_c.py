@@ -76,7 +76,7 @@ def customised_card(
 ) -> base.Card:
     """Return the card of a method that starts with ``epochs`` of fine-tuning."""
     return replace(
-        fedavg.finetuned_card(card, epochs, presentation),
+        fedavg.finetuned_card(card, presentation, epochs),
         paper=f"{card.paper}; customised: Zhang et al., AAAI 2023 (arXiv 2212.01197), table 2",
         summary=f"{card.summary}; each client fine-tunes first, and trains on from there",
     )

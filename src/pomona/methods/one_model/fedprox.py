@@ -24,7 +24,7 @@ from pydantic import Field
 
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
-from pomona.methods.one_model.fedavg import FinetuneEpochs
+from pomona.methods.one_model.fedavg import FinetuneEpochs, FinetuneHeadEpochs
 
 
 class FedProx(base.MethodSettings):
@@ -44,14 +44,15 @@ class FedProxFT(base.MethodSettings):
     name: Literal["fedprox-ft"] = "fedprox-ft"
     mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-FT")
     finetune_epochs: FinetuneEpochs = None
+    finetune_head_epochs: FinetuneHeadEpochs = 0
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        client = fedavg.finetuned(fedavg.client(self.mu), self.finetune_epochs)
+        epochs = self.finetune_epochs, self.finetune_head_epochs
         return base.Method(
             fedavg.server(),
-            client,
-            fedavg.finetuned_card(CARD, self.finetune_epochs, base.Presentation("FedProx-FT")),
+            fedavg.finetuned(fedavg.client(self.mu), *epochs),
+            fedavg.finetuned_card(CARD, base.Presentation("FedProx-FT"), *epochs),
         )
 
 
