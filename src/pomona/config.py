@@ -42,6 +42,7 @@ from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
 from pomona.methods.one_model.fedavg import FedAvg
 from pomona.metrics.metric import METRICS, is_own
+from pomona.metrics.sampling_error import VerdictSettings
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
 from pomona.models.settings import LoraTraining
@@ -302,6 +303,7 @@ class Config(Settings):
         "-module:function where less is better",
     )
 
+    verdict: VerdictSettings = Field(VerdictSettings(), description="verdicts on gains")
     specificity: float | None = Field(
         None,
         gt=0,

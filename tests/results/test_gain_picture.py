@@ -16,7 +16,7 @@ from pomona.results.text.headline import headline
     [
         ((60, 80, 70), (95, 60, 71), "Federation helps: FedAvg gains", "5.33"),
         ((95, 60, 71), (60, 80, 70), "Federation does not help here: FedAvg loses", "5.33"),
-        ((60, 80, 70), (61, 80, 70), "No significant difference: ", "0.33"),
+        ((60, 80, 70), (61, 80, 70), "No significant difference, not worse by 2.00 ", "0.33"),
     ],
 )
 def test_the_headline_is_the_verdict_with_its_size(alone, together, verdict, change):

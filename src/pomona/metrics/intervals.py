@@ -33,7 +33,6 @@ The clients are fixed and their test samples random: clients are strata (Rao and
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import hypot, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +40,7 @@ from numpy.typing import NDArray
 from pomona.core.rng import stream
 from pomona.metrics.influence import EQUAL, FEW, Evidence
 from pomona.metrics.nan_safe import Array, spans
+from pomona.metrics.sampling_error import LEVEL, SamplingError, half_width, two_sided
 
 CONFIDENCE = 0.95
 RESAMPLES = 200
@@ -120,12 +120,10 @@ def wilson(hits: int, n: int) -> Interval:
     ]
 
 
-LEVEL = 0.05
 ENOUGH = 30
 """Effective number of units from which the t interval is used without the sign test."""
 _SIGNS = 9999
 _ROUNDING = 1e-9  # share of an interval that counts as 0
-_MIN_P = 1e-12  # smallest p-value
 
 
 @dataclass(frozen=True)
@@ -137,12 +135,14 @@ class Estimate:
         interval: 95 % interval; None if there are too few samples.
         p: two-sided p-value of no difference; None likewise.
         clients: those in the mean; all if none has enough samples.
+        error: of the mean by chance; None likewise.
     """
 
     value: float
     interval: tuple[float, float] | None
     p: float | None
     clients: tuple[int, ...]
+    error: SamplingError | None = None
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,9 @@ def mean_difference(evidence: Sequence[Evidence]) -> Estimate:
     interval, p = _test(
         value, variances, [np.concatenate([s.units for s in side]) for side in sides]
     )
-    return Estimate(value, interval, p, tuple(included))
+    step = max(evidence[i].step for i in included) / sum(evidence[i].units for i in included)
+    error = SamplingError(tuple(variances), step) if interval else None
+    return Estimate(value, interval, p, tuple(included), error)
 
 
 def _strata(
@@ -244,42 +246,16 @@ def _test(
     """
     if not variances[0][0] > 0:
         return None, None
-    margin = _half_width(LEVEL, variances)
+    margin = half_width(LEVEL, variances)
     low, high = (
         0.0 if abs(end) <= _ROUNDING * margin else end for end in (value - margin, value + margin)
     )
-    p = _two_sided(abs(value), variances)
+    p = two_sided(abs(value), variances)
     if low > 0 or high < 0:
         p = max([p, *(_by_signs(units) for units in sides if _effective(units) < ENOUGH)])
         if p > LEVEL:
             low, high = min(low, 0.0), max(high, 0.0)
     return (low, high), p
-
-
-def _half_width(level: float, variances: Sequence[tuple[float, float]]) -> float:
-    """Return half the width of the interval with this error rate."""
-    # imported late, as all of SciPy: every silo process loads this module
-    from scipy.special import stdtrit
-
-    return hypot(
-        *(float(stdtrit(df, 1 - level / 2)) * sqrt(variance) for variance, df in variances)
-    )
-
-
-def _two_sided(distance: float, variances: Sequence[tuple[float, float]]) -> float:
-    """Return the level at which the interval ends at 0; for several parts at least ``_MIN_P``."""
-    from scipy.special import stdtr
-
-    if len(variances) == 1:
-        (variance, df) = variances[0]
-        return float(2 * stdtr(df, -distance / sqrt(variance)))
-    if _half_width(_MIN_P, variances) <= distance:
-        return _MIN_P
-    from scipy.optimize import brentq
-
-    return float(
-        brentq(lambda level: _half_width(level, variances) - distance, _MIN_P, 1.0, xtol=1e-15)
-    )
 
 
 def _effective(units: Array) -> float:

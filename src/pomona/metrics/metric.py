@@ -51,6 +51,11 @@ class Metric:
         """Title with the unit, for a column of ``number``."""
         return f"{self.title} in %" if self.percent else self.title
 
+    @property
+    def is_share(self) -> bool:
+        """Whether it lies between 0 and 1, and more is better."""
+        return self.higher and (self.low, self.high) == (0.0, 1.0)
+
     def scaled(self, value: float) -> float:
         """Convert a value, or a difference, to the unit of ``heading``."""
         return 100 * value if self.percent else value

@@ -8,6 +8,7 @@ test samples, and does not predict the gain of another federation.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any, Literal
 
 import numpy as np
@@ -16,15 +17,19 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, DataError, listed, titled
 from pomona.metrics.client_statistics import holm
 from pomona.metrics.influence import EQUAL, Evidence, of_function, of_mean, over_seeds
-from pomona.metrics.intervals import LEVEL, mean_difference
+from pomona.metrics.intervals import mean_difference
 from pomona.metrics.metric import ACCURACY, LOSS, Metric
 from pomona.metrics.nan_safe import Array, exact
+from pomona.metrics.sampling_error import LEVEL, SamplingError, VerdictSettings
 from pomona.record.headline import HeadlineModel
 from pomona.record.predictions import Answers
 from pomona.record.result import Result
 from pomona.tasks import Task, task_of
 
-Verdict = Literal["better", "worse", "no significant difference"]
+Verdict = Literal["better", "not worse", "cannot tell", "worse"]
+"""Of an interval: above 0; not all above 0, but above minus the margin; none of these; below 0."""
+UNDECIDED: tuple[Verdict, ...] = ("not worse", "cannot tell")
+"""Verdicts without a significant difference."""
 ONE_PARTITION = (
     "give all seeds one partition (“pomona data show --save cut.json KEY=VALUE...”, then "
     "partition.name=file partition.path=cut.json)"
@@ -67,6 +72,9 @@ class Gain:
         client: the name of the client whose gain it is; empty for a mean.
         model, base_model: the compared models of the two runs, by name, stage and rounds, on test
             samples; empty if unknown.
+        error: of the gain by chance; None without an interval.
+        margin: a loss smaller than this is not called one (``verdict.margin``); None for a metric
+            that is not a share.
     """
 
     value: float
@@ -82,6 +90,8 @@ class Gain:
     client: str = ""
     model: str = ""
     base_model: str = ""
+    error: SamplingError | None = None
+    margin: float | None = None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -91,10 +101,19 @@ class Gain:
     @property
     def verdict(self) -> Verdict:
         """Verdict supported by the interval."""
-        low, high = self.interval or (0.0, 0.0)
-        if low <= 0 <= high:
-            return "no significant difference"
-        return "better" if low > 0 else "worse"
+        low, high = self.interval or (-inf, inf)
+        if not low <= 0 <= high:
+            return "better" if low > 0 else "worse"
+        return "not worse" if self.margin is not None and low > -self.margin else "cannot tell"
+
+    @property
+    def p_not_worse(self) -> float | None:
+        """The p-value of a loss of at least the margin, two-sided as ``p``; None without interval
+        or margin.
+        """
+        if self.error is None or self.margin is None:
+            return None
+        return self.error.above(self.value + self.margin)
 
 
 def gains(
@@ -139,14 +158,21 @@ def gains(
         return [None] * n, None
     by_client = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
     model, base_model = (str(HeadlineModel.of_runs(side) or "") for side in (runs, bases))
+    common: dict[str, Any] = {"model": model, "base_model": base_model, "margin": _margin(first)}
     clients = [
-        replace(_gain([outcome]), client=name, model=model, base_model=base_model)
-        if isinstance(outcome, Evidence)
-        else None
+        replace(_gain([outcome]), client=name, **common) if isinstance(outcome, Evidence) else None
         for name, outcome in zip(names, by_client, strict=True)
     ]
     mean = _mean(by_client)
-    return clients, mean and replace(mean, model=model, base_model=base_model)
+    return clients, mean and replace(mean, **common)
+
+
+def _margin(run: Result) -> float | None:
+    """Return the margin of a run's verdicts; None if its metric is not a share."""
+    if not run.metric.is_share:
+        return None
+    settings = run.config.get("verdict") or {}
+    return float(settings.get("margin", VerdictSettings().margin))
 
 
 def _require_clients(names: Sequence[str], runs: Sequence[Result]) -> None:
@@ -190,14 +216,21 @@ def jointly(gains: Sequence[Gain | None], comparisons: int = 0) -> list[Verdict 
     intervals. ``comparisons``: number from which these were chosen by their results; the
     others count with p = 1.
     """
-    p = {i: gain.p for i, gain in enumerate(gains) if gain and gain.p is not None}
-    chosen = holm([*p.values(), *[1.0] * (comparisons - len(p))])
-    adjusted = dict(zip(p, chosen, strict=False))
-    undecided: Verdict = "no significant difference"
+    p = _adjusted([gain.p if gain else None for gain in gains], comparisons)
+    p_not_worse = _adjusted([gain.p_not_worse if gain else None for gain in gains], comparisons)
+    undecided: list[Verdict] = ["not worse" if q <= LEVEL else "cannot tell" for q in p_not_worse]
     return [
-        None if gain is None else gain.verdict if adjusted.get(i, 1.0) <= LEVEL else undecided
+        None if gain is None else gain.verdict if p[i] <= LEVEL else undecided[i]
         for i, gain in enumerate(gains)
     ]
+
+
+def _adjusted(p: Sequence[float | None], comparisons: int) -> list[float]:
+    """Return Holm's adjusted p-values; 1 for None, which does not count as a comparison."""
+    known = {i: value for i, value in enumerate(p) if value is not None}
+    chosen = holm([*known.values(), *[1.0] * (comparisons - len(known))])
+    adjusted = dict(zip(known, chosen, strict=False))
+    return [adjusted.get(i, 1.0) for i in range(len(p))]
 
 
 def _gain(
@@ -226,6 +259,7 @@ def _gain(
         len(included),
         max(1, len(included[0].seeds)),
         tuple(sorted([*undefined, *excluded], key=lambda e: e.client)),
+        error=mean.error,
     )
 
 

@@ -5,10 +5,11 @@ benefit.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import ceil, floor, log10
 
 from pomona.core.errors import listed
 from pomona.metrics.metric import Metric
-from pomona.record.paired_gain import Gain, Verdict, gains, jointly
+from pomona.record.paired_gain import UNDECIDED, Gain, Verdict, gains, jointly
 from pomona.results.run_numbers import Run
 from pomona.results.seeds import seed_of
 from pomona.results.wording import counted, listing
@@ -43,6 +44,17 @@ class Gains:
     def with_verdict(self, verdict: Verdict) -> list[int]:
         """Return the clients with this joint verdict."""
         return [i for i, v in enumerate(self.verdicts) if v == verdict]
+
+    @property
+    def margin(self) -> str:
+        """The margin of ``not worse``, ``2.00 percentage points``."""
+        margins = {g.margin for g in (*self.clients, self.mean) if g and g.margin is not None}
+        return self.run.metric.gap(max(margins, default=0.0)).lstrip("+")
+
+    @cached_property
+    def comparisons(self) -> int:
+        """The number of clients whose verdicts hold jointly."""
+        return sum(gain is not None and gain.p is not None for gain in self.clients)
 
     @cached_property
     def differences(self) -> dict[int, float]:
@@ -159,6 +171,40 @@ def fewer_clients(gains: Gains) -> str:
     )
 
 
+def detectable(metric: Metric, gain: Gain, comparisons: int) -> str:
+    """Format the smallest gain that would be significant with 80 % probability among as many
+    comparisons; "-" without an interval.
+    """
+    return metric.number(gain.error.detectable(comparisons) if gain.error else None)
+
+
+def resolution(metric: Metric, gain: Gain, comparisons: int) -> str:
+    """Describe what the test samples of an undecided gain could have shown; empty without an
+    interval.
+    """
+    if gain.error is None:
+        return ""
+    smallest = metric.gap(gain.error.detectable(comparisons)).lstrip("+")
+    units = "group" if gain.pairs < gain.rows else "row"
+    text = f"With {counted(gain.pairs, f'test {units}')} a gain of {smallest} or more would show"
+    text += " with 80 % probability"
+    if not gain.margin or gain.error.detectable(comparisons) <= gain.margin:
+        return f"{text}."
+    margin, factor = (
+        metric.gap(gain.margin).lstrip("+"),
+        gain.error.factor(gain.margin, comparisons),
+    )
+    if factor is None:
+        return f"{text}; {margin} would need more seeds."
+    return f"{text}; {margin} would need about {_rounded(factor * gain.pairs):,} {units}s."
+
+
+def _rounded(value: float) -> int:
+    """Round up to two significant digits."""
+    unit = int(10 ** max(floor(log10(value)) - 1, 0))
+    return ceil(value / unit) * unit
+
+
 def client_names(run: Run, clients: Iterable[int]) -> str:
     """Return the clients' names, or their number."""
     ids = list(clients)
@@ -172,23 +218,21 @@ def by_client(gains: Gains) -> str:
     defined = [gain for gain in gains.clients if gain]
     if not defined:
         return ""
-    better, worse, undecided = (
-        gains.with_verdict(verdict) for verdict in ("better", "worse", "no significant difference")
-    )
-    if not better and not worse:
-        return f"Client by client, no difference of {gains.run.label} is significant."
-    n_undecided = "all" if len(undecided) == len(defined) else len(undecided)
-    clauses = [
-        f"better for {_counted(gains.run, better, len(defined))}",
-        f"worse for {_counted(gains.run, worse, None)}",
-        *([f"not significant for {n_undecided}"] if undecided else []),
-    ]
-    return (
-        f"Client by client, {gains.run.label} is "
-        + ", ".join(clauses[:2])
-        + ("; " + clauses[2] if undecided else "")
-        + "."
-    )
+    if not (gains.with_verdict("better") or gains.with_verdict("worse")):
+        text = f"Client by client, no difference of {gains.run.label} is significant"
+    else:
+        text = (
+            f"Client by client, {gains.run.label} is better for "
+            f"{_counted(gains.run, gains.with_verdict('better'), len(defined))}, worse for "
+            f"{_counted(gains.run, gains.with_verdict('worse'), None)}"
+        )
+    clients = {v: gains.with_verdict(v) for v in UNDECIDED if gains.with_verdict(v)}
+    clauses = []
+    for verdict, ids in clients.items():
+        number = "all" if len(ids) == len(defined) else str(len(ids))
+        by = f" by {gains.margin}" if verdict == "not worse" else ""
+        clauses.append(f"{verdict}{by} for {number}")
+    return "; ".join([text, ", ".join(clauses)] if clauses else [text]) + "."
 
 
 def _counted(run: Run, clients: list[int], total: int | None) -> str:

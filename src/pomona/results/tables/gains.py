@@ -2,9 +2,16 @@
 
 from typing import get_args
 
-from pomona.core.table import Table
-from pomona.record.paired_gain import Verdict, jointly
-from pomona.results.gain_presentation import Gains, by_client, gained_over, interval, signed
+from pomona.core.table import PLACEHOLDER, Table
+from pomona.record.paired_gain import UNDECIDED, Gain, Verdict, jointly
+from pomona.results.gain_presentation import (
+    Gains,
+    by_client,
+    detectable,
+    gained_over,
+    interval,
+    signed,
+)
 from pomona.results.run_numbers import Run, baseline
 from pomona.results.seeds import over_seeds
 from pomona.results.wording import capital, listing, slug
@@ -31,9 +38,11 @@ def _overall(compared: list[Gains]) -> Table:
         [
             f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
             "over clients. More than 0 is better. The intervals compare both models on the same "
-            "test samples; where one includes 0, there is no significant difference. "
-            "Verdicts on several runs or clients are corrected together (Holm), so a difference "
-            "may not be significant although its own interval excludes 0."
+            "test samples; where one includes 0, there is no significant difference: not worse "
+            "rules out a loss of the margin (verdict.margin), and the last column is the smallest "
+            "gain that these test samples would show with 80 % probability. Verdicts on several "
+            "runs or clients are corrected together (Holm), so a difference may not be "
+            "significant although its own interval excludes 0."
             + (" " + OVER_SEEDS if several else "")
             + _sides(compared)
         ],
@@ -43,9 +52,8 @@ def _overall(compared: list[Gains]) -> Table:
             f"Gain{' in percentage points' if metric.percent else ''}",
             "95 % interval",
             "On average",
-            "Better for",
-            "Worse for",
-            "Cannot tell",
+            *(f"{verdict.capitalize()} for" for verdict in get_args(Verdict)),
+            "Would show",
         ],
         [
             [
@@ -55,6 +63,7 @@ def _overall(compared: list[Gains]) -> Table:
                 interval(metric, gains.mean),
                 verdict,
                 *(str(len(gains.with_verdict(verdict))) for verdict in get_args(Verdict)),
+                _detectable(gains, gains.mean, verdict, len(compared)),
             ]
             for gains, verdict in zip(compared, jointly([g.mean for g in compared]), strict=True)
             if gains.mean and verdict
@@ -74,6 +83,13 @@ def _sides(compared: list[Gains]) -> str:
     return f" Compared on test data: {'; '.join(texts)}." if by_model else ""
 
 
+def _detectable(gains: Gains, gain: Gain, verdict: Verdict, comparisons: int) -> str:
+    """Format what the samples of an undecided gain would show."""
+    if verdict not in UNDECIDED:
+        return PLACEHOLDER
+    return detectable(gains.run.metric, gain, comparisons)
+
+
 def _by_client(gains: Gains) -> Table:
     run, base, metric = gains.run, gains.base, gains.run.metric
     return Table(
@@ -90,6 +106,7 @@ def _by_client(gains: Gains) -> Table:
             "Gain",
             "95 % interval",
             "Verdict",
+            "Would show",
         ],
         [
             [
@@ -100,6 +117,7 @@ def _by_client(gains: Gains) -> Table:
                 signed(metric, gain.value),
                 interval(metric, gain),
                 verdict if gain.interval else "too few samples",
+                _detectable(gains, gain, verdict, gains.comparisons),
             ]
             for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))
             if gain and verdict

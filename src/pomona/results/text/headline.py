@@ -1,10 +1,10 @@
 """The one sentence at the top of a report: whether federation helps, and by how much."""
 
+from pomona.record.paired_gain import UNDECIDED
 from pomona.results.gain_presentation import interval_text
 from pomona.results.run_numbers import Run, baseline, contender
 from pomona.results.seeds import over_seeds
 from pomona.results.text.verdicts import (
-    LEVEL,
     Contest,
     contest_of,
     few_clients,
@@ -74,8 +74,9 @@ def _helps(contest: Contest) -> str:
     )
     if gains.mean.interval is None or (contest.verdict == "better" and useless([run])):
         return f"Not decided: {change}."
-    if contest.verdict == LEVEL:
-        return f"No significant difference{contest.corrected}: {change}."
+    if contest.verdict in UNDECIDED:
+        also = f", not worse by {gains.margin}" if contest.verdict == "not worse" else ""
+        return f"No significant difference{contest.corrected}{also}: {change}."
     if contest.caveat:
         return f"Not decided: {change}, but one of the two has got worse since its best round."
     helps = "helps" if contest.verdict == "better" else "does not help here"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.nan_safe import mean_of_known
-from pomona.record.paired_gain import Verdict, jointly
+from pomona.record.paired_gain import UNDECIDED, Verdict, jointly
 from pomona.results.gain_presentation import (
     Gains,
     by_client,
@@ -19,6 +19,7 @@ from pomona.results.gain_presentation import (
     gained,
     interval,
     measured,
+    resolution,
     signed,
 )
 from pomona.results.run_numbers import Run, baseline, comparable, contender, records, stage_name
@@ -27,6 +28,7 @@ from pomona.results.text.narrative import REMEDY, worse_since
 from pomona.results.wording import capital, listing
 
 LEVEL = "no significant difference"
+"""Of the verdicts "not worse" and "cannot tell"."""
 
 
 def verdicts(runs: list[Run]) -> list[str]:
@@ -195,10 +197,12 @@ def _helps(contest: Contest) -> str:
             f"{levels(gains)}; {reason}, so whether that is more than chance is unknown."
         )
     gain = measured(run.metric, gains.mean)
-    if contest.verdict == LEVEL:
+    if contest.verdict in UNDECIDED:
+        also = f", and it is not worse by {gains.margin}" if contest.verdict == "not worse" else ""
         return (
             f"Does federation help? Between {best} and {base.label}, training alone, there is "
-            f"{LEVEL}{contest.corrected}: {title} {levels(gains)} {averaged}, a gain of {gain}."
+            f"{LEVEL}{contest.corrected}{also}: {title} {levels(gains)} {averaged}, a gain of "
+            f"{gain}. {resolution(run.metric, gains.mean, contest.tried)}".strip()
         )
     if contest.verdict == "better":
         position = "ahead of"
@@ -267,13 +271,14 @@ def _among(best: Run, rivals: list[Gains]) -> list[str]:
 
     It may be behind one of them if their gain leaves out clients that its mean includes.
     """
-    by_verdict: dict[Verdict | None, list[str]] = {}
+    by_verdict: dict[str | None, list[str]] = {}
     pairs = len(rivals) * (len(rivals) + 1) // 2
     for g, verdict in zip(rivals, jointly([g.mean for g in rivals], pairs), strict=True):
-        by_verdict.setdefault(verdict, []).append(
+        key = LEVEL if verdict in UNDECIDED else verdict
+        by_verdict.setdefault(key, []).append(
             f"{g.base.label} ({signed(best.metric, g.mean.value)}, 95 % interval "
             f"{interval(best.metric, g.mean)})"
-            if g.mean and verdict != LEVEL
+            if g.mean and verdict not in UNDECIDED
             else g.base.label
         )
     ahead, behind, level, blank = map(by_verdict.get, ("better", "worse", LEVEL, None))
