@@ -4,6 +4,7 @@ many sizes.
     python tools/calibrate.py             # all cells: the table of docs/internals/statistics.md
     python tools/calibrate.py --repeats 200 auroc # a look at some
     python tools/calibrate.py accuracy --cell "13 x 5" --seed 1
+    python tools/calibrate.py --margin    # verdicts "not worse", and the detectable gain
 
 Each repeat draws new test samples of every client of a cell and two models' answers to them, and
 passes them to the functions that ``pomona.gains`` uses. *False claims*: how often the interval
@@ -23,7 +24,7 @@ from scipy import stats
 
 from pomona.core.rng import stream
 from pomona.metrics.influence import Evidence, over_seeds
-from pomona.metrics.intervals import mean_difference
+from pomona.metrics.intervals import Estimate, mean_difference
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import evidence
 from pomona.tasks import TASKS, Task, task_of
@@ -246,6 +247,41 @@ def rates(
     return Rates(*map(float, (false, coverage, power, usual_false, usual_power)))
 
 
+MARGIN = 0.05  # of the models that are worse by it
+MARGIN_CELLS = ("1 x 200", "3 x 30", "3 x 200", "13 x 5", "13 x 30", "65 x 30")
+
+
+def margin_rates(
+    name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0
+) -> tuple[float, float, float]:
+    """How often a model that is worse by the margin is called not worse (2.5 % is right); the
+    median detectable gain of equal models, and how often it is then found (80 % is promised).
+    """
+
+    def drawn(better: float, stage: int) -> list[Estimate]:
+        draw = stream(seed, "calibrate.margin", len(sizes), stage)
+        return [mean_difference(once(name, sizes, better, draw)) for _ in range(repeats)]
+
+    detectable = float(np.median([e.error.detectable() for e in drawn(0.0, 0) if e.error]))
+    lows = [
+        np.array([e.interval[0] if e.interval else -np.inf for e in drawn(better, stage)])
+        for stage, better in enumerate((-MARGIN, detectable), start=1)
+    ]
+    return float((lows[0] > -MARGIN).mean()), detectable, float((lows[1] > 0).mean())
+
+
+def print_margins(repeats: int, seed: int) -> None:
+    """Print the table of ``margin_rates``, for the metrics whose true gain is drawn exactly."""
+    print("| metric | clients x test samples | false not worse | detectable | found |")
+    print("| --- |" + " --- |" * 4)
+    for name in ("accuracy", "mae"):
+        for cell in MARGIN_CELLS:
+            sizes = [(n, 0) for n in SITES[cell]]
+            false, detectable, found = margin_rates(name, sizes, repeats, seed)
+            shares = f"{100 * false:.1f} | {detectable:.3f} | {100 * found:.1f}"
+            print(f"| {name} | {cell} | {shares} |", flush=True)
+
+
 def cells(names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[tuple[int, int]], int]]:
     """Metric, name, clients (test samples, events) and number of seeds of each cell."""
     for name in names:
@@ -267,7 +303,11 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cell", help="only the cells of these clients, as in the table")
+    parser.add_argument("--margin", action="store_true", help="the table of the margin")
     options = parser.parse_args()
+    if options.margin:
+        print_margins(options.repeats, options.seed)
+        return
     began = process_time()
     print(
         "| metric | clients x test samples | false claims | coverage | power | usual test: false "

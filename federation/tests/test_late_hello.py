@@ -4,7 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pomona_federation.messages.message_bus import Undelivered
+from pomona.core.errors import StorageError
+from pomona.storage.lock import waiting_lock
+from pomona_federation.messages.message_bus import Undelivered, untrusted
 from pomona_federation.server import handshake
 from pomona_federation.server.handshake import LIFETIME, TIMEOUT, Handshake
 from pomona_federation.unused_uplinks import Reason
@@ -69,3 +71,13 @@ def test_a_silent_node_has_two_hellos_at_most(asking):
     assert len(asking.sent) == 2
     asking.at(LIFETIME)
     assert len(asking.sent) == 3
+
+
+def test_a_lock_that_cannot_be_opened_is_the_servers_fault_not_a_members(tmp_path):
+    (tmp_path / ".roster.lock").mkdir()  # no file to open
+    with (
+        pytest.raises(StorageError, match=r"\.roster\.lock"),
+        untrusted(Reason.NOT_A_MEMBER),
+        waiting_lock(tmp_path / ".roster.lock"),
+    ):
+        pytest.fail("it is not held")

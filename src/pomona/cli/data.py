@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pomona.data.settings import DataSettings
     from pomona.scenario import Scenario
 
+DISAGREEMENT = 0.1
+"""Assumed share of test rows that only one of two models gets right."""
 _TITLES = {"regression": "Targets", "segmentation": "Pixels of each class"}
 MAX_CLASSES = 100  # classes shown; --json has all
 MAX_LISTED = 20  # most classes whose rows are listed for each client
@@ -119,6 +121,7 @@ def _record(scenario: "Scenario", source: "Dataset", metadata: dict[str, Any]) -
         **measures,
         "targets_by_part": _targets(scenario),
         "rows": [dict(zip(rows.header, row, strict=True)) for row in rows.rows],
+        "resolution": _resolution(scenario),
         "notes": [note.text for note in scenario.notes],
     }
 
@@ -217,10 +220,37 @@ def _print(scenario: "Scenario", source: "Dataset") -> None:
     print_table(of_records(targets[:MAX_CLASSES], title + suffix))
     stdout.print()
     print_table(preview(scenario, source))
+    if text := _resolution(scenario):
+        stdout.print(text, highlight=False, soft_wrap=True)
     for note in scenario.notes:
         stdout.print(f"note: {note.text}", highlight=False, markup=False, soft_wrap=True)
     hashes = str(scenario.partition.recipe["fingerprint"])[:16], scenario.partition.sha256[:16]
     stdout.print(f"data {hashes[0]}, partition {hashes[1]}", highlight=False)
+
+
+def _resolution(scenario: "Scenario") -> str:
+    """Describe which gain in accuracy the test rows would show; empty for other targets, and
+    without two test rows at a client.
+    """
+    import numpy as np
+
+    from pomona.metrics.metric import ACCURACY
+    from pomona.metrics.sampling_error import of_right_answers
+    from pomona.record.paired_gain import Gain
+    from pomona.results.gain_presentation import resolution
+
+    if scenario.targets != "classes":
+        return ""
+    groups, tests = scenario.dataset.groups, [c.test for c in scenario.partition.clients]
+    units = [len(np.unique(groups.number[rows])) if groups else len(rows) for rows in tests]
+    error, margin = of_right_answers(units, DISAGREEMENT), scenario.config.verdict.margin
+    n_rows = sum(map(len, tests))
+    gain = Gain(0.0, None, None, sum(units), n_rows, error=error, margin=margin)
+    sentence = resolution(ACCURACY, gain, 1)
+    return sentence and (
+        f"{sentence[:-1]}, if two models' answers differ on {DISAGREEMENT:.0%} of the rows "
+        "(accuracy, mean over clients)."
+    )
 
 
 def _targets(scenario: "Scenario") -> list[dict[str, Any]]:

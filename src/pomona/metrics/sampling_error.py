@@ -113,6 +113,19 @@ class SamplingError:
         )
 
 
+def of_right_answers(units: Sequence[int], disagreement: float) -> SamplingError | None:
+    """Return the error of a mean gain in accuracy before anything is trained, from each client's
+    number of independent test samples and the share of them that only one of two models will get
+    right; None without two samples at a client.
+    """
+    sizes = [n for n in units if n]
+    df = sum(sizes) - len(sizes)
+    if not df:
+        return None
+    variance = disagreement * sum(1 / n for n in sizes) / len(sizes) ** 2
+    return SamplingError(((variance, float(df)),), 1 / sum(sizes))
+
+
 def _root(function: Callable[[float], float], low: float, high: float) -> float:
     from scipy.optimize import brentq
 

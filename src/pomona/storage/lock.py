@@ -15,6 +15,7 @@ from pydantic import Field
 
 from pomona.core.bounds import Line
 from pomona.core.errors import LockedError, StorageError
+from pomona.core.files import writing
 from pomona.core.settings import Settings
 
 LOCK = ".lock"
@@ -92,15 +93,17 @@ def waiting_lock(
 
     ``mode``: its permissions, less the umask; ``waits``: called once before a wait.
 
-    Raises OSError.
+    Raises StorageError if it cannot be locked.
     """
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    with writing(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waits()
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with writing(path):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waits()
+                fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)

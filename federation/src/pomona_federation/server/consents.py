@@ -81,7 +81,7 @@ class Consents:
     def record(self, decision: Decision, signature: str) -> None:
         """Record a decision, durably, if it is new.
 
-        Raises ProtocolError as ``is_new``, and OSError.
+        Raises ProtocolError as ``is_new``, and StorageError.
         """
         with waiting_lock(self.folder / ".consents.lock"):
             if not self.is_new(decision):
