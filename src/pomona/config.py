@@ -42,6 +42,7 @@ from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
 from pomona.methods.one_model.fedavg import FedAvg
 from pomona.metrics.metric import METRICS, is_own
+from pomona.metrics.outcomes import ThresholdTarget
 from pomona.metrics.sampling_error import VerdictSettings
 from pomona.models import ModelSettings
 from pomona.models.parameter_space import Buffers
@@ -309,8 +310,15 @@ class Config(Settings):
         gt=0,
         lt=1,
         description="classes and labels: specificity that a client's threshold must reach on its "
-        "validation samples; if not set, the threshold has the largest sensitivity + specificity - "
-        "1 (Youden's J)",
+        "validation samples; without it and sensitivity, the threshold has the largest "
+        "sensitivity + specificity - 1 (Youden's J)",
+    )
+    sensitivity: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="classes and labels: sensitivity that a client's threshold must reach on its "
+        "validation samples, in place of specificity",
     )
     track: str | None = Field(
         None,
@@ -341,6 +349,21 @@ class Config(Settings):
                 "lr_schedule = 'steps' and lr_milestones go together; set both, or neither"
             )
         return self
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Self:
+        if self.sensitivity is not None and self.specificity is not None:
+            raise ValueError("sensitivity and specificity: a threshold has one target; set one")
+        return self
+
+    @property
+    def threshold_target(self) -> ThresholdTarget | None:
+        """What clients' thresholds must reach on validation samples; None for Youden's index."""
+        if self.sensitivity is not None:
+            return ThresholdTarget("sensitivity", self.sensitivity)
+        if self.specificity is not None:
+            return ThresholdTarget("specificity", self.specificity)
+        return None
 
     @model_validator(mode="after")
     def _tracked(self) -> Self:

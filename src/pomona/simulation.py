@@ -410,7 +410,7 @@ def _runtime(
     config = scenario.config
     objective = scenario.private(key_stores) if config.privacy else scenario.objective()
     method, metric = config.method.method(), scenario.choice.metric
-    scoring = Scoring(metric, config.specificity)
+    scoring = Scoring(metric, config.threshold_target)
     choice = ModelChoice(config.keep, method.card.headline, metric)
     initial, seed = scenario.initial, config.seed
     return ClientRuntime(

@@ -18,6 +18,8 @@ from sklearn.linear_model import LogisticRegression
 from pomona.core.rng import stream
 from pomona.metrics.outcomes import (
     MAX_OUTCOMES,
+    ThresholdTarget,
+    at_sensitivity,
     at_specificity,
     evaluate_outcomes,
     recalibration,
@@ -100,11 +102,30 @@ def test_a_wanted_specificity_is_reached_by_the_lowest_threshold(seed, n, wanted
     assert at_specificity(p, truth, wanted) == (min(reached) if reached else None)
 
 
+@given(st.integers(0, 99), st.integers(0, 60), st.sampled_from([0.05, 0.5, 0.9, 0.95]))
+@settings(max_examples=30)
+def test_a_wanted_sensitivity_is_reached_by_the_highest_threshold(seed, n, wanted):
+    p, truth = case(seed, n)
+    reached = [float(t) for t in np.unique(p) if truth.any() and (p[truth] >= t).mean() >= wanted]
+    assert at_sensitivity(p, truth, wanted) == (max(reached) if reached else None)
+
+
+def test_a_wanted_sensitivity_is_that_of_validation():
+    held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 1, 1, 1]))
+    tested = (two(np.array([0.15, 0.25, 0.35, 0.9])), np.array([0, 0, 1, 1]))
+    target = ThresholdTarget("sensitivity", 2 / 3)  # 0.3 has it: two of three are above
+    [outcome] = evaluate_outcomes(tested, held_out, DRAWS, target=target)
+    assert (outcome["threshold"], outcome["chosen"]) == (0.3, True)
+    assert (outcome["sensitivity"], outcome["specificity"]) == (1, 1)
+
+
 def test_a_wanted_specificity_is_that_of_validation():
     held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 0, 1]))
     tested = (two(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
     for wanted, threshold, shares in ((2 / 3, 0.3, (1, 1 / 2)), (0.9, 0.4, (1 / 2, 1))):
-        [found] = evaluate_outcomes(tested, held_out, DRAWS, specificity=wanted)
+        [found] = evaluate_outcomes(
+            tested, held_out, DRAWS, target=ThresholdTarget("specificity", wanted)
+        )
         assert (found["threshold"], found["chosen"]) == (threshold, True)
         assert (found["sensitivity"], found["specificity"]) == shares
 

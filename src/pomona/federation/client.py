@@ -259,7 +259,7 @@ class ClientRuntime:
     def _examined(self, client: int, best: int = -1) -> Examination:
         models, scoring = self.recorded.examined(client, best), self.scoring
         return Examination(
-            self.objective, scoring.metric, self.seed, client, models, scoring.specificity
+            self.objective, scoring.metric, self.seed, client, models, scoring.target
         )
 
     def state(self, client: int) -> Any:

@@ -17,6 +17,7 @@ from pomona.core.bounds import Stage
 from pomona.core.errors import DivergedError
 from pomona.metrics.metric import ACCURACY, Metric, Score, is_own
 from pomona.metrics.nan_safe import Array, row_means
+from pomona.metrics.outcomes import ThresholdTarget
 from pomona.metrics.overlap import dice
 from pomona.objective.objective import Objective
 from pomona.record.predictions import Answers
@@ -45,12 +46,12 @@ class Scoring:
 
     Attributes:
         metric: the headline metric.
-        specificity: see ``Examination``.
+        target: see ``Examination``.
         interval: confidence interval of a score.
     """
 
     metric: Metric = ACCURACY
-    specificity: float | None = None
+    target: ThresholdTarget | None = None
     interval: IntervalOf = no_interval
 
     def score(
@@ -94,8 +95,7 @@ class Examination:
         metric: the headline metric.
         seed: of the run, for intervals.
         models: rows (d,) by (model, when).
-        specificity: target specificity of outcomes' thresholds on validation samples, if not
-            Youden's index.
+        target: what outcomes' thresholds must reach on validation samples, if not Youden's index.
     """
 
     objective: Objective
@@ -103,7 +103,7 @@ class Examination:
     seed: int
     client: int
     models: Mapping[Model, Tensor]
-    specificity: float | None
+    target: ThresholdTarget | None
 
     def final_metrics(self, model: Model) -> tuple[Answers | None, list[Figures]]:
         """Return answers of one model on test, and figures of all, in the order of their names.
@@ -200,7 +200,7 @@ class Examination:
             task,
             seed=self.seed,
             client=self.client,
-            specificity=self.specificity,
+            target=self.target,
         )
 
     def _samples(self, split: str) -> int:

@@ -5,9 +5,9 @@ An outcome is binary: the second of two classes, each of more classes against th
 label.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,12 +122,19 @@ ROUNDING = 1e-9  # tolerance when a share of samples is converted to a count
 Predictions = tuple[Array, NDArray[Any]]
 
 
+class ThresholdTarget(NamedTuple):
+    """What a threshold must reach on validation samples."""
+
+    measure: Literal["sensitivity", "specificity"]
+    share: float
+
+
 def evaluate_outcomes(
     tested: Predictions,
     validation: Predictions | None,
     generator: Callable[[], np.random.Generator],
     resamples: int = RESAMPLES,
-    specificity: float | None = None,
+    target: ThresholdTarget | None = None,
 ) -> list[dict[str, Any]]:
     """Evaluate each outcome on test samples; returns JSON values, with None for undefined metrics.
 
@@ -136,8 +143,8 @@ def evaluate_outcomes(
     - ``outcome``: the number of the class or label; ``samples``, ``positives``: test samples, and
       those with it.
     - ``threshold``: an outcome is predicted if its probability is at least this; ``chosen``:
-      whether it was chosen on the validation samples, see ``youden`` and ``at_specificity``. It is
-      0.5 otherwise.
+      whether it was chosen on the validation samples, see ``youden``, ``at_specificity`` and
+      ``at_sensitivity``. It is 0.5 otherwise.
     - ``sensitivity``, ``specificity``, ``ppv``, ``npv``: at the threshold.
     - ``auprc``, ``brier``: area under the precision-recall curve, and mean squared distance of the
       probability from the outcome.
@@ -152,10 +159,10 @@ def evaluate_outcomes(
         validation: those of the validation samples; None without any.
         generator: creates the bootstrap's generator, the same each time.
         resamples: number of bootstrap resamples.
-        specificity: target specificity of the threshold on the validation samples; if None,
+        target: sensitivity or specificity of the threshold on the validation samples; if None,
             Youden's index chooses it.
     """
-    rule = youden if specificity is None else partial(at_specificity, target=specificity)
+    rule = partial(RULES[target.measure], target=target.share) if target else youden
     count = tested[0].shape[1]
     if count > MAX_OUTCOMES:
         return []
@@ -221,6 +228,24 @@ def at_specificity(p: Array, positive: NDArray[np.bool_], target: float) -> floa
         else thresholds[:0]
     )
     return float(enough[0]) if len(enough) else None
+
+
+def at_sensitivity(p: Array, positive: NDArray[np.bool_], target: float) -> float | None:
+    """Return the highest probability that, as a threshold, has at least the sensitivity ``target``.
+
+    None if no sample has the outcome. ``p`` and ``positive``: (n,).
+    """
+    scores = np.sort(p[positive])[::-1]
+    if not len(scores):
+        return None
+    needed = max(int(np.ceil(target * len(scores) - ROUNDING)), 1)
+    return float(scores[needed - 1])
+
+
+RULES: Mapping[str, Callable[..., float | None]] = {
+    "sensitivity": at_sensitivity,
+    "specificity": at_specificity,
+}
 
 
 def outcome_numbers(predictions: Predictions) -> Sequence[int]:

@@ -28,7 +28,7 @@ from pomona.metrics.metric import (
     metric_named,
 )
 from pomona.metrics.nan_safe import Array, defined, divide, exact
-from pomona.metrics.outcomes import Predictions, evaluate_outcomes
+from pomona.metrics.outcomes import Predictions, ThresholdTarget, evaluate_outcomes
 from pomona.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -241,12 +241,12 @@ def outcome_metrics(
     *,
     seed: int,
     client: int,
-    specificity: float | None,
+    target: ThresholdTarget | None,
 ) -> dict[str, Any]:
     """Return ``outcomes``: metrics of each class or label at a threshold from ``validation``; empty
     for numeric targets.
 
-    ``tested``, ``validation``: of the test and of the validation samples. ``specificity``: as in
+    ``tested``, ``validation``: of the test and of the validation samples. ``target``: as in
     ``evaluate_outcomes``.
     """
     if not task.outcomes:
@@ -254,9 +254,7 @@ def outcome_metrics(
     chosen_on = _predictions(validation, task) if validation else None
     draws = partial(stream, seed, "bootstrap", client)
     return {
-        "outcomes": evaluate_outcomes(
-            _predictions(tested, task), chosen_on, draws, specificity=specificity
-        )
+        "outcomes": evaluate_outcomes(_predictions(tested, task), chosen_on, draws, target=target)
     }
 
 

@@ -355,7 +355,7 @@ class ClientApp:
         metric = scenario.choice.metric
         choice = ModelChoice(config.keep, silo.method.card.headline, metric)
         arguments = (silo.method.client, objective, scenario.initial, ((member,),), config.seed)
-        scoring = Scoring(metric, config.specificity, self._interval)
+        scoring = Scoring(metric, config.threshold_target, self._interval)
         clients = ClientRuntime(*arguments, scoring=scoring, choice=choice)
         if isinstance(objective, PrivateObjective):
             self._rounds.agree(clients, member)

@@ -211,14 +211,16 @@ def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
 
 def _rule(runs: Sequence[Run]) -> str:
     """Describe how clients' thresholds were chosen in these runs, on their validation samples."""
-    specificities = {run.result.config.get("specificity") for run in runs}
-    rules = [
-        "has the largest sensitivity + specificity - 1 (Youden's J)"
-        if share is None
-        else f"is the lowest with a specificity of at least {share:g}"
-        for share in sorted(specificities, key=lambda share: share or 0)
-    ]
+    rules = dict.fromkeys(_rule_of(run.result.config) for run in runs)
     return f"A client's threshold {', or '.join(rules)} on its validation samples."
+
+
+def _rule_of(config: Mapping[str, Any]) -> str:
+    if share := config.get("specificity"):
+        return f"is the lowest with a specificity of at least {share:g}"
+    if share := config.get("sensitivity"):
+        return f"is the highest with a sensitivity of at least {share:g}"
+    return "has the largest sensitivity + specificity - 1 (Youden's J)"
 
 
 def _threshold(metrics: dict[str, Any]) -> str:
