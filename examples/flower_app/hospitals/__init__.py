@@ -1,0 +1,1 @@
+"""An app of Flower, as its documentation shows one, whose hospitals get models of their own."""
