@@ -7,9 +7,11 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "maps.h"
 
@@ -18,14 +20,16 @@ namespace nb = nanobind;
 namespace pomona {
 
 using Sizes = std::pair<ptrdiff_t, ptrdiff_t>;
-using Row = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Counts = std::vector<ptrdiff_t>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Integers64 = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using FloatTable = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Spaced = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;  // rows that may be one
+using Rows = nb::ndarray<float, nb::ndim<2>, nb::device::cpu>;          // as `joined`
+using Spaced = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;  // as `joined`, which may be one row
 using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 
+constexpr const char* TOO_MANY = "a layer would get more than 2^27 numbers; take fewer samples at a time";
 constexpr ptrdiff_t MOST = ptrdiff_t{1} << 27;  // numbers of one map, one layer or one batch: 512 MiB
 
 [[noreturn]] inline void refuse(const std::string& why) { throw nb::value_error(why.c_str()); }
@@ -53,6 +57,28 @@ struct Span {
   uintptr_t at = 0;
   size_t bytes = 0;
 };
+
+// Where row i begins.
+template <typename T>
+T* at(const nb::ndarray<T, nb::ndim<2>, nb::device::cpu>& rows, ptrdiff_t i) {
+  return rows.data() + i * rows.stride(0);
+}
+
+// Whether the numbers of each row stand together; rows that are written lie apart.
+inline bool joined(const Rows& rows) {
+  const auto length = static_cast<ptrdiff_t>(rows.shape(1));
+  return (length <= 1 || rows.stride(1) == 1) && (rows.shape(0) <= 1 || rows.stride(0) >= length);
+}
+inline bool joined(const Spaced& rows) { return (rows.shape(1) <= 1 || rows.stride(1) == 1) && rows.stride(0) >= 0; }
+
+// From the first row's first number to the last one's last; what lies between them counts as well.
+template <typename T>
+Span span(const char* name, const nb::ndarray<T, nb::ndim<2>, nb::device::cpu>& rows) {
+  const bool empty = rows.shape(0) == 0 || rows.shape(1) == 0;
+  const ptrdiff_t last = empty ? 0 : (static_cast<ptrdiff_t>(rows.shape(0)) - 1) * rows.stride(0);
+  const size_t numbers = empty ? 0 : static_cast<size_t>(last) + rows.shape(1);
+  return {name, reinterpret_cast<uintptr_t>(rows.data()), numbers * sizeof(float)};
+}
 
 template <typename T>
 Span span(const char* name, const T& array) {

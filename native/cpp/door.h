@@ -139,57 +139,75 @@ class Door {
   // Samples that a call takes at most.
   ptrdiff_t most() const { return MOST / largest_; }
 
-  double gradient(Row row, Row target, Array x, Integers64 index, Integers64 targets, Floats shift, Floats scale,
-                  bool pairs, ptrdiff_t skipped, std::optional<Floats> masks) {
-    ready(row.size(), target.size());
-    apart({span("target", target), stored(row)},
+  // Of rows with a batch each, one after the other: the first counts[0] samples of `index` are the first row's. Returns
+  // the mean losses.
+  std::vector<double> gradient(Rows rows, Rows gradients, Array x, Integers64 index, Counts counts, Integers64 targets,
+                               Floats shift, Floats scale, bool pairs, ptrdiff_t skipped, std::optional<Floats> masks) {
+    ready(rows, gradients.shape(1));
+    require(gradients.shape(0) == rows.shape(0), "gradients must have a row for each");
+    apart({span("gradients", gradients), stored(rows)},
           {span("x", x), span("index", index), span("targets", targets), span("shift", shift), span("scale", scale),
            span("masks", masks)});
-    apart({span("target", target)}, {span("row", row)});
+    apart({span("gradients", gradients)}, {span("rows", rows)});
     below(skipped);
-    return learn({row.data(), target.data()}, row, x, index, targets, shift, scale, pairs, skipped, masks);
+    return learn(rows, x, index, counts, targets, shift, scale, pairs, skipped, masks, [&](ptrdiff_t i) {
+      return Update{at(rows, i), at(gradients, i)};
+    });
   }
 
-  // `part`: the numbers of the row that take the step, from the first to before the last; moments are those of them.
-  double step(Row row, Row moments, Array x, Integers64 index, Integers64 targets, Floats shift, Floats scale,
-              bool pairs, float lr, float momentum, float decay, float pull, std::optional<Floats> centre,
-              std::optional<Floats> constant, Sizes part, ptrdiff_t skipped, std::optional<Floats> masks) {
+  // `part`: the numbers of a row that take the step, from the first to before the last; moments are those of them.
+  std::vector<double> step(Rows rows, Rows moments, Array x, Integers64 index, Counts counts, Integers64 targets,
+                           Floats shift, Floats scale, bool pairs, float lr, float momentum, float decay, float pull,
+                           std::optional<Spaced> centre, std::optional<Spaced> constant, Sizes part, ptrdiff_t skipped,
+                           std::optional<Floats> masks) {
     const auto [begin, end] = part;
     const bool remembers = momentum != 0;
-    ready(row.size(), row.size());
+    ready(rows, rows.shape(1));
     below(skipped);
-    require(0 <= begin && begin <= end && end <= static_cast<ptrdiff_t>(row.size()), "part must lie in the row");
-    require(!remembers || static_cast<ptrdiff_t>(moments.size()) >= std::min(end, size_) - begin,
+    require(0 <= begin && begin <= end && end <= static_cast<ptrdiff_t>(rows.shape(1)), "part must lie in the row");
+    require(!remembers || (moments.shape(0) == rows.shape(0) && joined(moments) &&
+                           static_cast<ptrdiff_t>(moments.shape(1)) >= std::min(end, size_) - begin),
             "moments must have a number for each that takes the step");
     for (const auto& beside : {centre, constant})
-      require(!beside || static_cast<ptrdiff_t>(beside->size()) >= size_,
+      require(!beside || (beside->shape(0) >= rows.shape(0) && joined(*beside) &&
+                          static_cast<ptrdiff_t>(beside->shape(1)) >= size_),
               "a pull must have a number for each parameter");
-    apart({span("row", row), remembers ? span("moments", moments) : Span{}},
+    apart({span("rows", rows), remembers ? span("moments", moments) : Span{}},
           {span("x", x), span("index", index), span("targets", targets), span("shift", shift), span("scale", scale),
            span("centre", centre), span("constant", constant), span("masks", masks)});
-    const Update update{row.data(), remembers ? moments.data() : nullptr, true, lr, momentum, decay, pull,
-                        centre ? centre->data() : nullptr, constant ? constant->data() : nullptr, begin, end};
-    return learn(update, row, x, index, targets, shift, scale, pairs, skipped, masks);
+    return learn(rows, x, index, counts, targets, shift, scale, pairs, skipped, masks, [&](ptrdiff_t i) {
+      return Update{at(rows, i), remembers ? at(moments, i) : nullptr, true, lr, momentum, decay, pull,
+                    centre ? at(*centre, i) : nullptr, constant ? at(*constant, i) : nullptr, begin, end};
+    });
   }
 
-  // `share` above 0: batches are normalised by their own statistics, of which those in the row take such a share.
-  void outputs(Row row, Table made, Array x, Integers64 index, Floats shift, Floats scale, bool pairs, float share) {
+  // As `gradient`, some samples at a time. `share` above 0: a row's samples, all at a time, are normalised by their own
+  // statistics, of which those in the row take such a share.
+  void outputs(Rows rows, Table made, Array x, Integers64 index, Counts counts, Floats shift, Floats scale, bool pairs,
+               float share) {
     require(network_.layers() > 0, "a network needs a layer");
-    require(static_cast<ptrdiff_t>(row.size()) >= std::max(size_, statistics_end_),
-            "the row has fewer numbers than the layers have parameters and statistics");
-    const auto batch = static_cast<ptrdiff_t>(index.size()), width = network_.reached().size();
-    require(has(made, batch, width), "made must have a row for each index, and a column for each output");
-    Taken taken = take(x, index, shift, scale);
-    apart({span("made", made), stored(row)},
+    require(joined(rows) && static_cast<ptrdiff_t>(rows.shape(1)) >= std::max(size_, statistics_end_),
+            "a row has fewer numbers than the layers have parameters and statistics");
+    const auto width = network_.reached().size();
+    require(has(made, static_cast<ptrdiff_t>(index.size()), width),
+            "made must have a row for each index, and a column for each output");
+    Taken taken = take(x, index, counts, rows.shape(0), shift, scale);
+    apart({span("made", made), stored(rows)},
           {span("x", x), span("index", index), span("shift", shift), span("scale", scale)});
-    apart({span("made", made)}, {span("row", row)});
-    if (!batch) return;
-    taken.samples.shift = taken.shift.data(), taken.samples.scale = taken.scale.data();
-    Pass pass{row.data(), batch, pairs};
-    pass.training = pass.stores = share > 0;
-    pass.share = share;
-    Maps& logits = network_.forward(pass, taken.samples, false);
-    for (ptrdiff_t n = 0; n < batch; ++n) std::copy_n(logits.values(n), width, made.data() + n * width);
+    apart({span("made", made)}, {span("rows", rows)});
+    const ptrdiff_t together = share > 0 ? most() : std::max<ptrdiff_t>(1, most() / 8);
+    float* to = made.data();
+    for (size_t i = 0; i < counts.size(); ++i)
+      for (ptrdiff_t batch, left = counts[i]; left > 0; left -= batch) {
+        batch = std::min(left, together);
+        require(batch == left || share == 0, TOO_MANY);
+        Pass pass{at(rows, static_cast<ptrdiff_t>(i)), batch, pairs};
+        pass.training = pass.stores = share > 0;
+        pass.share = share;
+        Maps& logits = network_.forward(pass, taken.samples, false);
+        for (ptrdiff_t n = 0; n < batch; ++n, to += width) std::copy_n(logits.values(n), width, to);
+        taken.samples.index += batch;
+      }
   }
 
  private:
@@ -231,20 +249,23 @@ class Door {
     require(0 <= skipped && skipped < static_cast<ptrdiff_t>(network_.layers()), "skipped: no layer would be left");
   }
 
-  void ready(size_t row, size_t target) const {
+  void ready(const Rows& rows, size_t target) const {
     const Shape logits = network_.reached();
     require(network_.layers() > 0 && logits.height == 1 && logits.width == 1, "the last layer must make one number a class");
     require(network_.joined(), "what a layer makes is read by none");
-    require(static_cast<ptrdiff_t>(row) >= size_ && static_cast<ptrdiff_t>(target) >= size_,
+    require(joined(rows) && static_cast<ptrdiff_t>(rows.shape(1)) >= size_ && static_cast<ptrdiff_t>(target) >= size_,
             "a row has fewer numbers than the layers have parameters (" + std::to_string(size_) + ")");
     require(statistics_begin_ >= size_, "statistics must stand behind all parameters");
   }
 
-  // Whether a row has statistics, which a pass in training changes.
-  bool stores(const Row& row) const { return statistics_end_ && static_cast<ptrdiff_t>(row.size()) >= statistics_end_; }
-  Span stored(const Row& row) const { return stores(row) ? span("row", row) : Span{}; }
+  // Whether rows have statistics, which a pass in training changes.
+  bool stores(const Rows& rows) const {
+    return statistics_end_ && static_cast<ptrdiff_t>(rows.shape(1)) >= statistics_end_;
+  }
+  Span stored(const Rows& rows) const { return stores(rows) ? span("rows", rows) : Span{}; }
 
-  Taken take(const Array& x, const Integers64& index, const Floats& shift, const Floats& scale) const {
+  Taken take(const Array& x, const Integers64& index, const Counts& counts, size_t rows, const Floats& shift,
+             const Floats& scale) const {
     const Shape input = network_.input();
     const Samples::Kind kind = kind_of(x);
     require((kind == Samples::INTEGERS || kind == Samples::LONG_INTEGERS) == (vocabulary_ > 0),
@@ -255,14 +276,21 @@ class Door {
     const bool vectors = x.ndim() == 2 && input.height == 1 && input.width == 1 &&
                          static_cast<ptrdiff_t>(x.shape(1)) == input.channels;
     require(images || vectors, "samples do not have the network's shape");
-    const auto batch = static_cast<ptrdiff_t>(index.size()), count = static_cast<ptrdiff_t>(x.shape(0));
-    require(batch <= most(), "a layer would get more than 2^27 numbers; take fewer samples at a time");
-    for (ptrdiff_t n = 0; n < batch; ++n)
+    const auto samples = static_cast<ptrdiff_t>(index.size()), count = static_cast<ptrdiff_t>(x.shape(0));
+    ptrdiff_t left = samples;
+    for (const ptrdiff_t batch : counts) {
+      require(0 <= batch && batch <= left, "counts must add up to the samples");
+      left -= batch;
+    }
+    require(left == 0 && counts.size() == rows, "counts must have a number for each row, and add up to the samples");
+    for (ptrdiff_t n = 0; n < samples; ++n)
       if (index.data()[n] < 0 || index.data()[n] >= count)
         refuse("index " + std::to_string(index.data()[n]) + " is none of " + std::to_string(count) + " samples");
     if (kind == Samples::INTEGERS) require_words(static_cast<const int32_t*>(x.data()), index);
     if (kind == Samples::LONG_INTEGERS) require_words(static_cast<const int64_t*>(x.data()), index);
-    return {spread(shift, "shift"), spread(scale, "scale"), {x.data(), kind, index.data(), nullptr, nullptr}};
+    Taken taken{spread(shift, "shift"), spread(scale, "scale"), {x.data(), kind, index.data(), nullptr, nullptr}};
+    taken.samples.shift = taken.shift.data(), taken.samples.scale = taken.scale.data();
+    return taken;
   }
 
   static Samples::Kind kind_of(const Array& x) {
@@ -292,23 +320,35 @@ class Door {
                               : std::vector<float>(values.data(), values.data() + channels);
   }
 
-  double learn(const Update& update, const Row& row, const Array& x, const Integers64& index,
-               const Integers64& targets, const Floats& shift, const Floats& scale, bool pairs, ptrdiff_t skipped,
-               const std::optional<Floats>& masks) {
-    Taken taken = take(x, index, shift, scale);
-    const auto batch = static_cast<ptrdiff_t>(index.size());
-    require(batch >= 1, "a batch needs a sample");
+  // `update_of`: where the gradients of a row go.
+  template <class UpdateOf>
+  std::vector<double> learn(const Rows& rows, const Array& x, const Integers64& index, const Counts& counts,
+                            const Integers64& targets, const Floats& shift, const Floats& scale, bool pairs,
+                            ptrdiff_t skipped, const std::optional<Floats>& masks, UpdateOf update_of) {
+    Taken taken = take(x, index, counts, rows.shape(0), shift, scale);
+    for (const ptrdiff_t batch : counts) {
+      require(batch >= 1, "a batch needs a sample");
+      require(batch <= most(), TOO_MANY);
+      require(normalised_ > 1 || batch > 1, "a batch's statistics need more than one number a channel");
+    }
+    const auto samples = static_cast<ptrdiff_t>(index.size());
     require(targets.size() == index.size(), "targets must have a number for each index");
-    require(!masks || static_cast<ptrdiff_t>(masks->size()) == masked_ * batch, "masks must have a number for each");
-    require(normalised_ > 1 || batch > 1, "a batch's statistics need more than one number a channel");
+    require(!masks || static_cast<ptrdiff_t>(masks->size()) == masked_ * samples, "masks must have a number for each");
     const ptrdiff_t classes = network_.reached().channels;
-    for (ptrdiff_t n = 0; n < batch; ++n)
+    for (ptrdiff_t n = 0; n < samples; ++n)
       if (targets.data()[n] < 0 || targets.data()[n] >= classes)
         refuse("target " + std::to_string(targets.data()[n]) + " is none of " + std::to_string(classes) + " classes");
-    taken.samples.shift = taken.shift.data(), taken.samples.scale = taken.scale.data();
-    Pass pass{row.data(), batch, pairs, true, stores(row)};
-    pass.masks = masks ? masks->data() : nullptr;
-    return network_.learn(update, pass, taken.samples, targets.data(), static_cast<size_t>(skipped));
+    std::vector<double> losses;
+    ptrdiff_t first = 0;
+    for (const ptrdiff_t batch : counts) {
+      const Update update = update_of(static_cast<ptrdiff_t>(losses.size()));
+      Pass pass{update.row, batch, pairs, true, stores(rows)};
+      pass.masks = masks ? masks->data() + masked_ * first : nullptr;
+      losses.push_back(network_.learn(update, pass, taken.samples, targets.data() + first, static_cast<size_t>(skipped)));
+      taken.samples.index += batch;
+      first += batch;
+    }
+    return losses;
   }
 
   Network network_;

@@ -13,7 +13,7 @@ Bank bank(const Integers64& own, const Spaced& copies, const Table& cores) {
   const auto others = static_cast<ptrdiff_t>(copies.shape(0));
   times(clients, others, "clients");
   require(d >= 1 && static_cast<ptrdiff_t>(copies.shape(1)) == d, "copies and cores must have rows of one length");
-  require((d == 1 || copies.stride(1) == 1) && copies.stride(0) >= 0, "a row's numbers must stand together");
+  require(joined(copies), "a row's numbers must stand together");
   require(static_cast<ptrdiff_t>(own.size()) == clients, "own must have a place for each client");
   for (ptrdiff_t i = 0; i < clients; ++i)
     require(0 <= own.data()[i] && own.data()[i] < others, "own: no such row among the copies");
@@ -30,17 +30,11 @@ void require_rows(const char* name, const Bank& rows, const T& table) {
   require(has(table, rows.clients, rows.d), std::string(name) + " must have a row for each client");
 }
 
-// From the first copy's first number to the last one's last; what lies between them counts as well.
-Span copied(const Bank& rows) {
-  const ptrdiff_t numbers = (rows.rows - 1) * rows.apart + rows.d;
-  return {"copies", reinterpret_cast<uintptr_t>(rows.copies), static_cast<size_t>(numbers) * sizeof(float)};
-}
-
 void mixed(FloatTable weights, Integers64 own, Spaced copies, Table cores, Table made) {
   const Bank rows = bank(own, copies, cores);
   require_numbers("weights", rows, weights);
   require_rows("made", rows, made);
-  apart({span("made", made)}, {span("weights", weights), span("own", own), copied(rows), span("cores", cores)});
+  apart({span("made", made)}, {span("weights", weights), span("own", own), span("copies", copies), span("cores", cores)});
   mix(rows, weights.data(), made.data());
 }
 
@@ -49,7 +43,7 @@ void compared(Integers64 own, Spaced copies, Table cores, FloatTable gradients, 
   require_rows("gradients", rows, gradients);
   require_numbers("slopes", rows, slopes);
   apart({span("slopes", slopes)},
-        {span("own", own), copied(rows), span("cores", cores), span("gradients", gradients)});
+        {span("own", own), span("copies", copies), span("cores", cores), span("gradients", gradients)});
   slopes_of(rows, gradients.data(), slopes.data(), [](ptrdiff_t, ptrdiff_t) {});
 }
 
@@ -62,7 +56,7 @@ void moved(FloatTable weights, Integers64 own, Spaced copies, Table cores, Float
   if (remembers) require_rows("moments", rows, moments);
   require_numbers("slopes", rows, slopes);
   apart({span("cores", cores), remembers ? span("moments", moments) : Span{}, span("slopes", slopes)},
-        {span("weights", weights), span("own", own), copied(rows), span("gradients", gradients)});
+        {span("weights", weights), span("own", own), span("copies", copies), span("gradients", gradients)});
   move(rows, gradients.data(), weights.data(),
        {nullptr, remembers ? moments.data() : nullptr, true, lr, momentum, decay}, slopes.data());
 }
@@ -94,15 +88,15 @@ NB_MODULE(POMONA_MODULE, module) {
       .def("shape", &Door::shape_of, arg("input"))
       .def_prop_ro("reached", &Door::reached)
       .def_prop_ro("most", &Door::most)
-      .def("gradient", &Door::gradient, exactly("row"), exactly("target"), exactly("x"), exactly("index"),
-           exactly("targets"), exactly("shift"), exactly("scale"), arg("bf16") = false, arg("skipped") = 0,
+      .def("gradient", &Door::gradient, exactly("rows"), exactly("gradients"), exactly("x"), exactly("index"),
+           arg("counts"), exactly("targets"), exactly("shift"), exactly("scale"), arg("bf16") = false, arg("skipped") = 0,
            exactly("masks").none() = nb::none())
-      .def("step", &Door::step, exactly("row"), exactly("moments"), exactly("x"), exactly("index"), exactly("targets"),
-           exactly("shift"), exactly("scale"), arg("bf16"), arg("lr"), arg("momentum"), arg("decay"), arg("pull"),
+      .def("step", &Door::step, exactly("rows"), exactly("moments"), exactly("x"), exactly("index"), arg("counts"),
+           exactly("targets"), exactly("shift"), exactly("scale"), arg("bf16"), arg("lr"), arg("momentum"), arg("decay"), arg("pull"),
            exactly("centre").none(), exactly("constant").none(), arg("part"), arg("skipped"),
            exactly("masks").none() = nb::none())
-      .def("outputs", &Door::outputs, exactly("row"), exactly("made"), exactly("x"), exactly("index"),
-           exactly("shift"), exactly("scale"), arg("bf16") = false, arg("share") = 0.0f);
+      .def("outputs", &Door::outputs, exactly("rows"), exactly("made"), exactly("x"), exactly("index"),
+           arg("counts"), exactly("shift"), exactly("scale"), arg("bf16") = false, arg("share") = 0.0f);
   module.def("mix", &mixed, exactly("weights"), exactly("own"), exactly("copies"), exactly("cores"), exactly("made"));
   module.def("products", &compared, exactly("own"), exactly("copies"), exactly("cores"), exactly("gradients"),
              exactly("slopes"));

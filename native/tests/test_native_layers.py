@@ -12,7 +12,7 @@ from torch import nn
 from torch.testing import assert_close
 
 import pomona
-from native_checks import KINDS, close, native, objective_of, refusal, samples, step_of
+from native_checks import KINDS, close, gradient, native, objective_of, refusal, samples, step_of
 from pomona.core.round import Round
 from pomona.core.training_settings import Optimizer
 from pomona.models import ModelSettings, build
@@ -204,10 +204,10 @@ def test_a_gradient_is_the_slope_of_the_loss():
         module = residual(2)
     data, space = samples(16, (9, 12, 2)), ParameterSpace(module)
     made, row = step_of(module, data), space.pack(module)
-    g, batch = torch.empty_like(row), made.resident(torch.arange(16))
-    made.gradient(row, g, batch)
+    g, index = torch.empty_like(row), torch.arange(16)
+    gradient(made, row, g, index)
     ahead, behind = (
-        made.gradient(row + sign * 3e-3 * g / g.norm(), torch.empty_like(g), batch)
+        gradient(made, row + sign * 3e-3 * g / g.norm(), torch.empty_like(g), index)
         for sign in (1, -1)
     )
     assert (ahead - behind) / 6e-3 == pytest.approx(g.norm().item(), rel=3e-3)
@@ -367,10 +367,11 @@ def test_the_door_refuses_layers(layers, why):
 
 def called(made, size, x, **given):
     arguments = {
-        "row": torch.zeros(size), "target": torch.zeros(size), "x": x, "index": torch.tensor([1, 0]),
-        "targets": torch.tensor([2, 0]), "shift": torch.zeros(1), "scale": torch.ones(1),
+        "rows": torch.zeros(1, size), "gradients": torch.zeros(1, size), "x": x, "index": torch.tensor([1, 0]),
+        "counts": [2], "targets": torch.tensor([2, 0]), "shift": torch.zeros(1), "scale": torch.ones(1),
     }  # fmt: skip
-    return made.gradient(**(arguments | given))
+    (loss,) = made.gradient(**(arguments | given))
+    return loss
 
 
 def test_the_door_refuses_calls():
@@ -387,11 +388,11 @@ def test_the_door_refuses_calls():
     )
     assert called(normal, 124, x) > 0
     shared = torch.zeros(244)
-    with pytest.raises(ValueError, match="row"):  # statistics in the row are written
-        called(normal, 124, x, row=shared[:124], shift=shared[123:124])
+    with pytest.raises(ValueError, match="rows"):  # statistics in the row are written
+        called(normal, 124, x, rows=shared[:124].view(1, -1), shift=shared[123:124])
     with pytest.raises(ValueError, match="statistics"):
         normal.outputs(
-            torch.zeros(120), torch.zeros(1, 3), x, torch.tensor([0]), torch.zeros(1), torch.ones(1)
+            *(torch.zeros(1, n) for n in (120, 3)), x, torch.tensor([0]), [1], *[torch.ones(1)] * 2
         )
     reading = network(("embedding", 9, 3, -1, 0), ("linear", 3, False, 27, -1), shape=(1, 1, 4))
     words = torch.full((3, 4), 8)
@@ -407,7 +408,7 @@ def test_a_batch_of_one_number_has_no_statistics():
     made = step_of(vectors(nn.BatchNorm1d(20)), samples(4, (36,)))
     row = torch.ones(made.layer_ends[-1])
     with pytest.raises(ValueError, match="more than one"):
-        made.gradient(row, torch.empty_like(row), made.resident(torch.tensor([2])))
+        gradient(made, row, torch.empty_like(row), torch.tensor([2]))
 
 
 def dropped(settings, input_shape, n_outputs, vocabulary):

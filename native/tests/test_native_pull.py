@@ -168,10 +168,10 @@ def small_network():
     network.convolution(3, (2, 2), (1, 1), (0, 0), (2, 2), (1, 2), True, 0, 24)
     network.linear(3, False, 27, 27 + 36)
     return network, {
-        "row": torch.zeros(66), "moments": torch.zeros(66), "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8),
-        "index": torch.tensor([5, 0]), "targets": torch.tensor([2, 0]), "shift": torch.zeros(2), "scale": torch.ones(1),
-        "bf16": False, "lr": 0.1, "momentum": 0.0, "decay": 0.0, "pull": 0.5, "centre": torch.zeros(66),
-        "constant": torch.zeros(66), "part": (0, 66), "skipped": 0,
+        "rows": torch.zeros(1, 66), "moments": torch.zeros(1, 66), "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8),
+        "index": torch.tensor([5, 0]), "counts": [2], "targets": torch.tensor([2, 0]), "shift": torch.zeros(2), "scale": torch.ones(1),
+        "bf16": False, "lr": 0.1, "momentum": 0.0, "decay": 0.0, "pull": 0.5, "centre": torch.zeros(1, 66),
+        "constant": torch.zeros(1, 66), "part": (0, 66), "skipped": 0,
     }  # fmt: skip
 
 
@@ -184,41 +184,46 @@ def test_without_a_centre_and_a_constant_a_pull_is_nothing():
 @pytest.mark.parametrize(
     "spoilt",
     [
-        {"centre": torch.zeros(65)},
-        {"constant": torch.zeros(65)},
-        {"constant": torch.zeros(66, dtype=torch.float64)},
+        {"centre": torch.zeros(1, 65)},
+        {"centre": torch.zeros(0, 66)},
+        {"constant": torch.zeros(1, 65)},
+        {"constant": torch.zeros(1, 132)[:, ::2]},
+        {"constant": torch.zeros(1, 66, dtype=torch.float64)},
         {"part": (-1, 5)},
         {"part": (7, 6)},
         {"part": (0, 67)},
-        {"momentum": 0.5, "moments": torch.zeros(65)},
-        {"momentum": 0.5, "moments": torch.zeros(9), "part": (50, 60)},
+        {"momentum": 0.5, "moments": torch.zeros(1, 65)},
+        {"momentum": 0.5, "moments": torch.zeros(2, 66)},
+        {"momentum": 0.5, "moments": torch.zeros(1, 9), "part": (50, 60)},
         {"skipped": 2},
     ],
 )
 def test_the_door_to_steps_refuses(spoilt):
     network, good = small_network()
     network.step(**good)
-    network.step(**(good | {"momentum": 0.5, "moments": torch.zeros(10), "part": (50, 60)}))
+    network.step(**(good | {"momentum": 0.5, "moments": torch.zeros(1, 10), "part": (50, 60)}))
     with pytest.raises((ValueError, TypeError)):
         network.step(**(good | spoilt))
 
 
-ROOM = torch.zeros(100)  # for rows that share memory
+ROOM = torch.zeros(1, 100)  # for rows that share memory
 
 
 @pytest.mark.parametrize(
     "shared",
     [
-        {"row": ROOM[:66], "centre": ROOM[:66]},
-        {"row": ROOM[:66], "constant": ROOM[30:96]},
-        {"row": ROOM[:66], "momentum": 0.5, "moments": ROOM[:66]},
-        {"moments": ROOM[:66], "momentum": 0.5, "centre": ROOM[:66]},
-        {"row": ROOM[:66], "x": ROOM[:40].view(1, 4, 5, 2), "index": torch.tensor([0, 0])},
+        {"rows": ROOM[:, :66], "centre": ROOM[:, :66]},
+        {"rows": ROOM[:, :66], "constant": ROOM[:, 30:96]},
+        {"rows": ROOM[:, :66], "momentum": 0.5, "moments": ROOM[:, :66]},
+        {"moments": ROOM[:, :66], "momentum": 0.5, "centre": ROOM[:, :66]},
+        {"rows": ROOM[:, :66], "x": ROOM[:, :40].view(1, 4, 5, 2), "index": torch.tensor([0, 0])},
     ],
 )
 def test_the_door_to_steps_refuses_to_write_over_what_it_reads(shared):
     network, good = small_network()
     with pytest.raises(ValueError, match="shares memory"):
         network.step(**(good | shared))
-    network.step(**(good | {"row": ROOM[:66], "moments": ROOM[:66]}))  # unused without momentum
-    network.step(**(good | {"centre": ROOM[:66], "constant": ROOM[:66]}))  # read alone
+    network.step(
+        **(good | {"rows": ROOM[:, :66], "moments": ROOM[:, :66]})
+    )  # unused without momentum
+    network.step(**(good | {"centre": ROOM[:, :66], "constant": ROOM[:, :66]}))  # read alone

@@ -1,6 +1,7 @@
 """The native engine against float64 autograd, and the inputs that it refuses."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,10 @@ from native_checks import (
     KINDS,
     close,
     exactly,
+    gradient,
     native,
     objective_of,
+    outputs,
     refusal,
     samples,
     step_of,
@@ -28,7 +31,6 @@ from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.optimizer_step import optimizer_state, optimizer_step
 from pomona.objective.pytorch import TorchObjective
-from pomona_native import network
 
 HEAD = nn.Flatten(), nn.Linear(2, 2)
 
@@ -118,7 +120,7 @@ def test_whole_numbers_are_computed_without_error(kind):
         x, torch.arange(9) % 3, torch.zeros(1), torch.ones(1), {"train": []}, "classes"
     )
     index = torch.tensor([8, 1, 1, 5, 0])
-    found = step_of(module, data, kind).outputs(ParameterSpace(module).pack(module), index)
+    found = outputs(step_of(module, data, kind), ParameterSpace(module).pack(module), index)
     assert torch.equal(found.double(), module.double()(x[index].movedim(-1, 1).double()))
 
 
@@ -146,9 +148,9 @@ def test_bf16_rounds_the_factors_of_convolutions_and_nothing_else(kind):
         layers[3](nn.functional.max_pool2d(hidden, 2).relu()),
         *(p.detach().double() for p in layers[4].parameters()),
     )
-    assert_close(made.outputs(row, torch.arange(8)).double(), wanted, atol=1e-5, rtol=1e-5)
+    assert_close(outputs(made, row, torch.arange(8)).double(), wanted, atol=1e-5, rtol=1e-5)
     g = torch.empty_like(row)
-    loss = made.gradient(row, g, made.resident(torch.arange(8)))
+    loss = gradient(made, row, g, torch.arange(8))
     assert loss == pytest.approx(nn.functional.cross_entropy(wanted, y).item(), abs=1e-5)
     exact = exactly(module, data, torch.arange(8))[1]
     assert (
@@ -228,26 +230,10 @@ def test_a_sample_has_the_same_outputs_beside_any_others():
         samples(40, (20, 20, 3)),
     )
     made, row = step_of(module, data), ParameterSpace(module).pack(module)
-    together = made.outputs(row, torch.arange(40))
-    alone = torch.cat([made.outputs(row, torch.tensor([i])) for i in range(40)])
+    together = outputs(made, row, torch.arange(40))
+    alone = torch.cat([outputs(made, row, torch.tensor([i])) for i in range(40)])
     assert torch.equal(together, alone)
-    assert made.outputs(row, torch.arange(0)).shape == (0, 3)
-
-
-@pytest.mark.parametrize("bf16", [False, True])
-def test_outputs_are_the_same_bits_in_parts_of_any_size(monkeypatch, bf16):
-    module, data = (
-        build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1),
-        samples(40, (20, 20, 3)),
-    )
-    made, space = step_of(module, data, bf16=bf16), ParameterSpace(module)
-    row, batch, above = space.pack(module), made.resident(torch.arange(40)), space.layers[-2].start
-    together = made.outputs(row, batch[1]), made.below(row, batch, above)
-    for part in (1, 7, 39):
-        monkeypatch.setattr(network, "OUTPUT_DIVISOR", made.max_batch // part)
-        assert made.max_batch // network.OUTPUT_DIVISOR == part
-        assert torch.equal(made.outputs(row, batch[1]), together[0])
-        assert torch.equal(made.below(row, batch, above), together[1])
+    assert outputs(made, row, torch.arange(0)).shape == (0, 3)
 
 
 def test_outputs_are_those_of_any_number_of_samples():
@@ -266,12 +252,11 @@ def test_outputs_are_those_of_any_number_of_samples():
         torch.arange(65) % 2,
     )
     assert made.max_batch == 64
-    assert torch.equal(made.outputs(row, index), made.outputs(row, torch.arange(2))[index])
-    beside = made.shift, made.scale
+    assert torch.equal(outputs(made, row, index), outputs(made, row, torch.arange(2))[index])
     with pytest.raises(ValueError, match=r"2\^27"):
-        made.network.outputs(row, torch.empty(65, 3), data.x, index, *beside)
+        made.measure(row, [index])
     with pytest.raises(ValueError, match=r"2\^27"):
-        made.network.gradient(row, torch.empty_like(row), data.x, index, index, *beside)
+        gradient(made, row, torch.empty_like(row), index)
 
 
 def test_evaluation_and_features_are_pytorchs():
@@ -301,9 +286,7 @@ def test_a_diverged_model_has_no_finite_loss():
     module, data = build(ModelSettings(name="small"), (3, 9, 9), 3, seed=2), samples(8, (9, 9, 3))
     made, row = step_of(module, data), ParameterSpace(module).pack(module)
     row[7] = torch.nan
-    assert not np.isfinite(
-        made.gradient(row, torch.empty_like(row), made.resident(torch.arange(4)))
-    )
+    assert not np.isfinite(gradient(made, row, torch.empty_like(row), torch.arange(4)))
 
 
 @pytest.mark.parametrize(
@@ -367,23 +350,35 @@ class Door:
         self.network.linear(3, False, 27, 27 + 36)
         size = 27 + 36 + 3
         self.good = {
-            "row": torch.zeros(size), "target": torch.zeros(size), "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8),
-            "index": torch.tensor([5, 0]), "targets": torch.tensor([2, 0]), "shift": torch.zeros(2),
+            "rows": torch.zeros(1, size), "gradients": torch.zeros(1, size),
+            "x": torch.zeros(6, 4, 5, 2, dtype=torch.uint8), "index": torch.tensor([5, 0]), "counts": [2], "targets": torch.tensor([2, 0]), "shift": torch.zeros(2),
             "scale": torch.ones(1), "bf16": False, "skipped": 0,
         }  # fmt: skip
 
     def call(self, **spoilt):
-        return self.network.gradient(**(self.good | spoilt))
+        (loss,) = self.network.gradient(**(self.good | spoilt))
+        return loss
 
 
 @pytest.mark.parametrize(
     "spoilt",
     [
-        {"row": torch.zeros(65)},
-        {"target": torch.zeros(65)},
-        {"row": torch.zeros(66, dtype=torch.float64)},
-        {"row": torch.zeros(132)[::2]},
-        {"target": torch.zeros(2, 66)},
+        {"rows": torch.zeros(1, 65)},
+        {"gradients": torch.zeros(1, 65)},
+        {"rows": torch.zeros(1, 66, dtype=torch.float64)},
+        {"rows": torch.zeros(1, 132)[:, ::2]},
+        {"gradients": torch.zeros(2, 66)},
+        {"gradients": torch.zeros(66)},
+        {"rows": torch.zeros(2, 66), "gradients": torch.zeros(2, 66)},
+        {
+            "rows": torch.zeros(1, 66).expand(2, -1),
+            "gradients": torch.zeros(2, 66),
+            "counts": [1, 1],
+        },
+        {"counts": [1]},
+        {"counts": [3]},
+        {"counts": [3, -1], "rows": torch.zeros(2, 66), "gradients": torch.zeros(2, 66)},
+        {"counts": [2, 0], "rows": torch.zeros(2, 66), "gradients": torch.zeros(2, 66)},
         {"x": torch.zeros(6, 5, 4, 2, dtype=torch.uint8)},
         {"x": torch.zeros(6, 40, dtype=torch.uint8)},
         {"x": torch.zeros(6, 4, 5, 2, dtype=torch.int8)},
@@ -402,7 +397,7 @@ class Door:
         {"scale": torch.ones(0)},
         {"skipped": 2},
         {"skipped": -1},
-        {"row": None},
+        {"rows": None},
     ],
 )
 def test_the_door_refuses(spoilt):
@@ -413,20 +408,21 @@ def test_the_door_refuses(spoilt):
 
 
 ROOM = torch.zeros(100)  # for rows that share memory
+one = partial(torch.unsqueeze, dim=0)
 
 
 @pytest.mark.parametrize(
     ("shared", "names"),
     [
-        ({"row": ROOM[:66], "target": ROOM[:66]}, "target.* row"),
-        ({"row": ROOM[:66], "target": ROOM[30:96]}, "target.* row"),
-        ({"target": ROOM[:66], "shift": ROOM[64:66]}, "target.* shift"),
+        ({"rows": one(ROOM[:66]), "gradients": one(ROOM[:66])}, "gradients.* rows"),
+        ({"rows": one(ROOM[:66]), "gradients": one(ROOM[30:96])}, "gradients.* rows"),
+        ({"gradients": one(ROOM[:66]), "shift": ROOM[64:66]}, "gradients.* shift"),
     ],
 )
 def test_the_door_refuses_to_write_over_what_it_reads(shared, names):
     with pytest.raises(ValueError, match=names):
         Door().call(**shared)
-    assert np.isfinite(Door().call(row=torch.zeros(132)[:66], shift=ROOM[:2], scale=ROOM[:2] + 1))
+    assert np.isfinite(Door().call(rows=torch.zeros(1, 66), shift=ROOM[:2], scale=ROOM[:2] + 1))
 
 
 small = st.integers(-3, 12) | st.sampled_from([2**15, 2**31, 2**40, 2**62])
@@ -454,9 +450,11 @@ def test_layers_stand_in_order():
     network = native.load(KINDS[0]).Network(4, 5, 2)
     with pytest.raises(ValueError, match="last layer"):
         network.gradient(
-            *[torch.zeros(9)] * 2,
+            *[torch.zeros(1, 9)] * 2,
             torch.zeros(1, 4, 5, 2),
-            *[torch.tensor([0])] * 2,
+            torch.tensor([0]),
+            [1],
+            torch.tensor([0]),
             *[torch.ones(1)] * 2,
         )
     network.linear(3, True, 0, -1)
@@ -475,15 +473,19 @@ def test_a_layer_may_follow_after_a_call(kind):
     first, second, x = (
         torch.randint(-3, 4, shape, generator=draw).float() for shape in [(3, 4), (500, 3), (6, 4)]
     )
-    row, sides = torch.cat([first.flatten(), second.flatten()]), (torch.zeros(1), torch.ones(1))
+    row, sides = (
+        one(torch.cat([first.flatten(), second.flatten()])),
+        (torch.zeros(1), torch.ones(1)),
+    )
     network = native.load(kind).Network(1, 1, 4)
     network.linear(3, False, 0, -1)
     made, wider = torch.empty(6, 3), torch.empty(6, 500)
-    network.outputs(row, made, x, torch.arange(6), *sides)
+    network.outputs(row, made, x, torch.arange(6), [6], *sides)
     assert torch.equal(made, x @ first.T)
     network.linear(500, False, 12, -1)
-    network.outputs(row, wider, x, torch.arange(6), *sides)
+    network.outputs(row, wider, x, torch.arange(6), [6], *sides)
     assert torch.equal(wider, x @ first.T @ second.T)
     g = torch.empty_like(row)
-    assert np.isfinite(network.gradient(row, g, x, torch.arange(6), torch.arange(6), *sides))
+    index = torch.arange(6)
+    assert np.isfinite(network.gradient(row, g, x, index, [6], index, *sides)).all()
     assert g.isfinite().all()

@@ -240,7 +240,7 @@ class Config(Settings):
         ge=1,
         le=10**4,
         description="clients that train as rows of one call; if not set all on a gpu, on a cpu 1, "
-        "or up to 16 with apple and the native engine",
+        "with the native engine as many as share its cache, of apple up to 16",
     )
     precision: Precision = Field(
         "fp32",

@@ -1,5 +1,6 @@
 """Random streams have addresses."""
 
+import hashlib
 import pickle
 import subprocess
 import sys
@@ -84,3 +85,10 @@ def test_messages_are_one_line_with_kind_and_code():
     ]
     assert codes == [2, 3, 5, 6]
     assert all(issubclass(c, PomonaError) for c in (pomona.ConfigError, pomona.DivergedError))
+
+
+def test_a_stream_is_philoxs_of_the_digest_as_key():
+    """As numpy makes it of a whole number, slowly."""
+    digest = hashlib.blake2b(b"3/batches/5/7", digest_size=16).digest()
+    philox = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
+    assert stream(3, "batches", 5, 7).permutation(99).tolist() == philox.permutation(99).tolist()

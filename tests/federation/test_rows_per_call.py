@@ -13,6 +13,7 @@ from pomona.core.errors import DivergedError
 from pomona.federation.client import ClientRuntime
 from pomona.federation.transport import (
     LARGEST_CALL,
+    LARGEST_ROWS,
     ROWS_A_CLIENT,
     by_worker,
     call_groups,
@@ -69,24 +70,38 @@ def test_each_goes_to_the_least_loaded_and_is_read_twice(sizes, workers):
 
 
 def test_clients_share_calls_where_they_read_alike_and_numbers_cannot_differ(monkeypatch):
-    sizes, row = (5, 4, 3, 2, 1), 100
+    sizes, row = (5, 4, 3, 2, 1), LARGEST_ROWS
 
     def chosen(engine="native", method=None, room=1.0, **over):
         need = ROWS_A_CLIENT * row * len(sizes)
         monkeypatch.setattr(
             "pomona.federation.transport.machine_memory", lambda: need * room / (1 - 0.5)
         )
-        return call_groups(tiny("apple", method, engine=engine, clients=5, **over), sizes, 2, row)
+        config = tiny("apple", method, engine=engine, clients=5, **over)
+        return call_groups(config, sizes, 2, row)
 
-    together, alone = by_worker(sizes, 2, LARGEST_CALL), grouped(sizes, 1)
+    together, alone = by_worker(sizes, 2, LARGEST_CALL), by_worker(sizes, 2, 1)
     assert together == ((0, 3, 4), (1, 2))
     assert chosen() == together
     assert chosen(method={"name": "apple", "core_step": "local"}) == together
-    assert chosen(engine="torch") == alone
+    assert chosen(engine="torch") == grouped(sizes, 1)
     assert chosen(room=0.99) == alone
     assert chosen(method={"name": "apple", "budget": 2}) == alone
     assert chosen(rows_per_call=2) == grouped(sizes, 2)
-    assert call_groups(tiny("fedavg", engine="native", clients=5), sizes, 2, 0) == alone
+
+    def of_any(row, **over):
+        config = tiny("fedavg", clients=5, **{"engine": "native"} | over)
+        return call_groups(config, sizes, 2, row)
+
+    assert of_any(1) == of_any(row // 3) == together
+    assert of_any(row // 2) == ((0, 3), (4,), (1, 2))
+    assert of_any(row) == alone
+    assert of_any(1, rows_per_call=1) == of_any(1, engine="torch") == grouped(sizes, 1)
+    fomo = {"name": "fedfomo", "budget": 2}
+    config = tiny("fedfomo", fomo, engine="native", clients=5)
+    assert call_groups(config, sizes, 2, row // 4) == of_any(row // 2)
+    private = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3}
+    assert of_any(1, privacy=private) == grouped(sizes, 1)
 
 
 @pytest.mark.parametrize("name", representatives(METHODS, ["apple", "fedavg"]))

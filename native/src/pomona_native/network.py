@@ -22,13 +22,11 @@ from pomona_native.graph import layers_of
 from pomona_native.layers import LARGE, Layer
 
 NEUTRAL = torch.zeros(1), torch.ones(1)  # identity shift and scale
-OUTPUT_DIVISOR = 8
-"""Outputs are computed for this fraction of the maximum samples of a call: maps of 2^24 numbers, 64
-MiB.
-"""
+NO_SAMPLES = torch.empty(0, dtype=torch.int64)
 PIXELS = 2**12
 """For larger images PyTorch is as fast or faster at convolutions with many weights."""
-Prepared = tuple[Tensor, Tensor, Tensor]  # samples, indices into them, their targets
+# samples, indices into them, how many of these each row has, and their targets
+Prepared = tuple[Tensor, Tensor, list[int], Tensor]
 
 
 @dataclass(frozen=True)
@@ -81,54 +79,44 @@ class NativeNetwork:
         """The maximum samples of a gradient or a step: their largest maps have 2^27 numbers."""
         return int(self.network.most)
 
-    def gradient(self, row: Tensor, g: Tensor, batch: Prepared, above: int = 0) -> float:
-        """Write the gradient of the mean loss at ``row`` (d,) into ``g`` (d,); return the loss.
+    def gradient(self, W: Tensor, G: Tensor, batches: Prepared, above: int = 0) -> Tensor:
+        """Write the gradients of the mean losses of rows W (n, d) into G (n, d); return the losses
+        (n,).
 
-        ``batch``: samples, indices into them, and the targets. ``g`` may be 0 before the coordinate
-        ``above``.
+        G may be 0 before the coordinate ``above``.
         """
-        x, index, y = batch
-        loss: float = self.network.gradient(
-            row,
-            g,
-            x,
-            index,
-            y,
-            *self._normalisation(x),
-            self.bf16,
-            self.skipped(above),
-            self._masks(index),
-        )
-        return loss
+        x, index, counts, y = batches
+        options = *self._normalisation(x), self.bf16, self.skipped(above), self._masks(counts)
+        return torch.tensor(self.network.gradient(W, G, x, index, counts, y, *options))
 
     def step(
         self,
-        row: Tensor,
+        W: Tensor,
         moments: Tensor,
-        batch: Prepared,
+        batches: Prepared,
         round_: Round,
         pull: Pull | None = None,
         block: slice | None = None,
-    ) -> float:
-        """Take one step of plain SGD on ``row`` (d,), in place; return the mean loss before it.
+    ) -> Tensor:
+        """Take one step of plain SGD on rows W (n, d), in place; return the mean losses (n,) before
+        it.
 
-        ``moments``: the momentum buffer, updated in place; ignored without momentum. ``pull``, of
-        one row, is added to the gradient. If ``block`` is given, only it moves, and moments are
-        those of it.
+        ``moments``: the momentum buffers, updated in place; ignored without momentum. ``pull`` is
+        added to the gradients. If ``block`` is given, only it moves, and moments are those of it.
         """
-        x, index, y = batch
+        x, index, counts, y = batches
         rates = round_.lr, round_.momentum, round_.weight_decay
         terms = (pull.weight, pull.centre, pull.constant) if pull else (0.0, None, None)
-        first, stop = (block.start, block.stop) if block else (0, len(row))
-        options = *terms, (first, stop), self.skipped(first), self._masks(index)
-        loss: float = self.network.step(
-            row, moments, x, index, y, *self._normalisation(x), self.bf16, *rates, *options
+        first, stop = (block.start, block.stop) if block else (0, W.shape[1])
+        options = *terms, (first, stop), self.skipped(first), self._masks(counts)
+        losses = self.network.step(
+            W, moments, x, index, counts, y, *self._normalisation(x), self.bf16, *rates, *options
         )
-        return loss
+        return torch.tensor(losses)
 
-    def outputs(self, row: Tensor, index: Tensor) -> Tensor:
-        """Return outputs (b, K) of resident samples ``index`` (b,) under ``row`` (d,)."""
-        return self._forward(self.network, row, self.resident(index))
+    def outputs(self, W: Tensor, batches: Prepared) -> Tensor:
+        """Return outputs (b, K) of rows W (n, d) for their batches, one after the other."""
+        return self._forward(self.network, W, batches)
 
     @property
     def large(self) -> bool:
@@ -148,16 +136,7 @@ class NativeNetwork:
         Each of ``batches`` (b,) is a batch, of two samples or more.
         """
         for number, index in enumerate(batches, start=1):
-            outputs = torch.empty(len(index), self.network.reached[-1])
-            self.network.outputs(
-                row,
-                outputs,
-                self.data.x,
-                index,
-                *self._normalisation(self.data.x),
-                self.bf16,
-                1 / number,
-            )
+            self._forward(self.network, row.unsqueeze(0), self.resident([index]), 1 / number)
 
     def skipped(self, above: int) -> int:
         """Return the number of leading layers without parameters from ``above`` on; never includes
@@ -180,32 +159,37 @@ class NativeNetwork:
         """Return the outputs of the layers that ``prefix_length`` counts for a batch (b, ...);
         there must be some.
         """
-        return self._forward(self._split(above)[0], row, batch)
+        return self._forward(self._split(above)[0], row.unsqueeze(0), batch)
 
     def gradient_above(
         self, features: Tensor, row: Tensor, g: Tensor, y: Tensor, above: int
     ) -> float:
-        """Compute ``gradient`` from the result of ``below``."""
-        batch = features, torch.arange(len(features)), y
-        masks = self._masks(batch[1], self.prefix_length(above))
-        loss: float = self._split(above)[1].gradient(row, g, *batch, *NEUTRAL, self.bf16, 0, masks)
+        """Compute ``gradient`` of one row from the result of ``below``."""
+        counts = [len(features)]
+        masks = self._masks(counts, self.prefix_length(above))
+        batch = features, torch.arange(len(features)), counts, y
+        rows = row.unsqueeze(0), g.unsqueeze(0)
+        loss: float
+        (loss,) = self._split(above)[1].gradient(*rows, *batch, *NEUTRAL, self.bf16, 0, masks)
         return loss
 
-    def _masks(self, index: Tensor, below: int = 0) -> Tensor | None:
-        """Draw the factors of all dropout for a batch; None without dropout.
+    def _masks(self, counts: Sequence[int], below: int = 0) -> Tensor | None:
+        """Draw the factors of all dropout for batches of these sizes; None without dropout.
 
-        They are drawn as PyTorch draws them, in the order of the layers.
+        They are drawn as PyTorch draws them, batch after batch in the order of the layers.
         """
         factors = [
-            layer.draw(len(index), self.network.shape(layer.input)).reshape(-1)
+            layer.draw(count, self.network.shape(layer.input)).reshape(-1)
+            for count in counts
             for layer in self.layers[below:]
             if layer.draw
         ]
         return torch.cat(factors) if factors else None
 
-    def resident(self, index: Tensor) -> Prepared:
-        """Return a batch of resident samples, which are gathered and normalised inside the call."""
-        return self.data.x, index, self.data.target(index)
+    def resident(self, indices: Sequence[Tensor]) -> Prepared:
+        """Return batches of resident samples, which are gathered and normalised inside the call."""
+        index = indices[0] if len(indices) == 1 else torch.cat([NO_SAMPLES, *indices])
+        return self.data.x, index, list(map(len, indices)), self.data.target(index)
 
     def _normalisation(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the shift and scale of samples; samples other than the resident ones are already
@@ -213,16 +197,14 @@ class NativeNetwork:
         """
         return (self.shift, self.scale) if x is self.data.x else NEUTRAL
 
-    def _forward(self, network: Any, row: Tensor, batch: Prepared) -> Tensor:
-        """Return a network's outputs for a batch: vectors (b, f), or maps (b, height, width,
+    def _forward(self, network: Any, W: Tensor, batches: Prepared, share: float = 0.0) -> Tensor:
+        """Return a network's outputs for batches: vectors (b, f), or maps (b, height, width,
         channels).
         """
-        x, index, _ = batch
+        x, index, counts, _ = batches
         *sides, channels = network.reached
         outputs = torch.empty(len(index), prod(sides) * channels)
-        at_once = max(1, network.most // OUTPUT_DIVISOR)
-        for chunk, target in zip(index.split(at_once), outputs.split(at_once), strict=True):
-            network.outputs(row, target, x, chunk, *self._normalisation(x), self.bf16)
+        network.outputs(W, outputs, x, index, counts, *self._normalisation(x), self.bf16, share)
         return outputs if sides == [1, 1] else outputs.view(len(index), *sides, channels)
 
     def _split(self, above: int) -> tuple[Any, Any]:
@@ -258,9 +240,11 @@ def tokens(data: DeviceDataset) -> bool:
     return data.x.dim() == 2 and data.x.dtype in {torch.int32, torch.int64}
 
 
-def prepared(x: Tensor, y: Tensor) -> Prepared:
-    """Return a batch of samples (b, C, H, W) or (b, F) that have been augmented."""
-    return (x.movedim(1, -1) if x.dim() > 2 else x).contiguous(), torch.arange(len(x)), y
+def prepared(batches: Sequence[tuple[Tensor, Tensor]]) -> Prepared:
+    """Return batches of augmented samples (b, C, H, W) or (b, F) and their targets."""
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    samples = (x.movedim(1, -1) if x.dim() > 2 else x).contiguous()
+    return samples, torch.arange(len(x)), [len(targets) for _, targets in batches], y
 
 
 def _require_supported(data: DeviceDataset, criterion: Criterion) -> None:

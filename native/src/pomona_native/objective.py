@@ -1,6 +1,6 @@
 """The objective of the native engine: gradients, whole steps and mixtures."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from pomona.core.round import Round
 from pomona.models.parameter_space import ParameterSpace
-from pomona.objective.batches import View, Views
+from pomona.objective.batches import Views
 from pomona.objective.dataset import EVALUATION_BATCH, BatchFunction, statistics_batches
 from pomona.objective.engine import Computation
 from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
@@ -58,17 +58,15 @@ class NativeObjective(TorchObjective):
         """
         if criterion is not None:
             return super().gradient(W, indices, criterion, above, views)
-        losses, G = torch.empty(len(W)), torch.empty_like(W)
+        G = torch.empty_like(W)
         G[:, :above] = G[:, self.space.trained :] = 0
-        for k, (row, index, view, g) in enumerate(
-            zip(W, indices, views or [None] * len(W), G, strict=True)
-        ):
-            batch = self._batch(index, view)
-            if cache and view and self._network.prefix_length(above):
-                features = cache.get(view, partial(self._network.below, row, batch, above))
-                losses[k] = self._network.gradient_above(features, row, g, batch[2], above)
-            else:
-                losses[k] = self._network.gradient(row, g, batch, above)
+        if not (cache and views and all(views) and self._network.prefix_length(above)):
+            return self._network.gradient(W, G, self._batches(indices, views), above), G
+        losses = torch.empty(len(W))
+        for k, (row, index, view, g) in enumerate(zip(W, indices, views, G, strict=True)):
+            batch = self._batches([index], [view])
+            features = cache.get(view, partial(self._network.below, row, batch, above))
+            losses[k] = self._network.gradient_above(features, row, g, batch[-1], above)
         return losses, G
 
     def step(
@@ -81,20 +79,12 @@ class NativeObjective(TorchObjective):
         pull: Pull | None = None,
         block: slice | None = None,
     ) -> Tensor:
-        """Take one step of the round's optimizer; plain SGD is a call per row, others follow from
-        the gradients.
+        """Take one step of the round's optimizer; plain SGD is a call for all rows, others follow
+        from the gradients.
         """
         if not round_.optimizer.plain:
             return super().step(W, indices, moments, round_, views, pull, block)
-        losses = torch.empty(len(W))
-        for k, (row, index, view) in enumerate(
-            zip(W, indices, views or [None] * len(W), strict=True)
-        ):
-            own_pull = pull.row(k) if pull else None
-            losses[k] = self._network.step(
-                row, moments[k], self._batch(index, view), round_, own_pull, block
-            )
-        return losses
+        return self._network.step(W, moments, self._batches(indices, views), round_, pull, block)
 
     def mixing_layout(self, copies: Tensor) -> Tensor:
         """Return the copies as they are: a row that fills several places is read once."""
@@ -128,13 +118,12 @@ class NativeObjective(TorchObjective):
         if not round_.optimizer.plain:
             return super().mixed_step(mixture, indices, moments, round_, views)
         W, G = self._room(*mixture.cores.shape)
-        losses, slopes = torch.empty(len(W)), torch.empty_like(mixture.weights)
+        slopes = torch.empty_like(mixture.weights)
         rates = round_.lr, round_.momentum, round_.weight_decay
         mix_calls, package = list(_mix_calls(mixture)), self._network.package
         for rows, arguments in mix_calls:
             package.mix(*arguments, W[rows])
-        for k, (index, view) in enumerate(zip(indices, views or [None] * len(W), strict=True)):
-            losses[k] = self._network.gradient(W[k], G[k], self._batch(index, view))
+        losses = self._network.gradient(W, G, self._batches(indices, views))
         for rows, arguments in mix_calls:
             package.move(*arguments, G[rows], moments[rows], slopes[rows], *rates)
         return losses, slopes
@@ -143,14 +132,33 @@ class NativeObjective(TorchObjective):
     def batchwise(
         self, row: Tensor, client: int, split: str, function: BatchFunction
     ) -> tuple[Tensor, ...]:
-        """Apply a function to each batch's outputs (b, K) and targets, on all of a client's
-        split.
-        """
+        """Apply a function to the outputs (b, K) and targets of all of a client's split."""
+        return self.batchwise_each(row.unsqueeze(0), [client], [split], function)[0][0]
+
+    @torch.no_grad()
+    def batchwise_each(
+        self, W: Tensor, clients: Sequence[int], splits: Sequence[str], function: BatchFunction
+    ) -> list[list[tuple[Tensor, ...]]]:
+        """Return ``batchwise`` of each client's own row; the outputs are computed in one call."""
         if self._network.large:  # PyTorch's forward pass is as fast or faster
-            return super().batchwise(row, client, split, function)
-        batches = self.data.rows[split][client].split(EVALUATION_BATCH)
-        full_row = self._with_own_statistics(row, client)
-        return self.data.batchwise(batches, partial(self._network.outputs, full_row), function)
+            return super().batchwise_each(W, clients, splits, function)
+        indices = [self.data.rows[split][client] for client in clients for split in splits]
+        x, index, sizes, y = self._network.resident(indices)
+        counts = [sum(sizes[k : k + len(splits)]) for k in range(0, len(sizes), len(splits))]
+        batches = x, index, counts, y
+        results = function(self._network.outputs(self._evaluable_rows(W, clients), batches), y)
+        each = zip(sizes, *(tensor.split(sizes) for tensor in results), strict=True)
+        by_split = [tuple(result) if n else () for n, *result in each]
+        return [by_split[k : k + len(splits)] for k in range(0, len(sizes), len(splits))]
+
+    def _evaluable_rows(self, W: Tensor, clients: Sequence[int]) -> Tensor:
+        """Return rows W (n, d) with the statistics that their evaluation needs, a client's own if
+        they have none.
+        """
+        if not self._network.has_statistics or self.space.statistics_in(W):
+            return W
+        pairs = zip(W.unbind(), clients, strict=True)
+        return torch.stack([self._with_own_statistics(row, client) for row, client in pairs])
 
     def _with_own_statistics(self, row: Tensor, client: int) -> Tensor:
         """Return a row (d,) with the statistics that its evaluation needs, a client's own if it has
@@ -168,11 +176,12 @@ class NativeObjective(TorchObjective):
             self._with_statistics.put(row, client, cached := [full_row])
         return cached[0]
 
-    def _batch(self, index: Tensor, view: View | None) -> Prepared:
-        """Return a batch with its training view."""
-        if self.data.plain or view is None:
-            return self._network.resident(index)
-        return prepared(*self.data.training_view(index, view))
+    def _batches(self, indices: Sequence[Tensor], views: Views) -> Prepared:
+        """Return batches with their training views."""
+        if self.data.plain or not (views and any(views)):
+            return self._network.resident(indices)
+        views_of = zip(indices, views, strict=True)
+        return prepared([self.data.training_view(index, view) for index, view in views_of])
 
     def _room(self, n: int, d: int) -> Tensor:
         """Return memory (2, n, d) for mixtures and gradients."""

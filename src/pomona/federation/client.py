@@ -5,7 +5,6 @@ The same object serves one silo, or a worker process with many clients.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,7 +37,7 @@ from pomona.federation.client_states import (
 )
 from pomona.federation.exchange import ClientRequest, Groups, Reply, downlink_part
 from pomona.federation.recorded_models import ModelChoice, Observed, RecordedModels
-from pomona.federation.scoring import EVALUATED, Examination, Figures, Model, Scoring
+from pomona.federation.scoring import Examination, Figures, Model, Scoring
 from pomona.federation.stale_models import SharedRows, StaleModels
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
 from pomona.metrics.metric import Score
@@ -61,13 +60,17 @@ class _Trained(NamedTuple):
 
 
 class _CallResult(NamedTuple):
-    """Results of one call for some clients; tensors have a leading axis in their order."""
+    """Results of one call for some clients; tensors have a leading axis in their order, as have the
+    evaluated models and their scores.
+    """
 
     ids: tuple[int, ...]
-    training: LocalTraining
     state: Any
     uplink: Uplink
     info: Info
+    losses: list[float | None]
+    models: Mapping[Model, Tensor]
+    scores: list[list[Score]]
 
 
 class ClientRuntime:
@@ -102,6 +105,8 @@ class ClientRuntime:
         self.groups, self.seed, self.place_state = groups, seed, place_state
         self.scoring, self.recorded = scoring or Scoring(), RecordedModels(choice or ModelChoice())
         self.copies = copies or StaleModels.in_memory(client.keeps, initial)
+        # a class of a protocol, whose check takes as long as a step of a tiny model
+        self._is_private = isinstance(objective, PrivateObjective)
         self._states: dict[int, Any] = {}
         self._pending: dict[int, _Trained] = {}
         self._rows = SharedRows()
@@ -290,29 +295,17 @@ class ClientRuntime:
         """Serve a group in one call; the results of training wait for ``commit``."""
         began = perf_counter()
         result = self._call(visit, ids, received)
-        losses = result.training.training_losses()
-        return [
-            replace(
-                self._reply(visit, result, k),
-                loss=losses[k],
-                seconds=(perf_counter() - began) / len(ids),
-            )
-            for k in range(len(ids))
-        ]
+        seconds = (perf_counter() - began) / len(ids)
+        return [self._reply(visit, result, k, seconds) for k in range(len(ids))]
 
-    def _reply(self, visit: ClientRequest, result: _CallResult, k: int) -> Reply:
-        """Score the models of a call's k-th client, set its results aside, and return what it
-        answers.
-        """
-        client, single = result.ids[k], len(result.ids) == 1
-        # One tensor for all splits of a model, so that additional data for its evaluation is
-        # computed once.
-        models: dict[Model, Tensor] = {key: W[k] for key, W in result.training.observed.items()}
-        scores = self._scores(client, models)
+    def _reply(self, visit: ClientRequest, result: _CallResult, k: int, seconds: float) -> Reply:
+        """Set the results of a call's k-th client aside, and return what it answers."""
+        client, single, scores = result.ids[k], len(result.ids) == 1, result.scores[k]
+        models = {key: W[k] for key, W in result.models.items()}
         uplink, state = dict[str, Tensor](), self.state(client)
         if visit.trains:
             # what a fault tells of training samples is not covered by their noise
-            if not isinstance(self.objective, PrivateObjective):
+            if not self._is_private:
                 self._require_finite(client, models, scores)
             uplink = {n: v[k] for n, v in result.uplink.items()}
             state = result.state if single else row(result.state, k)
@@ -326,17 +319,8 @@ class ClientRuntime:
             self._pending[client] = _Trained(self.place_state(state), observed)
         elif observed:
             self.recorded.update(client, observed)
-        return Reply(
-            client, uplink, {n: v[k].clone() for n, v in result.info.items()}, scores=scores
-        )
-
-    def _scores(self, client: int, models: Mapping[Model, Tensor]) -> list[Score]:
-        """Return the scores of a client's models on each split."""
-        return [
-            self.scoring.score(self.objective, *key, split, client, w)
-            for key, w in models.items()
-            for split in EVALUATED
-        ]
+        info = {n: v[k].clone() for n, v in result.info.items()}
+        return Reply(client, uplink, info, result.losses[k], scores, seconds)
 
     def _require_finite(
         self, client: int, models: Mapping[Model, Tensor], scores: list[Score]
@@ -349,8 +333,9 @@ class ClientRuntime:
             (s.model, s.when) for s in scores if s.broken and s.when == "trained"
         )
         for model, stage in broken:
-            w = models[model, stage]
-            if self.scoring.score(self.objective, model, stage, "train", client, w).broken:
+            W = models[model, stage].unsqueeze(0)
+            scored = self.scoring.scores(self.objective, (model, stage), [client], W, ["train"])
+            if scored[0][0].broken:
                 raise DivergedError(
                     f"client {client}: the {model} model's loss on its training samples is not "
                     "finite after training; lower lr"
@@ -375,7 +360,12 @@ class ClientRuntime:
             )
         if training.measured is not None:
             uplink = {**uplink, STATISTICS: training.measured}
-        return _CallResult(ids, training, state, uplink, info)
+        observed, losses = training.observed, training.training_losses()
+        by_model = [
+            self.scoring.scores(self.objective, model, ids, W) for model, W in observed.items()
+        ]
+        scores = [[s for scores in by_model for s in scores[k]] for k in range(len(ids))]
+        return _CallResult(ids, state, uplink, info, losses, observed, scores)
 
     def _shared(self, rows: dict[K, Tensor]) -> dict[K, Tensor]:
         """Share the memory of tensors with identical bytes.

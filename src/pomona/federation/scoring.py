@@ -1,6 +1,6 @@
 """Scores of a client's models in a round, and their full metrics at the end of a run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
@@ -19,6 +19,7 @@ from pomona.metrics.metric import ACCURACY, Metric, Score, is_own
 from pomona.metrics.nan_safe import Array, row_means
 from pomona.metrics.outcomes import ThresholdTarget
 from pomona.metrics.overlap import dice
+from pomona.objective.dataset import DeviceDataset
 from pomona.objective.objective import Objective
 from pomona.record.predictions import Answers
 from pomona.tasks.scores import compute, full_metrics, outcome_metrics, without_intervals
@@ -54,27 +55,53 @@ class Scoring:
     target: ThresholdTarget | None = None
     interval: IntervalOf = no_interval
 
-    def score(
-        self, objective: Objective, model: str, stage: Stage, split: str, client: int, w: Tensor
-    ) -> Score:
-        """Return a model's score, without values if its loss is not finite.
+    def scores(
+        self,
+        objective: Objective,
+        model: Model,
+        clients: Sequence[int],
+        W: Tensor,
+        splits: Sequence[str] = EVALUATED,
+    ) -> list[list[Score]]:
+        """Return the scores of each client's own row of a model's W (n, d) on each split, without
+        values if the loss is not finite.
 
         A fault would let these samples decide who trains, and reveal what was agreed to be hidden:
         by sending huge weights, a server could test whether a record contains some value.
         """
-        data, task = objective.data, objective.data.task
-        samples = len(data.rows[split][client])
-        if not samples:
-            return Score(model, stage, split, 0)
 
         def measured(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-            return (objective.criterion(outputs, targets), *task.reduce(outputs, targets))
+            losses, answers = objective.criterion(outputs, targets), task.reduce(outputs, targets)
+            right = [task.right(*answers)] if task.right else []
+            return (losses.double(), *answers, *right)
 
-        losses, outputs, targets = objective.batchwise(w, client, split, measured)
-        loss = float(losses.double().mean())
+        data, task = objective.data, objective.data.task
+        results = objective.batchwise_each(W, clients, splits, measured)
+        return [
+            [
+                self._score(data, model, split, client, *result)
+                if result
+                else Score(*model, split, 0)
+                for split, result in zip(splits, by_split, strict=True)
+            ]
+            for client, by_split in zip(clients, results, strict=True)
+        ]
+
+    def _score(
+        self,
+        data: DeviceDataset,
+        model: Model,
+        split: str,
+        client: int,
+        losses: Tensor,
+        outputs: Tensor,
+        targets: Tensor,
+        right: Tensor | None = None,
+    ) -> Score:
+        samples, loss = len(losses), float(losses.mean())
         if not isfinite(loss):
-            return Score(model, stage, split, samples)
-        accuracy = task.accuracy(outputs, targets) if task.accuracy else None
+            return Score(*model, split, samples)
+        accuracy = None if right is None else int(right.sum()) / right.numel()
         answers = data.in_units(outputs, targets, client, split)
         match self.metric.name:
             case "accuracy":
@@ -82,9 +109,9 @@ class Scoring:
             case "loss":
                 value = loss
             case name:
-                value = compute(name, *answers, task)
+                value = compute(name, *answers, data.task)
         interval = self.interval(answers, client)
-        return Score(model, stage, split, samples, loss, accuracy, value, interval)
+        return Score(*model, split, samples, loss, accuracy, value, interval)
 
 
 @dataclass(frozen=True)

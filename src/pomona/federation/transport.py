@@ -23,7 +23,11 @@ from pomona.storage.mapped_array import machine_memory
 SIMULATION = "simulation"
 """Run id of a single process tree, which has one run; a deployment has its own ids."""
 LARGEST_CALL = 16
-"""Clients in a call made for speed: each then bears a sixteenth of the cost of reading a model."""
+"""Clients in a call that reads models for all: each bears a sixteenth of the cost of reading."""
+LARGEST_ROWS = 2**21
+"""Bytes of the models that a call's clients train and receive, if they share it to save its cost:
+more would leave the processor's cache between steps.
+"""
 ROWS_A_CLIENT = 5
 """Rows per client in such a call: its core, its mixture, the gradient, momentum, and the evaluated
 model.
@@ -176,18 +180,24 @@ def call_groups(
     whether the network draws random numbers, which the clients of a call draw in turn, and the
     bytes of memory of all workers, None for this machine's.
 
-    If all clients read the same models in each step, a worker's clients train in one call, which
-    reads the models once for all, if they fit into memory next to all clients' states. Only
-    engines other than PyTorch compute the same results for a client whatever the other clients in
-    its call, and so for any number of workers and any memory.
+    A call costs as much as training a tiny model, so a worker's clients with such models share
+    calls; and if all clients read the same models in each step, a call reads them once for all, if
+    they fit into memory next to all clients' states. Only engines other than PyTorch compute the
+    same results for a client whatever the other clients in its call, and so for any number of
+    workers and any memory.
     """
-    alike = config.engine_named and config.method.method().client.reads_alike and not draws
+    if not config.engine_named or draws or config.privacy or config.rows_per_call is not None:
+        return grouped(sizes, config.rows)
+    method = config.method.method()
+    received = method.card.exchange.down_models or (lambda _: 1)
+    models = len(sizes) if method.client.keeps else received(len(sizes))
+    largest = max(1, LARGEST_ROWS // max(1, row * models))
     rows = min(len(sizes), workers * LARGEST_CALL) * ROWS_A_CLIENT
     available = machine_memory() if memory is None else memory
     fits = rows * row <= (1 - config.state_memory) * available
-    if alike and fits and config.rows_per_call is None:
-        return by_worker(sizes, workers, LARGEST_CALL)
-    return grouped(sizes, config.rows)
+    if method.client.reads_alike and fits:
+        largest = max(largest, LARGEST_CALL)
+    return by_worker(sizes, workers, largest)
 
 
 def by_worker(sizes: Sequence[int], workers: int, largest: int) -> Groups:

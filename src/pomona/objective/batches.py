@@ -105,7 +105,10 @@ def _endless(
 
 def _epoch(rows: Tensor, size: int, generator: np.random.Generator, min_batch: int) -> list[Tensor]:
     order = torch.from_numpy(generator.permutation(len(rows))).to(rows.device)
-    batches = list(rows[order].split(size))
+    shuffled = rows.index_select(0, order)
+    if len(rows) <= size:
+        return [shuffled]
+    batches = list(shuffled.split(size))
     if len(batches) > 1 and len(batches[-1]) < min_batch:
         batches[-2:] = [torch.cat(batches[-2:])]
     return batches

@@ -244,6 +244,22 @@ class Objective(GradientSource, Protocol):
         Returns () for no samples. Only the function's results are kept in memory.
         """
 
+    def batchwise_each(
+        self, W: Tensor, clients: Sequence[int], splits: Sequence[str], function: BatchFunction
+    ) -> list[list[tuple[Tensor, ...]]]:
+        """Return ``batchwise`` of each client's own row of W (n, d), by client on each split; an
+        engine may compute all in one call.
+        """
+        return [
+            [
+                self.batchwise(row, client, split, function)
+                if len(self.data.rows[split][client])
+                else ()
+                for split in splits
+            ]
+            for row, client in zip(W.unbind(), clients, strict=True)
+        ]
+
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
         """Return inputs (b, f) of the last layer under one row (d,), on all of a client's split."""
 

@@ -189,8 +189,9 @@ class LocalTraining:
                     f"the loss is {loss}; lower lr"
                 )
             if batch.purpose == TRAINING:
-                self._losses[k] += loss * len(index)
-                self._samples[k] += len(index)
+                samples = len(index)
+                self._losses[k] += loss * samples
+                self._samples[k] += samples
 
     def hessian(self, W: Tensor, batch: Batch, Z: Tensor) -> Tensor:
         """Return products (n, d) of the mean losses' Hessians at rows W (n, d) on the batch with

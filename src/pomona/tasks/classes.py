@@ -99,7 +99,7 @@ TASK = Task(
     constant=frequencies,
     details=_details,
     predict=_predict,
-    accuracy=lambda outputs, targets: float((outputs.argmax(1) == targets).double().mean()),
+    right=lambda outputs, targets: outputs.argmax(1) == targets,
     soften=lambda outputs, temperature: (outputs / temperature).softmax(1),
     smooths=True,
     commonest=commonest,

@@ -90,7 +90,7 @@ TASK = Task(
     constant=frequencies,
     details=_details,
     predict=_predict,
-    accuracy=lambda outputs, targets: float(((outputs > 0) == (targets > 0.5)).double().mean()),
+    right=lambda outputs, targets: (outputs > 0) == (targets > 0.5),
     soften=lambda outputs, temperature: (outputs / temperature).sigmoid(),
     commonest=commonest,
     outcomes=True,

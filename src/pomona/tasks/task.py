@@ -67,8 +67,8 @@ class Task:
             first; unchanged for most tasks. Evaluation keeps only these values of a split.
         examine: the same, with additional values for the metrics of a final model.
         output_shape: number of outputs K and shape of a sample -> shape of a sample's outputs.
-        accuracy: the share of right answers, computed faster than by ``measures``; None if not
-            applicable.
+        right: outputs and targets -> which answers (n, ...) are right, faster than by ``measures``;
+            None if not applicable.
         soften: outputs and a temperature -> targets for the loss; the outputs themselves for
             numbers.
         smooths: whether the loss accepts ``smoothing``, the share of each target that is spread
@@ -105,7 +105,7 @@ class Task:
     learned: Callable[[NDArray[Any], "Dataset"], NDArray[Any]] = field(
         default=lambda stored, _: stored, repr=False
     )
-    accuracy: Callable[["Tensor", "Tensor"], float] | None = field(default=None, repr=False)
+    right: Callable[["Tensor", "Tensor"], "Tensor"] | None = field(default=None, repr=False)
     soften: Callable[["Tensor", float], "Tensor"] = field(
         default=lambda outputs, _: outputs, repr=False
     )

@@ -101,7 +101,8 @@ def client(settings: MOCHA) -> base.Client:
     ) -> base.Trained[Tensor]:
         head, N = training.layers[-1], len(training.roster.members)
         diagonal, off_diagonal = coupling(settings, N)
-        other_sum = received["heads"].bank[received["heads"].index].sum(1)
+        heads, index = received["heads"].bank, received["heads"].index
+        other_sum = torch.stack([heads[others].sum(0) for others in index])
 
         def coupled(w: Tensor) -> Tensor:
             g = torch.zeros_like(w)
