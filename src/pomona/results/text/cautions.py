@@ -22,6 +22,7 @@ from pomona.results.gain_presentation import client_names, gained
 from pomona.results.method_colours import styles
 from pomona.results.run_numbers import SEPARATE, Run, baseline, comparable, leader
 from pomona.results.seeds import over_seeds, unpaired
+from pomona.results.tables.participation import rounds_by_client, training_samples
 from pomona.results.text.narrative import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
 
@@ -190,6 +191,24 @@ def _lied(run: Run) -> Iterator[Caution]:
             "count them too; the honest clients' mean is in the table of those that lied."
         )
         yield Caution(run.label, text)
+
+
+def _without_largest(run: Run) -> Iterator[Caution]:
+    """Warn that the client with the most training samples missed rounds, unless a draw decided who
+    takes part.
+    """
+    sizes, rounds = training_samples(run), run.result.rounds
+    if not sizes or not rounds or run.setting("participation") not in (None, 1.0):
+        return
+    largest = int(np.argmax(sizes))
+    missed = len(rounds) - rounds_by_client(run)[largest]
+    share = sizes[largest] / (sum(sizes) or 1)
+    if missed and share > 1 / len(sizes):
+        text = (
+            f" missed {missed} of {len(rounds)} rounds, and holds {share:.0%} of the training "
+            f"samples: the models of {run.label} depend on it less than its size suggests."
+        )
+        yield Caution(run.client(largest), text)
 
 
 def _undefined(run: Run) -> Iterator[Caution]:
@@ -374,6 +393,7 @@ def _events(runs: list[Run]) -> Iterator[str]:
             "intervals, not at the numbers."
         )
     yield from _rare(run, small)
+    yield from _rare_class(run)
 
 
 def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
@@ -392,6 +412,19 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
         yield (
             f"Fewer than {FEW_EVENTS} test samples are {label} at {clients}: figures of them alone "
             "are uncertain."
+        )
+
+
+def _rare_class(run: Run) -> Iterator[str]:
+    """Warn of a macro AUROC over classes of which some client has few test samples."""
+    counts = {c: matrix.sum(axis=1) for c, matrix in confusions(run) if len(matrix) > 2}
+    few = {c: int(n[n > 0].min()) for c, n in counts.items() if n.any()}
+    few = {client: n for client, n in few.items() if n < FEW_EVENTS}
+    if few and run.metric.name == "auroc":
+        clients = listing([f"{run.client(c)} ({n})" for c, n in few.items()], MAX_NAMES)
+        yield (
+            f"Fewer than {FEW_EVENTS} test samples of a class are at {clients}: the AUROC gives "
+            "this class the weight of any other, so do not order clients by it."
         )
 
 
@@ -438,6 +471,7 @@ RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
     _incomplete: "",
     _diverging: "The training diverges: lower lr before you compare",
     _lied: "",
+    _without_largest: "",
     _undefined: "Undefined for clients with only one answer in their test samples; means leave "
     "them out",
     _constant: "No better than always giving one answer, on average over clients",

@@ -35,6 +35,7 @@ from pomona.results.tables.liars import liars
 from pomona.results.tables.notes import notes
 from pomona.results.tables.optional import privacy, subgroups, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
+from pomona.results.tables.participation import participation
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.headline import headline
@@ -206,7 +207,7 @@ def _links(
 
 def _asides(runs: list[Run]) -> list[Table]:
     """Return the tables that only some runs have."""
-    tables = (labels, regions, subgroups, unseen, liars, privacy, notes)
+    tables = (labels, regions, subgroups, participation, unseen, liars, privacy, notes)
     every = [*outcome_tables(runs), *survival_table(runs), *(table_of(runs) for table_of in tables)]
     return [bounded(table) for table in every if table.rows]
 
