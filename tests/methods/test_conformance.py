@@ -30,6 +30,8 @@ VARIANTS = [
     ("fedrep", {"shared": ("*weight",)}),
     ("fedala", {"layers": ("*weight",)}),
     ("ifca", {"clusters": 3}),
+    ("ditto", {"feature_weight": 1.0}),
+    ("mr-mtl", {"feature_weight": 1.0}),
     ("fedcross", {"models": 2, "partner": "in-order"}),
     ("floco", {"region_round": 1}),
     ("fedsa-lora", {"head": "shared"}),

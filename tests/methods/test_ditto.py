@@ -95,6 +95,6 @@ def test_personal_epochs_are_the_personal_models_alone():
 
 def test_the_key_is_lambda_in_and_out():
     settings = Ditto.model_validate({"lambda": 0.5})
-    assert settings.model_dump() == {"name": "ditto", "lambda": 0.5, "personal_epochs": None}
+    assert settings.model_dump()["lambda"] == 0.5
     assert Ditto.model_validate(settings.model_dump()) == settings
     assert Ditto(lambda_=0.5) == settings

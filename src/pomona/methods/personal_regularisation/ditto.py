@@ -12,7 +12,8 @@ v_i persists and never leaves the client. Named models: FedAvg's ``global`` and 
 ``personal``, which is v_i after training. Both passes of a round draw the same batches, so that the
 global part is FedAvg and, for lambda = 0, v_i is Separate, to the bit. A step keeps the share 1 -
 lr lambda of v_i: at lr lambda = 1 nothing. The paper chooses lambda among 0.1, 1 and 2 at small
-rates; at larger ones take a smaller lambda.
+rates; at larger ones take a smaller lambda. With ``feature_weight`` = mu F_i gets mu R besides, the
+discrepancy (``discrepancy.py``) of the batch's features under v_i from those under w.
 
 Differs from published code: that alternates the steps of both models (to the same effect), samples
 clients by size and averages uniformly.
@@ -26,6 +27,7 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
+from pomona.methods.personal_regularisation.discrepancy import held
 
 
 class Ditto(base.MethodSettings):
@@ -40,6 +42,11 @@ class Ditto(base.MethodSettings):
             "pull of the personal model towards the global one (lambda); lr x lambda well below 1"
         ),
     )
+    feature_weight: float = Field(
+        0.0,
+        ge=0,
+        description="pull of the features' distribution to that under the global model (MMD)",
+    )
     personal_epochs: int | None = Field(
         None,
         ge=0,
@@ -49,13 +56,10 @@ class Ditto(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        card = replace(
-            CARD,
-            privacy=replace(
-                CARD.privacy,
-                gradients=(base.Gradients(), base.Gradients(epochs=self.personal_epochs)),
-            ),
-        )
+        card = base.reads_outputs(CARD, "feature_weight") if self.feature_weight else CARD
+        personal = base.Gradients(epochs=self.personal_epochs, noised=not self.feature_weight)
+        gradients = base.Gradients(), personal
+        card = replace(card, privacy=replace(card.privacy, gradients=gradients))
         return base.Method(fedavg.server(), client(self), card, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
@@ -84,7 +88,9 @@ def client(settings: Ditto) -> base.Client:
     ) -> base.Trained[Tensor]:
         w, weight = received["model"], settings.lambda_
         _, uplink, info = shared.train(None, received, training, round_)
-        base.sgd(training, V, round_, settings.personal_epochs, pull=base.Pull(weight, w))
+        losses = held(training, w, settings.feature_weight)
+        pull = base.Pull(weight, w)
+        base.sgd(training, V, round_, settings.personal_epochs, pull=pull, losses=losses)
         training.observe("personal", V, "trained")
         return V, uplink, info
 

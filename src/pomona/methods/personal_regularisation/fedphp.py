@@ -30,10 +30,10 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
+from pomona.methods.personal_regularisation.discrepancy import statistic
 from pomona.objective.objective import Objective
 
 TEMPERATURE = 4.0
-KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class FedPHP(base.MethodSettings):
@@ -154,8 +154,7 @@ def discrepancy(x: Tensor, y: Tensor) -> Tensor:
     square = (z * z).sum(1)
     distance = (square.unsqueeze(1) + square - 2 * z @ z.T).clamp_min(0)
     width = distance.detach().sum() / (m * m - m) + 1e-8
-    kernel = torch.stack([torch.exp(-distance / (width * k)) for k in KERNELS]).sum(0)
-    return kernel[:b, :b].mean() + kernel[b:, b:].mean() - 2 * kernel[:b, b:].mean()
+    return statistic(distance, width, b)
 
 
 QUANTITIES = (

@@ -12,7 +12,8 @@ w_i is never replaced; m only attracts it. ``personal, trained`` is w_i. lambda 
 the bit; for one client the pull is towards the round's start, which is FedProx, to the bit. The
 larger lambda, the nearer all w_i to one model; but lr lambda = 1 forgets w_i in every step, so keep
 it well below. In private training the more noise, the larger the best lambda: with it the mean of
-the clients averages their noise.
+the clients averages their noise. With ``feature_weight`` = mu F_i gets mu R besides, the discrepancy
+(``discrepancy.py``) of the batch's features under w_i from those under m.
 
 Differs from published code: under privacy its pull is part of each sample's gradient, and clipped
 with it; here it is added to the private gradient, as it reads models alone. Its clients start from
@@ -28,6 +29,7 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
+from pomona.methods.personal_regularisation.discrepancy import held
 from pomona.methods.personal_regularisation.ditto import strong_pull_warning
 
 
@@ -44,25 +46,33 @@ class MRMTL(base.MethodSettings):
             "well below 1"
         ),
     )
+    feature_weight: float = Field(
+        0.0,
+        ge=0,
+        description="pull of the features' distribution to that under the mean of all (MMD)",
+    )
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
         server = replace(fedavg.server(), global_model=False)  # the mean is not used as a model
-        return base.Method(server, client(self.lambda_), CARD, self.caution)
+        card = base.reads_outputs(CARD, "feature_weight") if self.feature_weight else CARD
+        return base.Method(server, client(self), card, self.caution)
 
     def caution(self, round_: base.Round, _members: int) -> str | None:
         """Warn of a pull that is not small against a step."""
         return strong_pull_warning(self.name, self.lambda_, round_)
 
 
-def client(weight: float) -> base.Client:
+def client(settings: MRMTL) -> base.Client:
     """Train the own model (n, d) with a pull towards the mean."""
 
     def train(
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
-        mean = received["model"]
-        base.sgd(training, W, round_, pull=base.Pull(weight, mean) if weight else None)
+        mean, weight = received["model"], settings.lambda_
+        losses = held(training, mean, settings.feature_weight)
+        pull = base.Pull(weight, mean) if weight else None
+        base.sgd(training, W, round_, pull=pull, losses=losses)
         training.observe("personal", W, "trained")
         return W, {"model": W}, {}
 
