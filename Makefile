@@ -1,4 +1,4 @@
-# Each target sets up what it needs in .venv. PYTHON: any Python from 3.11 to 3.13.
+# Each target sets up what it needs in .venv. PYTHON: any Python from 3.11 to 3.14.
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS = 1
@@ -32,9 +32,9 @@ CPU := https://download.pytorch.org/whl/cpu
 LOCK := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
   federation/pyproject.toml --extra dp --no-emit-package pomona
 lock: .venv/dev
-	{ echo "# PyTorch for CUDA: Python 3.11 to 3.13 on Linux, x86-64 and aarch64"; $(BIN)/$(LOCK) -c constraints.txt; } > $(LOCKS)/cuda.lock
+	{ echo "# PyTorch for CUDA: Python 3.11 to 3.14 on Linux, x86-64 and aarch64"; $(BIN)/$(LOCK) -c constraints.txt; } > $(LOCKS)/cuda.lock
 	sed 's/^torch==.*/&+cpu/' constraints.txt > .venv/cpu.txt
-	{ echo "# PyTorch for CPU: Python 3.11$(if $(WHEELS),, to 3.13) on Linux, x86-64$(if $(WHEELS),, and aarch64)"; \
+	{ echo "# PyTorch for CPU: Python 3.11$(if $(WHEELS),, to 3.14) on Linux, x86-64$(if $(WHEELS),, and aarch64)"; \
 	  $(BIN)/$(LOCK) -c .venv/cpu.txt $(if $(WHEELS),--find-links $(WHEELS),--extra-index-url $(CPU)) | sed /^--extra-index-url/d; } > $(LOCKS)/cpu.lock
 
 # The optional native engine, compiled here: needs a C++ compiler

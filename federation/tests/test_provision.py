@@ -581,7 +581,7 @@ def test_kits_install_the_releases_libraries_by_hash_unless_asked_otherwise(
     lock = locked(kind)["requirements.lock"]
     about = {
         "cpu": "PyTorch for CPU: Python 3.11",
-        "cuda": "PyTorch for CUDA: Python 3.11 to 3.13",
+        "cuda": "PyTorch for CUDA: Python 3.11 to 3.14",
     }[kind]
     assert f"libraries  by hash: {about}" in said
     for member in ("server", "north", "east"):

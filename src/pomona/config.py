@@ -25,6 +25,7 @@ from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError, suggestion
 from pomona.core.membership import Membership
 from pomona.core.settings import LARGEST, Settings, require_name
+from pomona.core.synonyms import canonical
 from pomona.core.toml import (
     Choices,
     Tree,
@@ -35,16 +36,23 @@ from pomona.core.toml import (
     require_shallow,
 )
 from pomona.core.toml import keys as known_keys
-from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, SecureAggregation, Stop
+from pomona.core.training_settings import (
+    OPTIMIZERS,
+    AnyOptimizer,
+    Optimizer,
+    Passes,
+    SecureAggregation,
+    Stop,
+)
 from pomona.data.axes import BundledImages
-from pomona.data.section import CHOICES, Data
+from pomona.data.section import CHOICES, NAMES, Data
 from pomona.methods import METHODS
 from pomona.methods.base import MethodSettings
 from pomona.methods.one_model.fedavg import FedAvg
 from pomona.metrics.metric import METRICS, is_own
 from pomona.metrics.outcomes import ThresholdTarget
 from pomona.metrics.sampling_error import VerdictSettings
-from pomona.models import ModelSettings
+from pomona.models import MODELS, ModelSettings
 from pomona.models.parameter_space import Buffers
 from pomona.models.settings import LoraTraining
 from pomona.objective.augmentation import TRANSFORMS, Augmentation
@@ -80,6 +88,25 @@ Rate = Annotated[
 
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
 SECTIONS = ("method", "partition")  # those whose keys follow from their name
+KNOWN_NAMES: dict[str, Iterable[str]] = {
+    "method": METHODS,
+    "data": NAMES,
+    "partition": RECIPES,
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+}
+
+
+def _named(layer: Mapping[str, Any]) -> Tree:
+    """Expand sections that are given by name only; case and separators of names do not count."""
+    tree = expand_names(layer)
+    for key, names in KNOWN_NAMES.items():
+        section = tree.get(key)
+        if isinstance(section, Mapping) and isinstance(name := section.get("name"), str):
+            tree[key] = {**section, "name": canonical(name, names)}
+    if isinstance(metric := tree.get("metric"), str):
+        tree["metric"] = canonical(metric, METRICS)
+    return tree
 
 
 def _method(value: Any) -> Any:
@@ -391,7 +418,7 @@ class Config(Settings):
         if not isinstance(source, Mapping):
             return handler(source)
         require_shallow(source)
-        tree = expand_names(source)
+        tree = _named(source)
         try:
             return handler(tree)
         except ValidationError as fault:
@@ -470,7 +497,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     tree: Tree = {}
     for layer in layers:
         require_shallow(layer)
-        merge(tree, expand_names(layer))
+        merge(tree, _named(layer))
     return Config.model_validate(tree)
 
 

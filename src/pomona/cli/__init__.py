@@ -28,6 +28,7 @@ COMMANDS = {
         "run:demo",
         "Compare training alone, FedAvg and four personalized methods, in about a minute.",
     ),
+    "new": ("new:new", "Write a project of your own that runs at once."),
     "run": ("run:run", "Train one federation and record it."),
     "bench": ("bench:bench", "Run a suite: a table of methods and scenarios, tuned."),
     "compare": ("report:compare", "Compare recorded runs in one table."),

@@ -47,3 +47,12 @@ def intended(name: str, names: Iterable[str]) -> Sequence[str]:
     return [choice for choice in choices if normalized(choice) == word] or [
         meant for meant, words in SYNONYMS.items() if meant in choices and word in words.split()
     ]
+
+
+def canonical(name: str, names: Iterable[str]) -> str:
+    """Return the one of the names that differs from this one in case or separators only, if there
+    is exactly one; else the name.
+    """
+    choices = [*names]
+    alike = [choice for choice in choices if normalized(choice) == normalized(name)]
+    return alike[0] if len(alike) == 1 and name not in choices else name

@@ -7,7 +7,7 @@ from functools import cached_property
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from pomona.record.rows import Evaluation, RoundRow, client_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from pomona.record.headline import HeadlineScore
     from pomona.record.model_metadata import ModelMetadata
 
 
@@ -182,6 +183,13 @@ class Result:
             return metric_named(name)
         has_accuracy = any(a is not None for e in self.evaluations for a in e.accuracy)
         return ACCURACY if has_accuracy or not self.evaluations else LOSS
+
+    @property
+    def score(self) -> "HeadlineScore | None":
+        """The run in one number, with its metric, model, split and round; None without an
+        evaluation. It is that of the last round, with ``keep = best`` that of the best one.
+        """
+        return cast("HeadlineScore | None", load("pomona.record.headline:headline_score")(self))
 
     def curve(self, model: str, stage: str, split: str = "test") -> list[Evaluation]:
         """Return all evaluations of a model at a stage on a split, by round."""
