@@ -22,12 +22,13 @@ def run(folder, *words):
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
+        check=False,
     )
     assert not process.returncode, process.stdout + process.stderr
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", FOLDERS)
+@pytest.mark.parametrize("form", [form for form in FOLDERS if form != "flower"])  # the federation's
 def test_a_project_runs_as_written(form, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if form == "volumes":
@@ -52,15 +53,18 @@ def test_the_notebook_of_a_project_runs(tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.long
-def test_the_method_of_new_projects_keeps_what_all_promise():
-    spec = importlib.util.spec_from_file_location("new_method", TEMPLATES / "shared/method.py")
+def test_the_method_of_new_projects_keeps_what_all_promise(monkeypatch):
+    spec = importlib.util.spec_from_file_location("new_method", TEMPLATES / "method/method.py")
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
     spec.loader.exec_module(module)
     for check in conformance(module.Mine()):
         check()
 
 
-@pytest.mark.parametrize("name", ["Heart", "../heart", "/heart", "", ".", "a b", "a" * 41, "-heart"])
+@pytest.mark.parametrize(
+    "name", ["Heart", "../heart", "/heart", "", ".", "a b", "a" * 41, "-heart"]
+)
 def test_names_that_are_not_those_of_a_folder_are_refused(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, *_ = call(capsys, "new", name)

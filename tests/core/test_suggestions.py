@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import pomona
+from pomona.config import resolve
 from pomona.core.errors import ConfigError, suggestion
-from pomona.core.synonyms import SYNONYMS, normalized
+from pomona.core.synonyms import SYNONYMS, canonical, normalized
 from pomona.core.training_settings import OPTIMIZERS
 from pomona.data.section import NAMES as DATA_NAMES
 from pomona.methods import METHODS
@@ -34,29 +35,52 @@ def refusal(**settings):
 @pytest.mark.parametrize(
     ("key", "name", "suggestion"),
     [
-        ("optimizer", "Adam", "adam"),
         ("optimizer", "adan", "adam or adamw"),
-        ("model", "MLP", "mlp"),
         ("model", "U-Net", "unet"),
         ("metric", "AUC", "auroc"),
-        ("metric", "AUROC", "auroc"),
-        ("data", "Digits", "digits"),
-        ("data", "fashion_mnist", "fashion-mnist"),
-        ("method", "FedAvg", "fedavg"),
         ("method", "local", "separate"),
-        ("partition", "Dirichlet", "dirichlet"),
         ("partition", "non-IID", "dirichlet or pathological"),
     ],
 )
-def test_case_separators_and_synonyms_do_not_hide_a_name(key, name, suggestion):
+def test_synonyms_and_spelling_do_not_hide_a_name(key, name, suggestion):
     text = refusal(**{key: name})
     assert f"did you mean {suggestion}?" in text
     assert len(text) < 150
 
 
 @pytest.mark.parametrize(
-    "name", ["Images", "image", "PNG", "tables", "Table", "Excel", "texts", "numpy"]
+    ("key", "written", "name"),
+    [
+        ("optimizer", "Adam", "adam"),
+        ("model", "MLP", "mlp"),
+        ("metric", "AUROC", "auroc"),
+        ("metric", "Macro-F1", "macro_f1"),
+        ("data", "fashion_mnist", "fashion-mnist"),
+        ("method", "FedAvg", "fedavg"),
+        ("method", "FedAvg FT", "fedavg-ft"),
+        ("partition", "Dirichlet", "dirichlet"),
+    ],
 )
+def test_case_and_separators_do_not_count(key, written, name):
+    section = {"name": written} if key != "metric" else written
+    for value in (written, section):
+        assert pomona.Config(**{key: value}) == pomona.Config(**{key: name})
+
+
+def test_a_name_in_another_case_keeps_the_settings_of_the_layer_below():
+    config = resolve({"method": {"name": "apple", "mu": 0.5}}, {"method": {"name": "APPLE"}})
+    assert config.method.mu == 0.5
+
+
+@given(st.lists(st.text(alphabet="aAbB-_ ", max_size=3), unique=True, max_size=4), st.data())
+def test_a_name_is_itself_or_the_only_one_that_differs_in_case(names, data):
+    written = data.draw(st.text(alphabet="aAbB-_ ", max_size=3))
+    alike = [name for name in names if normalized(name) == normalized(written)]
+    unclear = written in names or len(alike) != 1
+    assert canonical(written, names) == (written if unclear else alike[0])
+
+
+@pytest.mark.parametrize("name", ["image", "PNG", "tables", "Excel", "texts", "numpy"])
 def test_words_for_forms_of_data_are_understood(name):
     hint = refusal(data=name).partition("did you mean ")[2].partition("?")[0]
     assert hint == normalized(name) or normalized(name) in SYNONYMS[hint].split()

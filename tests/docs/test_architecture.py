@@ -14,7 +14,11 @@ FEDERATION = ROOT / "federation/src/pomona_federation"
 TEXT = (ROOT / "docs/internals/architecture.md").read_text()
 TABLE = TEXT.partition("## Folders")[2].partition("Outside `src/`")[0]
 ORDER = re.findall(r"^\| `([\w/.]+)`", TABLE, re.MULTILINE)
-FILES = sorted(path for path in SOURCE.rglob("*.py") if path.parent != SOURCE or path.name in ORDER)
+FILES = sorted(
+    path
+    for path in SOURCE.rglob("*.py")
+    if (path.parent != SOURCE or path.name in ORDER) and "templates" not in path.parts
+)
 FILES += sorted(FEDERATION.rglob("*.py"))
 APART = [
     ("pomona_federation/server/", "pomona_federation/silo/"),

@@ -12,13 +12,15 @@ from cyclopts import Parameter
 from pomona.core.errors import ConfigError
 from pomona.core.registry import require
 
-Form = Literal["table", "images", "volumes"]
+Form = Literal["table", "images", "volumes", "flower", "pytorch"]
 TEMPLATES = Path(__file__).parents[1] / "templates"
 PLACEHOLDER = "my-project"
 FOLDERS: dict[Form, tuple[str, ...]] = {
-    "table": ("shared", "table"),
-    "images": ("shared", "images"),
-    "volumes": ("shared", "volumes"),
+    "table": ("method", "settings", "table"),
+    "images": ("method", "settings", "images"),
+    "volumes": ("method", "settings", "volumes"),
+    "flower": ("loaders", "flower"),
+    "pytorch": ("method", "loaders", "pytorch"),
 }
 """The folders of ``TEMPLATES`` with a project's files."""
 NEEDS: dict[Form, str] = {"volumes": "nibabel"}
@@ -39,9 +41,7 @@ def new(
         the folder to make, here: lower-case letters, digits and -
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name):
-        raise ConfigError(
-            f"{name!r} is not a name; give up to 40 lower-case letters, digits and -"
-        )
+        raise ConfigError(f"{name!r} is not a name; give up to 40 lower-case letters, digits and -")
     folder = Path(name)
     if folder.exists():
         raise ConfigError(f"{folder} already exists; give another name")

@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Self
 
 from pomona.metrics.best_round import best
-from pomona.record.result import Result
+from pomona.record.result import HeadlineScore, Result
 from pomona.record.rows import Evaluation
 
 Key = tuple[str, str]
@@ -61,19 +61,6 @@ def headline_evaluation(result: Result) -> Evaluation | None:
     points = [e.point for e in result.curve(*key, "validation")]
     best_round = best(points, result.metric)
     return next((e for e in test if best_round and e.round == best_round.round), test[-1])
-
-
-class HeadlineScore(NamedTuple):
-    """The mean over clients of a run's metric, of its headline model on test samples."""
-
-    value: float
-    metric: str
-    model: str
-    split: str
-    round: int
-
-    def __str__(self) -> str:
-        return f"{self.metric} {self.value:.4g} ({self.model}, {self.split}, round {self.round})"
 
 
 def headline_score(result: Result) -> HeadlineScore | None:

@@ -7,7 +7,7 @@ from functools import cached_property
 from html import escape
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from pomona.record.rows import Evaluation, RoundRow, client_rows
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pomona.record.headline import HeadlineScore
     from pomona.record.model_metadata import ModelMetadata
 
 
@@ -63,6 +62,19 @@ class ModelFolder(Mapping[int, Mapping[str, "Tensor"]]):
 
     def __len__(self) -> int:
         return len(self._paths)
+
+
+class HeadlineScore(NamedTuple):
+    """The mean over clients of a run's metric, of its headline model on test samples."""
+
+    value: float
+    metric: str
+    model: str
+    split: str
+    round: int
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.value:.4g} ({self.model}, {self.split}, round {self.round})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,11 +197,11 @@ class Result:
         return ACCURACY if has_accuracy or not self.evaluations else LOSS
 
     @property
-    def score(self) -> "HeadlineScore | None":
+    def score(self) -> HeadlineScore | None:
         """The run in one number, with its metric, model, split and round; None without an
         evaluation. It is that of the last round, with ``keep = best`` that of the best one.
         """
-        return cast("HeadlineScore | None", load("pomona.record.headline:headline_score")(self))
+        return cast(HeadlineScore | None, load("pomona.record.headline:headline_score")(self))
 
     def curve(self, model: str, stage: str, split: str = "test") -> list[Evaluation]:
         """Return all evaluations of a model at a stage on a split, by round."""
