@@ -147,7 +147,7 @@ def measure(case: Case) -> dict[str, object]:
     }
 
 
-KINDS = ("SuperLink", "ServerApp", "node", "worker", "SuperExec", "ClientApp", "supervisor")
+KINDS = ("SuperLink", "ServerApp", "node", "worker", "ClientApp", "supervisor")
 
 
 def _say(text: str) -> None:

@@ -96,7 +96,7 @@ def test_a_study_that_a_drain_has_ended_says_so_and_is_not_lost(fault, verdict, 
     (tmp_path / DRAIN).unlink()
     ended = read_status(tmp_path)
     assert ("undrain" in ended.reason) == (verdict == "drained")
-    seen = Observation(ended, 1.0, link=True, app=False, appeared=True, waited=9.0)
+    seen = Observation(ended, 1.0, link=True, app=False)
     assert next_action(seen) == verdict
 
 

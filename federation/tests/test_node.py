@@ -128,18 +128,33 @@ def test_each_message_has_a_process_of_its_own(made, capfd):
 
 
 def test_a_worker_that_has_ended_is_started_again(made):
-    made.ensure_running()
+    assert made.request([b"pass"], 5) is not None
     first = made.process
     assert made.request([b"os.kill(os.getppid(), 9); time.sleep(100)"], 5) is None
     assert made.request([b"pass"], 5) is not None
     assert first.returncode == -signal.SIGKILL
     made.process.kill()
     made.process.wait()
-    made.ensure_running()
-    assert made.process is None, "not before its time"
-    time.sleep(0.1)
-    made.ensure_running()
-    assert made.process.poll() is None
+    made.rest()
+    assert made.process is None, "not before there is a message"
+    assert made.request([b"pass"], 5) is not None
+
+
+def test_a_worker_begins_with_a_message_and_ends_after_a_while_without_one(
+    made, monkeypatch, capfd
+):
+    made.rest()
+    assert made.process is None
+    assert made.request([b"pass"], 5) is not None
+    first = made.process
+    made.rest()
+    assert made.process is first
+    monkeypatch.setattr(worker, "REST", 0.0)
+    made.rest()
+    assert (made.process, gone(first.pid)) == (None, True)
+    monkeypatch.undo()
+    assert made.request([b"pass"], 5) is not None
+    assert "starts again" not in capfd.readouterr().err, "its end is not a failure"
 
 
 def test_an_answer_forgets_the_failures_before_it(made, capfd):
@@ -147,7 +162,7 @@ def test_an_answer_forgets_the_failures_before_it(made, capfd):
         assert made.request([b"pass"], 5)
         made.process.kill()
         made.process.wait()
-        made.ensure_running()
+        made.rest()
     assert capfd.readouterr().err.count("starts again in 0.01 s") == 4
 
 
@@ -237,7 +252,7 @@ class Answers:
     def __init__(self, app):
         self.app = app
 
-    def ensure_running(self):
+    def rest(self):
         pass
 
     def request(self, frames, number):

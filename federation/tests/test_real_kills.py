@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 MOMENTS = 10
 BEFORE = 3  # rounds from which the length of a round is taken
 LATER = 300.0  # seconds within which the next round must be committed
-OWNERS = dict.fromkeys(("supervisor", "SuperLink", "SuperExec", "ServerApp"), "server") | {
+OWNERS = dict.fromkeys(("supervisor", "SuperLink", "ServerApp"), "server") | {
     "node": "silo-1",
     "worker": "silo-1",
 }
@@ -67,9 +67,6 @@ def killed(local, kind, before):
     if kind == "supervisor":
         local.process("server").wait()
         local.start("server")
-    if kind == "SuperExec":  # nobody needs it before the next ServerApp
-        committed(local, local.status.round + 1)
-        kill(found(local, "SuperLink"))
     return "while silo-1 worked" if busy else "while it did not"
 
 

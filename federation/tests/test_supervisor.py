@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,6 +45,7 @@ from pomona_federation.silo.node_supervisor import (
 )
 from pomona_federation.silo.server_requests import clock
 from pomona_federation.supervision import supervisor
+from pomona_federation.supervision.fork import Program
 from pomona_federation.supervision.status_files import NODE
 from pomona_federation.supervision.supervisor import (
     Supervisor,
@@ -67,24 +69,18 @@ def status(state, code=None):
 @pytest.mark.parametrize(
     ("sight", "verdict"),
     [
-        (Observation(None, 0, True, False, False, 1), "wait"),
-        (Observation(status("running"), 5, True, True, True, 5), "wait"),
-        (Observation(status("running"), 5, True, False, True, 5), "resubmit"),
-        (Observation(status("running"), 5, False, True, True, 5), "restart"),
-        (Observation(status("running"), 5, True, False, False, 290), "wait"),
-        (Observation(status("running"), 5, True, False, False, 301), "restart"),
-        (Observation(status("running"), 5, True, False, False, 61, helper=False), "restart"),
-        (Observation(status("finished", 0), 1, True, True, True, 5), "wait"),  # it is still leaving
-        (Observation(status("finished", 0), 31, True, True, True, 5), "finished"),
-        (Observation(status("finished", 0), 1, True, False, True, 5), "finished"),
-        (Observation(status("finished", 0), 1, False, False, True, 5), "finished"),
-        (Observation(status("interrupted", 143), 1, True, False, True, 5), "resubmit"),
-        (Observation(status("interrupted", 130), 1, False, False, True, 5), "restart"),
-        (Observation(status("failed", 1), 1, True, False, True, 5), "resubmit"),
-        *(
-            (Observation(status("failed", code), 1, True, False, True, 5), "failed")
-            for code in range(2, 11)
-        ),
+        (Observation(None, 0, True, True), "wait"),
+        (Observation(status("running"), 5, True, True), "wait"),
+        (Observation(status("running"), 5, True, False), "resubmit"),
+        (Observation(status("running"), 5, False, True), "restart"),
+        (Observation(status("finished", 0), 1, True, True), "wait"),  # it is still leaving
+        (Observation(status("finished", 0), 31, True, True), "finished"),
+        (Observation(status("finished", 0), 1, True, False), "finished"),
+        (Observation(status("finished", 0), 1, False, False), "finished"),
+        (Observation(status("interrupted", 143), 1, True, False), "resubmit"),
+        (Observation(status("interrupted", 130), 1, False, False), "restart"),
+        (Observation(status("failed", 1), 1, True, False), "resubmit"),
+        *((Observation(status("failed", code), 1, True, False), "failed") for code in range(2, 11)),
     ],
 )
 def test_what_a_look_calls_for(sight, verdict):
@@ -533,6 +529,37 @@ def silo(folder, program, reach=lambda: None, online=lambda _: True):
         folder / "logs" / "node.log",
     )
     return made, SiloPolicy(folder, online, reach, said.append), said
+
+
+def program():
+    """Write what it sees of how it was started."""
+    files = {str(path.resolve()) for path in Path("/proc/self/fd").iterdir()}
+    seen = [sys.argv[1:], dict(os.environ), os.getsid(0) == os.getpid()]
+    seen += [[name for name in files if name.endswith(".lock")], psutil.Process().cmdline()[:3]]
+    os.write(1, f"{seen}\n".encode())
+    sys.exit(7)
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_program_is_a_fork_unless_another_thread_may_hold_a_lock(tmp_path, threads):
+    """A fork sees its own arguments, variables and session, and holds no lock of its parent."""
+    over = threading.Event()
+    for _ in range(threads):
+        threading.Thread(target=over.wait).start()
+    command = [sys.executable, "-c", "import os; print('started', os.environ['SAYS'])", "word"]
+    log = tmp_path / "logs" / "program.log"
+    with locked(tmp_path):
+        made = Supervisor(command, {"SAYS": "yes"}, log, program=Program(program, ["colorsys"]))
+        code = made.start().wait()
+        made.settle()
+    over.set()
+    text = log.read_text()
+    if threads:
+        assert (code, "started yes" in text) == (0, True)
+        return
+    assert (code, made.process.poll(), made.alive) == (7, 7, False)
+    assert str([["word"], {"SAYS": "yes"}, True, [], command[:3]]) in text
+    assert "colorsys" in sys.modules
 
 
 def news(folder):

@@ -8,7 +8,7 @@ from pomona.core.errors import ConfigError
 from pomona_federation.agreement import Federation
 from pomona_federation.server.gate import Application
 from pomona_federation.server.settings import ServerFile
-from pomona_federation.server.superlink import main
+from pomona_federation.server.superlink import run
 
 
 def status_page(folder: Path, federation: Federation) -> Application | None:
@@ -24,5 +24,10 @@ def status_page(folder: Path, federation: Federation) -> Application | None:
     return StatusPage(folder, status_html(folder))
 
 
+def main() -> None:
+    """Run SuperLink with the command line's kit."""
+    run(status_page)
+
+
 if __name__ == "__main__":
-    main(status_page)
+    main()

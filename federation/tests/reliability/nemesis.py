@@ -63,7 +63,7 @@ STUDIES = {
     },
     "scaffold": {"method": "scaffold"},
 }
-OWNERS = dict.fromkeys(("SuperLink", "SuperExec", "ServerApp"), "server")
+OWNERS = dict.fromkeys(("SuperLink", "ServerApp"), "server")
 RECOVERY = 300.0  # seconds within which the next event comes, whether a round is committed or not
 AFTER = 1200.0  # seconds without a committed round, with all processes there, that are a fault
 

@@ -15,8 +15,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from pomona.data.formats import formats
-from pomona.data.formats.columns import workbook
+from pomona.data.formats import formats, workbook
 from pomona.data.settings import (
     DEFAULT,
     ClassNames,

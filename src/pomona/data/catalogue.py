@@ -10,7 +10,7 @@ from pomona.core.errors import ConfigError, DataError
 from pomona.core.files import expanded
 from pomona.core.toml import read_file
 from pomona.data.axes import BundledImages, BundledTable, PublicImages, PublicTexts
-from pomona.data.formats.columns import workbook
+from pomona.data.formats import workbook
 from pomona.data.settings import DataSettings, OwnPath
 
 

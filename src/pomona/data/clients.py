@@ -14,7 +14,7 @@ from pomona.data import cell_values, formats, npz, text
 from pomona.data.array_file import file
 from pomona.data.axes import Arrays, Table, Texts
 from pomona.data.dataset import Dataset
-from pomona.data.formats.columns import workbook
+from pomona.data.formats import workbook
 from pomona.data.settings import DataSettings, FilesByClient
 from pomona.data.tables import tabular
 

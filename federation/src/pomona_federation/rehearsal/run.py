@@ -48,7 +48,6 @@ Log = Callable[[str], None]
 PROCESSES = {
     "SuperLink": "pomona_federation.superlink",
     "node": "pomona_federation.silo.node",
-    "SuperExec": "flower-superexec",
     "ServerApp": "flwr-serverapp",
     "worker": "pomona_federation.silo.worker",
     "supervisor": "-m pomona s",

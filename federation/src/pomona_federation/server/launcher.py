@@ -22,10 +22,12 @@ from pomona_federation.server.notifier import Notifier
 from pomona_federation.server.registry_admin import members
 from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_queue import StudyQueue
-from pomona_federation.server.superlink_client import SuperLinkClient, connection
-from pomona_federation.server.superlink_supervisor import APP, ServerPolicy
+from pomona_federation.server.superlink_client import APP, SuperLinkClient, connection
+from pomona_federation.server.superlink_supervisor import ServerPolicy
+from pomona_federation.superlink import main as serve_superlink
+from pomona_federation.supervision.fork import Program
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
-from pomona_federation.supervision.supervisor import QUIET, SERVER_KIT, Supervisor, environment
+from pomona_federation.supervision.supervisor import FLOWER, SERVER_KIT, Supervisor, environment
 
 
 def serve(
@@ -85,7 +87,7 @@ def _flower(folder: Path, state: Path, federation: Federation) -> dict[str, str]
     settings = connection(federation, folder / "certs" / "ca.crt")
     (flwr_home / "config.toml").write_text(tomli_w.dumps(settings), encoding="utf-8")
     env = environment(flwr_home) | {SERVER_KIT: str(folder)}
-    os.environ.update({k: env[k] for k in ("FLWR_HOME", "NO_PROXY")} | QUIET)
+    os.environ.update({name: env[name] for name in FLOWER})
     return env
 
 
@@ -103,11 +105,15 @@ def _served(
             log(f"the server's certificate {line}; {RENEW}")
         audit.write("started", federation=federation.name, round=last_round(state))
         supervisor = Supervisor(
-            superlink.command(folder, federation), env, state / "logs" / "superlink.log", first=APP
+            superlink.command(folder, federation),
+            env,
+            state / "logs" / "superlink.log",
+            first=APP,
+            program=Program(serve_superlink, superlink.MODULES),
         )
         policy = ServerPolicy(
             folder,
-            lambda: SuperLinkClient(federation.inside, None if federation.insecure else ca),
+            lambda: SuperLinkClient(federation.inside, None if federation.insecure else ca, env),
             lambda: flower_internals.agreed_bundle(folder),
             lambda: {} if federation.insecure else members(folder),
             log,

@@ -41,6 +41,7 @@ from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
 from pomona_federation.messages.message_bodies import MEMBERSHIP, STUDIES
 from pomona_federation.server import contacts
+from pomona_federation.server.direct_handlers import DirectHandlers
 from pomona_federation.server.gate import (
     OWN_ACCOUNT,
     PAGE,
@@ -59,6 +60,13 @@ from pomona_federation.server.registry_admin import keys_of, registry_mtime
 from pomona_federation.server.study_requests import StudyRequests
 from pomona_federation.supervision.supervisor import QUIET, die_with_parent
 
+MODULES = (  # what SuperLink needs
+    "alembic.command",
+    "flwr.superlink.cli",
+    "flwr.superlink.main",
+    "httpcore",
+    "uvicorn.protocols.http.h11_impl",
+)
 CLIENT_KEY = "pomona.shown"  # in a request's state: the public key of its connection's certificate
 
 
@@ -134,6 +142,7 @@ def command(folder: Path, federation: Federation) -> list[str]:
         *("--host", bind.host, "--port", str(bind.port)),
         *("--database", str(folder / "run" / "superlink.db")),
         "--disable-runtime-dependency-installation",
+        *("--isolation", "process"),  # the supervisor starts ServerApps
         *(["--insecure"] if federation.insecure else ["--enable-supernode-auth", *secured]),
     ]
 
@@ -258,7 +267,7 @@ def anonymous(_: Scope) -> str:
     return ""
 
 
-def main(page: Callable[[Path, Federation], Application | None]) -> None:
+def run(page: Callable[[Path, Federation], Application | None]) -> None:
     """Run Flower's SuperLink behind the gate.
 
     Args:
@@ -309,4 +318,5 @@ def main(page: Callable[[Path, Federation], Application | None]) -> None:
         server = {"http": with_client_key(server["http"])}
         server |= client_certificate_settings(folder / "certs" / "ca.crt")
     quiet = (MEMBERSHIP, STUDIES, PAGE, "/v1/control/list-nodes")  # a few per minute and silo
-    flower_internals.run_superlink((gate, long_poll), server, DATABASE, quiet)
+    layers = (gate, long_poll, Middleware(DirectHandlers))
+    flower_internals.run_superlink(layers, server, DATABASE, quiet)

@@ -5,6 +5,8 @@ can be made by hand with `flwr` and FLWR_HOME set to run/flwr of the server's ki
 """
 
 import hashlib
+import os
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ from pomona_federation.agreement import Federation
 from pomona_federation.keys import load_public
 
 CONNECTION = "pomona"
+APP = "flwr-serverapp"  # the program of a run's ServerApp
 # newest runs that are checked: each start of the server makes one, and stops the earlier ones
 NEWEST = 1000
 
@@ -41,22 +44,31 @@ class SuperLinkClient:
     Args:
         address: host:port, on this machine.
         ca: the certificate that signed SuperLink's; None without TLS.
+        env: of the ServerApps that it starts.
     """
 
-    def __init__(self, address: str, ca: Path | None) -> None:
+    def __init__(self, address: str, ca: Path | None, env: Mapping[str, str]) -> None:
         from flwr.supercore.control import ControlHttpClient
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+        from flwr.supercore.runtime import RuntimeHttpClient
 
-        self._client = ControlHttpClient.from_server_address(
-            server_address=address,
-            insecure=ca is None,
-            root_certificates=content(ca) if ca else None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
+        tls = ["--root-certificates", str(ca)] if ca else ["--insecure"]
+        monitor = ["--parent-pid", str(os.getpid())]
+        self._app = [APP, "--runtime-api-address", address, *monitor, *tls]
+        self._env = dict(env)
+        options: dict[str, Any] = {
+            "server_address": address,
+            "insecure": ca is None,
+            "root_certificates": content(ca) if ca else None,
+            "interceptors": [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        }
+        self._client = ControlHttpClient.from_server_address(**options)
+        self._runtime = RuntimeHttpClient.from_server_address(**options)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Close the connections."""
         self._client.close()
+        self._runtime.close()
 
     def nodes(self) -> list[Node]:
         """All registered nodes."""
@@ -85,7 +97,7 @@ class SuperLinkClient:
             self._client.UnregisterNode(UnregisterNodeRequest(node_id=node))
 
     def submit(self, fab: bytes, settings: Mapping[str, str]) -> int:
-        """Start a run of an app with its own settings. Returns the run's id."""
+        """Start a run of an app with its own settings, and its ServerApp. Returns the run's id."""
         from flwr.common.serde import fab_to_proto, user_config_to_proto
         from flwr.proto.control_pb2 import StartRunRequest
         from flwr.supercore.fab import Fab
@@ -97,7 +109,29 @@ class SuperLinkClient:
             )
         if not answer.HasField("run_id"):
             raise ProtocolError("SuperLink started no run; look at `pomona server logs`")
-        return int(answer.run_id)
+        self._launch(run := int(answer.run_id))
+        return run
+
+    def _launch(self, run: int) -> None:
+        """Start a run's ServerApp, as SuperExec would, a process that asks for one every second."""
+        from flwr.proto.runtime_pb2 import AcquireTaskRequest
+        from flwr.supercore.constant import TaskType
+
+        request = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+        with _requests():
+            acquired = self._runtime.AcquireTask(request)
+        if acquired.task.run_id != run or not acquired.token:
+            raise ProtocolError(
+                "SuperLink does not let the run begin; look at `pomona server logs`"
+            )
+        subprocess.Popen(
+            [*self._app, "--token", acquired.token],
+            env=self._env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
 
     def unfinished(self) -> list[int]:
         """The runs that still wait for a ServerApp, or count as running; these are always among the

@@ -21,13 +21,11 @@ from pomona.storage.run_status import Status, last_round, read_status, status_af
 from pomona_federation.audit_log import Audit
 from pomona_federation.server.registry_admin import registry_mtime
 from pomona_federation.server.study_queue import DRAINED, STOPPED, QueuedStudy, StudyQueue, draining
-from pomona_federation.server.superlink_client import SuperLinkClient, sync_keys
+from pomona_federation.server.superlink_client import APP, SuperLinkClient, sync_keys
 from pomona_federation.study import KIT
 from pomona_federation.supervision.process_logs import LogReader
 from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff, end
 
-LAUNCH = 300.0  # seconds until a submitted run must have a process, on a busy machine
-LAUNCH_ALONE = 60.0  # the same without SuperLink's helper, which launches it
 SETTLE = 30.0  # seconds that a ServerApp may take to exit after its last status
 
 Action = Literal[
@@ -45,18 +43,12 @@ class Observation:
         status: the run's last.
         age: seconds since then.
         link, app: whether SuperLink and the ServerApp are alive.
-        appeared: whether the ServerApp has been seen since the run was submitted.
-        waited: seconds since the run was submitted.
-        helper: whether SuperLink's helper is alive, which launches the ServerApp.
     """
 
     status: Status | None
     age: float
     link: bool
     app: bool
-    appeared: bool
-    waited: float
-    helper: bool = True
 
 
 def next_action(observation: Observation) -> Action:
@@ -73,16 +65,9 @@ def next_action(observation: Observation) -> Action:
         return "wait"
     if status and status.reason == DRAINED:  # also if rounds may begin again meanwhile
         return "drained"
-    if observation.appeared:
-        return "resubmit"
-    return (
-        "restart"
-        if observation.waited > (LAUNCH if observation.helper else LAUNCH_ALONE)
-        else "wait"
-    )
+    return "resubmit"
 
 
-APP, HELPER = "flwr-serverapp", "flower-superexec"  # in their command lines
 TICK = 1.0  # seconds between observations
 ANSWER = 300.0  # seconds until a SuperLink must answer at its first start, on a busy machine
 STUBBORN = 5  # failures with code 1, without a round in between, before the run is given up
@@ -268,16 +253,13 @@ class ServerPolicy:
         self._stop_others(self._link, supervisor)
         self._run = self._link.submit(self.fab(), {"study": study.name})
         self.audit.write("submitted", run=str(self._run), round=last_round(self.state))
-        began, appeared = time.monotonic(), False
         while True:
             time.sleep(TICK)
             commands = supervisor.descendants().values()
-            app, helper = (any(name in c for c in commands) for name in (APP, HELPER))
-            appeared |= app
+            app = any(APP in command for command in commands)
             status = read_status(self.state)
             age = time.time() - status.time if status else 0.0
-            waited, alive = time.monotonic() - began, supervisor.alive
-            observation = Observation(status, age, alive, app, appeared, waited, helper)
+            observation = Observation(status, age, supervisor.alive, app)
             if (action := next_action(observation)) != "wait":
                 return action
             if study.submission and self.queue.state(self.queue.study(study.name)) == "aborted":

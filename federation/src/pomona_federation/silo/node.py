@@ -30,6 +30,12 @@ from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.worker import Worker
 from pomona_federation.supervision.supervisor import QUIET, die_with_parent
 
+MODULES = (  # what a node needs
+    "flwr.common.serde",
+    "flwr.supercore.inflatable.inflatable_utils",
+    "flwr.supernode.fleet_http_connection",
+    "pomona_federation.messages.message_bus",
+)
 START_LINE = "the silo's node starts"  # first line of a life in the log
 REFUSED = "the node's key is refused"  # last line after an answer 401 to a sign of life
 REFUSAL = "refused: the server's app is not the one that this silo agreed to run"
@@ -68,7 +74,7 @@ class Node:
         """Answer messages until something raises."""
         while True:
             start = time.monotonic()
-            self.worker.ensure_running()
+            self.worker.rest()
             if not self.once() and time.monotonic() - start < SHORTEST_HOLD:
                 time.sleep(IDLE)
 
@@ -161,7 +167,6 @@ def main() -> None:
     silo = SiloFile.load(folder / "silo.toml")
     route = ServerRoute.of_kit(folder, silo, federation)
     worker = Worker.for_kit(folder)
-    worker.ensure_running()
     key = None if federation.insecure else keys.private_key(folder / "keys" / "silo.key")
     ca = None if federation.insecure else str(folder / "certs" / "ca.crt")
     try:

@@ -29,9 +29,17 @@ from pomona_federation.silo.server_requests import (
 )
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.silo.study_proposals import StudyWatch
+from pomona_federation.supervision.fork import Program
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
 from pomona_federation.supervision.status_files import NODE, NodeStatus
-from pomona_federation.supervision.supervisor import Restart, Supervisor, backoff, environment, reap
+from pomona_federation.supervision.supervisor import (
+    FLOWER,
+    Restart,
+    Supervisor,
+    backoff,
+    environment,
+    reap,
+)
 
 HEARTBEAT = 30.0  # seconds between a node's signs of life
 PATIENCE = 5 * HEARTBEAT
@@ -289,6 +297,9 @@ def run_node(folder: Path, echo: Callable[[str], None]) -> None:
             lambda: ask_membership(route, key),
             StudyWatch(folder, report).poll,
         )
-        reason = Supervisor(command, environment(flower_folder), log).run(policy)
+        env = environment(flower_folder)
+        os.environ.update({name: env[name] for name in FLOWER})  # Flower reads them on import
+        program = Program(node.main, node.MODULES)
+        reason = Supervisor(command, env, log, program=program).run(policy)
         supervisor_log.write(reason, "ERROR")
         raise ProtocolError(reason)

@@ -41,6 +41,7 @@ APP = "pomona_federation.flower_apps"  # by name, as Flower itself loads an app
 MODULES = ("flwr.supercore.inflatable.inflatable_utils", APP, "pomona_federation.silo.client_app")
 REQUEST, REPLY, FAILURE = b"?", b"!", b"x"  # what comes with a file, or instead of one
 FIRST_DELAY, LONGEST_DELAY = 0.2, 60.0  # before a restart, doubled by each failure since an answer
+REST = 600.0  # seconds without a message after which the process ends
 
 
 # The node's side.
@@ -48,7 +49,8 @@ FIRST_DELAY, LONGEST_DELAY = 0.2, 60.0  # before a restart, doubled by each fail
 
 @dataclass
 class Worker:
-    """The worker process, which the kernel ends with this one.
+    """The worker process, which begins with a message, ends after a while without one, and which
+    the kernel ends with this one.
 
     Args:
         command: starts it, given the descriptor of its socket.
@@ -61,27 +63,26 @@ class Worker:
     _link: socket.socket | None = None
     _failures: int = 0
     _next: float = 0.0  # when it may be started again
+    _used: float = 0.0  # when the last message was answered
 
     @classmethod
     def for_kit(cls, kit: Path) -> "Worker":
         """The worker of a silo's kit."""
         return cls(lambda descriptor: command(descriptor, kit), {**os.environ, **ONE_THREAD})
 
-    def ensure_running(self) -> None:
-        """Start it if it does not run, and if its last failure is long enough ago."""
-        if self.process and self.process.poll() is None:
-            return
-        if self.process:
-            self._handle_exit()
-        if time.monotonic() >= self._next:
-            self._start()
+    def rest(self) -> None:
+        """End the process, and with it its memory, if the last message is long enough ago."""
+        self._notice_exit()
+        if self.process and time.monotonic() - self._used > REST:
+            self.process.kill()
+            self._end()
 
     def request(self, frames: Sequence[bytes], node: int) -> list[bytes] | None:
         """The answer to a message; None if a process has ended without one."""
-        self.ensure_running()
+        self._notice_exit()
         if not self.process:
             time.sleep(max(0.0, self._next - time.monotonic()))
-            self.ensure_running()
+            self._start()
         assert self.process, "it has been started"
         assert self._link, "with its socket"
         try:
@@ -94,6 +95,8 @@ class Worker:
             self.process.kill()
             self._handle_exit()
             return None
+        finally:
+            self._used = time.monotonic()
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -104,11 +107,19 @@ class Worker:
                 self.command(passed), env=dict(self.env), pass_fds=[passed]
             )
 
-    def _handle_exit(self) -> None:
+    def _notice_exit(self) -> None:
+        if self.process and self.process.poll() is not None:
+            self._handle_exit()
+
+    def _end(self) -> int:
         assert self.process
-        code, self.process = self.process.wait(), None
         if self._link:
             self._link.close()
+        code, self.process = self.process.wait(), None
+        return code
+
+    def _handle_exit(self) -> None:
+        code = self._end()
         self._failures += 1
         delay = backoff(self._failures, FIRST_DELAY, LONGEST_DELAY)
         self._next = time.monotonic() + delay

@@ -25,6 +25,7 @@ import psutil
 from pomona.core.errors import StorageError
 from pomona.core.files import opened
 from pomona.storage.lock import LOCK, Holder, read_holder
+from pomona_federation.supervision import fork
 from pomona_federation.supervision.process_logs import LogFile, OutputLog
 
 T = TypeVar("T")
@@ -72,13 +73,15 @@ class Supervisor:
         log: file for its output.
         first: part of the command line of descendants that are stopped before all others; empty for
             none.
+        program: the same as ``command``, to be forked; None to start the command line.
     """
 
     command: Sequence[str]
     env: Mapping[str, str]
     log: Path
     first: str = ""
-    process: subprocess.Popen[bytes] | None = None
+    program: fork.Program | None = None
+    process: subprocess.Popen[bytes] | fork.Fork | None = None
     _preexisting: set[psutil.Process] = field(default_factory=set)
     _output: OutputLog | None = None
 
@@ -109,9 +112,13 @@ class Supervisor:
         """Whether the program itself is running."""
         return self.process is not None and self.process.poll() is None
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self) -> subprocess.Popen[bytes] | fork.Fork:
         """Start the program."""
-        self.process = start(self.command, dict(self.env))
+        self.process = (
+            fork.Fork(self.program, self.command, self.env)
+            if self.program and fork.safe()
+            else start(self.command, dict(self.env))
+        )
         assert self.process.stdout
         self._output = OutputLog(self.process.stdout, LogFile(self.log))
         return self.process
@@ -155,6 +162,7 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FORWARDED_ALLOW_IPS": "",
 }
+FLOWER = ("FLWR_HOME", "NO_PROXY", *QUIET)  # the variables that Flower reads on import
 # the server's kit, for the process of its app: a run's settings are open to all members
 SERVER_KIT = "POMONA_SERVER_KIT"
 PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
@@ -177,7 +185,8 @@ def environment(flower_home: Path) -> dict[str, str]:
         "FLWR_HOME": str(flower_home),
         "PATH": os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)]),
     }
-    return {**inherited, **QUIET, **ours, "NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1"}
+    fixed = {"NO_PROXY": ",".join(LOCAL), "PYTHONUNBUFFERED": "1", "PYTHONSAFEPATH": "1"}
+    return {**inherited, **QUIET, **ours, **fixed}
 
 
 def start(command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:

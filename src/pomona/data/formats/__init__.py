@@ -12,25 +12,28 @@ A package can add a format too, by an entry point of the group ``pomona.readers`
 suffix and whose object is a ``Format``.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from pomona.core.errors import ConfigError, DataError, listed, with_extra
 from pomona.core.registry import load
 from pomona.data.array_file import file
-from pomona.data.formats.columns import Columns, Reader, workbook
-from pomona.data.formats.transfer import Work, read_columns
 from pomona.data.settings import (
     CsvFile,
     DataSettings,
     SpreadsheetFormat,
     StatisticsFormat,
 )
+
+if TYPE_CHECKING:
+    from pomona.data.formats.columns import Columns, Reader
+    from pomona.data.formats.transfer import Work
 
 ENTRY_POINTS = "pomona.readers"
 
@@ -84,6 +87,15 @@ def formats() -> Mapping[str, Format]:
     return {**outside, **inside}
 
 
+_SHEET = re.compile(r"(.+\.(?:ods|xls|xlsb|xlsm|xlsx))#(.+)", re.IGNORECASE)
+
+
+def workbook(path: Path) -> tuple[Path, str]:
+    """Return the file and the sheet of ``book.xlsx#sheet``; of other paths the path, no sheet."""
+    sheet = _SHEET.fullmatch(path.name)
+    return (path.with_name(sheet[1]), sheet[2]) if sheet and not path.exists() else (path, "")
+
+
 def suffix(path: Path) -> str:
     """Return the suffix that names a file's format, in lower case and without ``.gz``."""
     return Path(workbook(path)[0].name.lower().removesuffix(".gz")).suffix
@@ -134,7 +146,7 @@ def _named_table(folder: Path, name: str) -> Path | None:
     return paths[0] if paths else None
 
 
-def read(paths: Sequence[Path], settings: object) -> list[Columns]:
+def read(paths: Sequence[Path], settings: object) -> "list[Columns]":
     """Read files, and folders of files, with the settings of their data, all in one child process.
 
     A file whose suffix is unknown is read as CSV.
@@ -143,6 +155,8 @@ def read(paths: Sequence[Path], settings: object) -> list[Columns]:
         ConfigError: the library of a format is missing, or a setting is for other formats.
         DataError: a file is missing, cannot be read, or is not of its format.
     """
+    from pomona.data.formats import transfer  # imported late: it loads Arrow
+
     work, used = [], []
     for path in paths:
         files = part_files(path) if path.is_dir() else [path]
@@ -159,13 +173,13 @@ def read(paths: Sequence[Path], settings: object) -> list[Columns]:
             raise ConfigError(f"{path}: {title} needs {library}; {with_extra(file_format.extra)}")
         for name in files:
             file(workbook(name)[0])
-        work.append(Work(path, files, cast("Reader", load(file_format.reader)), title))
+        work.append(transfer.Work(path, files, cast("Reader", load(file_format.reader)), title))
         used.append(file_format)
     _refuse_idle_settings(work[0], used, settings)
-    return read_columns(work, settings)
+    return transfer.read_columns(work, settings)
 
 
-def _refuse_idle_settings(work: Work, used: Sequence[Format], settings: object) -> None:
+def _refuse_idle_settings(work: "Work", used: Sequence[Format], settings: object) -> None:
     """Raise ConfigError for settings of formats that no file has, also not that of ``work``: the
     format of a folder is known only now.
     """

@@ -4,7 +4,6 @@ Arrays are built without ``pyarrow.array``, which would load pandas, where it is
 child process that reads a file.
 """
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -106,15 +105,6 @@ def repeating_records(names: Sequence[str], records: pa.ChunkedArray) -> list[st
         "data.unlabelled=drop if they alone have the label; rows of a record stay together by "
         f"data.group_column='{names[0]}'"
     ]
-
-
-_SHEET = re.compile(r"(.+\.(?:ods|xls|xlsb|xlsm|xlsx))#(.+)", re.IGNORECASE)
-
-
-def workbook(path: Path) -> tuple[Path, str]:
-    """Return the file and the sheet of ``book.xlsx#sheet``; of other paths the path, no sheet."""
-    sheet = _SHEET.fullmatch(path.name)
-    return (path.with_name(sheet[1]), sheet[2]) if sheet and not path.exists() else (path, "")
 
 
 def cell_text(value: Any) -> str:
