@@ -67,6 +67,8 @@ import torch
 print([obstacle(), threading.active_count(), torch.get_num_threads(), torch.cuda.is_initialized()], flush=True)
 for name in worker.MODULES:
     assert name in sys.modules
+from pomona.personal import model_card
+assert model_card.template.cache_info().currsize == 1, "not in each child"
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 Forker(socket.socketpair()[0], list).serve()
 """

@@ -217,7 +217,7 @@ def write(card: Card, path: Path) -> Path:
     Raises OSError.
     """
     card_path = path.with_name(path.stem + SUFFIX)
-    return publish(card_path, [_template().render(card=card).encode(), _people(card_path)])
+    return publish(card_path, [template().render(card=card).encode(), _people(card_path)])
 
 
 def write_of_export(model: Path, path: Path) -> Path | None:
@@ -244,7 +244,8 @@ def write_of_export(model: Path, path: Path) -> Path | None:
 
 
 @cache
-def _template() -> Any:  # jinja2.Template
+def template() -> Any:  # jinja2.Template
+    """Return the card's template, compiled once a process."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # late: slow to import
 
     environment = Environment(  # noqa: S701 - Markdown, whose own characters ``harmless`` escapes

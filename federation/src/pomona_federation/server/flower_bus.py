@@ -39,6 +39,7 @@ RETRIED = {3, 5, 8}
 FETCH_TIMEOUT = 3.0  # seconds that one look waits for answers in transit
 # seconds after which all answers are looked for, also those without notice from the gate
 SWEEP = 5.0
+NODES = 1.0  # seconds for which the nodes that are online count as known
 BATCH_BYTES = 64 * 2**20  # bytes of messages sent at once; at least one message
 # complete answers pulled at a time: each takes several copies in memory until it is spooled
 MAX_PULLS = 4
@@ -58,6 +59,8 @@ class FlowerBus:
     _ready: frozenset[str] = frozenset()
     _notified: bool = False  # whether something notifies of answers
     _swept: float = float("-inf")
+    _online: frozenset[int] = frozenset()
+    _looked: float = float("-inf")  # when SuperLink was asked for them
 
     @classmethod
     def listening(cls, grid: Grid, run: Path) -> "FlowerBus":
@@ -69,7 +72,12 @@ class FlowerBus:
 
     def online(self) -> frozenset[int]:
         """The nodes that SuperLink has heard from in the last minute."""
-        return frozenset(self.grid.get_node_ids())
+        if monotonic() - self._looked >= NODES:
+            self._look()
+        return self._online
+
+    def _look(self) -> None:
+        self._online, self._looked = frozenset(self.grid.get_node_ids()), monotonic()
 
     def send(self, messages: Sequence[Outgoing]) -> list[str]:
         """Push messages, as many at once as fit into memory; the next request makes the gate wake
@@ -77,7 +85,7 @@ class FlowerBus:
         """
         tickets = [ticket for batch in _batches(messages) for ticket in self._push(batch)]
         if tickets:
-            self.online()
+            self._look()
         return tickets
 
     def _push(self, batch: Sequence[Outgoing]) -> list[str]:

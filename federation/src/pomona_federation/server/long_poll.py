@@ -78,7 +78,7 @@ UNKNOWN, LATER = 412, 503  # SuperLink's reply for an unknown key; for Flower's 
 PUSH = "/v1/runtime/push-messages"
 FOLLOWING = {PUSH, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}
 MAX_HOLD = 15.0  # seconds: less than Flower's client waits (30), or any proxy
-MIN_HOLD = 0.3  # seconds that a request is held at least, from which a silo knows that it was held
+MIN_HOLD = 0.1  # seconds that a request is held at least, from which a silo knows that it was held
 SESSIONS = 10_000  # most answers in transit that are remembered
 
 

@@ -43,7 +43,7 @@ NUMBER_FILE = Path("state", "node", "number")  # of the node in the previous lif
 NUMBER_BYTES = 100  # most bytes of that file
 IDLE = 3.0  # seconds between requests for messages, unless the gate has held the last one
 # shortest duration in seconds of a request for messages that the gate has held
-SHORTEST_HOLD = 0.25
+SHORTEST_HOLD = 0.08
 
 
 def command(folder: Path, app: str) -> list[str]:

@@ -38,7 +38,19 @@ ONE_THREAD = {
     "JE_ARROW_MALLOC_CONF": "background_thread:false",
 }
 APP = "pomona_federation.flower_apps"  # by name, as Flower itself loads an app
-MODULES = ("flwr.supercore.inflatable.inflatable_utils", APP, "pomona_federation.silo.client_app")
+MODULES = (
+    "cryptography.hazmat.backends.openssl",
+    "flwr.supercore.inflatable.inflatable_utils",
+    APP,
+    "pomona.models.compatibility",
+    "pomona.models.losses",
+    "pomona.models.mlp",
+    "pomona_federation.agreed_config",
+    "pomona_federation.cross_evaluation",
+    "pomona_federation.silo.client_app",
+    "pomona_federation.silo.survey_answers",
+    "torch.utils._device",
+)
 REQUEST, REPLY, FAILURE = b"?", b"!", b"x"  # what comes with a file, or instead of one
 FIRST_DELAY, LONGEST_DELAY = 0.2, 60.0  # before a restart, doubled by each failure since an answer
 REST = 600.0  # seconds without a message after which the process ends
@@ -270,13 +282,16 @@ class Forker:
 
 
 def preload() -> None:
-    """Import the modules that messages need, and limit PyTorch to one thread, as each message
-    does.
+    """Import the modules that messages need, compile the card's template, and limit PyTorch to one
+    thread, as each message does.
     """
     for name in MODULES:
         import_module(name)
     import torch
 
+    from pomona.personal import model_card
+
+    model_card.template()
     torch.set_num_threads(1)
 
 
