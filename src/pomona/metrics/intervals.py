@@ -175,8 +175,9 @@ def mean_difference(evidence: Sequence[Evidence]) -> Estimate:
             float(np.mean([e.value for e in evidence])), None, None, tuple(range(len(evidence)))
         )
     strata, sides = _strata(evidence, included, small)
-    value = float(np.mean([evidence[i].value for i in included]))
-    seeds = np.mean([evidence[i].seeds for i in included], axis=0)
+    chosen = [evidence[i] for i in included]
+    value = float(np.mean([e.value for e in chosen]))
+    seeds = np.mean([e.seeds for e in chosen], axis=0)
     variances = [
         _variance(strata),
         *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else []),
@@ -184,9 +185,13 @@ def mean_difference(evidence: Sequence[Evidence]) -> Estimate:
     interval, p = _test(
         value, variances, [np.concatenate([s.units for s in side]) for side in sides]
     )
-    step = max(evidence[i].step for i in included) / sum(evidence[i].units for i in included)
-    error = SamplingError(tuple(variances), step) if interval else None
+    error = SamplingError(tuple(variances), _unit(chosen)) if interval else None
     return Estimate(value, interval, p, tuple(included), error)
+
+
+def _unit(evidence: Sequence[Evidence]) -> float:
+    """Return what one unit in which the models differ adds to the mean; 0 for arbitrary sizes."""
+    return max(e.step for e in evidence) / sum(e.units for e in evidence)
 
 
 def _strata(

@@ -5,21 +5,18 @@ trained.
 from collections import Counter
 from collections.abc import Sequence
 
-from pomona.core.table import PLACEHOLDER, Table
+from pomona.core.table import Table
 from pomona.results.run_numbers import Run
 
 
 def participation(runs: Sequence[Run]) -> Table:
-    """Return the table; without rows if every client trained in every round of every run."""
+    """Return the table of the runs with the first one's clients; without rows if every client
+    trained in every round, or their training samples are not on record.
+    """
     first = runs[0]
-    names = first.result.about["clients"]
+    names, sizes = first.result.about["clients"], training_samples(first)
     runs = [run for run in runs if run.result.about["clients"] == names]
-    rounds, clients = {run: rounds_by_client(run) for run in runs}, range(len(names))
-    complete = all(
-        counts[c] == len(run.result.rounds) for run, counts in rounds.items() for c in clients
-    )
-    sizes = training_samples(first)
-    total = sum(sizes) or 1
+    rounds = [rounds_by_client(run) for run in runs]
     return Table(
         "participation",
         "Who took part",
@@ -30,17 +27,13 @@ def participation(runs: Sequence[Run]) -> Table:
             "Share in %",
             *(f"Rounds of {run.label}, of {len(run.result.rounds)}" for run in runs),
         ],
-        []
-        if complete
-        else [
-            [
-                first.client(client),
-                f"{sizes[client]:,}" if sizes else PLACEHOLDER,
-                f"{100 * sizes[client] / total:.1f}" if sizes else PLACEHOLDER,
-                *(str(counts[client]) for counts in rounds.values()),
-            ]
-            for client in clients
-        ],
+        [
+            [first.client(client), f"{n:,}", f"{100 * n / sum(sizes):.1f}"]
+            + [str(counts[client]) for counts in rounds]
+            for client, n in enumerate(sizes)
+        ]
+        if any(map(has_absences, runs))
+        else [],
         range(1),
     )
 
@@ -50,6 +43,12 @@ def rounds_by_client(run: Run) -> Counter[int]:
     return Counter(client for row in run.result.rounds for client in row.cohort)
 
 
+def has_absences(run: Run) -> bool:
+    """Return whether a client missed a round."""
+    return any(len(row.cohort) < run.result.clients for row in run.result.rounds)
+
+
 def training_samples(run: Run) -> list[int]:
-    """Return the clients' training samples; empty if they are not on record."""
-    return list(run.result.about.get("sizes", {}).get("train", ()))
+    """Return the clients' training samples; empty if they are not on record, or none."""
+    sizes = list(run.result.about.get("sizes", {}).get("train", ()))
+    return sizes if any(sizes) else []

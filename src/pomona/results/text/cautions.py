@@ -202,7 +202,7 @@ def _without_largest(run: Run) -> Iterator[Caution]:
         return
     largest = int(np.argmax(sizes))
     missed = len(rounds) - rounds_by_client(run)[largest]
-    share = sizes[largest] / (sum(sizes) or 1)
+    share = sizes[largest] / sum(sizes)
     if missed and share > 1 / len(sizes):
         text = (
             f" missed {missed} of {len(rounds)} rounds, and holds {share:.0%} of the training "

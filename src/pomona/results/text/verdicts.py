@@ -271,37 +271,30 @@ def _among(best: Run, rivals: list[Gains]) -> list[str]:
 
     It may be behind one of them if their gain leaves out clients that its mean includes.
     """
-    by_verdict: dict[str | None, list[str]] = {}
+    labels: dict[str | None, list[str]] = {}
     pairs = len(rivals) * (len(rivals) + 1) // 2
     for g, verdict in zip(rivals, jointly([g.mean for g in rivals], pairs), strict=True):
-        key = LEVEL if verdict in UNDECIDED else verdict
-        by_verdict.setdefault(key, []).append(
-            f"{g.base.label} ({signed(best.metric, g.mean.value)}, 95 % interval "
-            f"{interval(best.metric, g.mean)})"
-            if g.mean and verdict not in UNDECIDED
-            else g.base.label
+        size = _size(best, g) if verdict in ("better", "worse") else ""
+        labels.setdefault(LEVEL if verdict in UNDECIDED else verdict, []).append(
+            g.base.label + size
         )
-    ahead, behind, level, blank = map(by_verdict.get, ("better", "worse", LEVEL, None))
+    each = "each of " if len(labels.get(LEVEL, ())) > 1 else ""
+    sentences = {
+        "better": (f"{best.label} is ahead of ", "."),
+        "worse": (f"On the clients that can be compared, {best.label} is behind ", "."),
+        LEVEL: (f"Between {best.label} and {each}", f" there is {LEVEL}."),
+        None: ("The records lack the numbers for a comparison with ", "."),
+    }
     return [
-        *([f"{best.label} is ahead of {listing(ahead)}."] if ahead else []),
-        *(
-            [f"On the clients that can be compared, {best.label} is behind {listing(behind)}."]
-            if behind
-            else []
-        ),
-        *(
-            [
-                (
-                    f"Between {best.label} and "
-                    f"{'each of ' if len(level) > 1 else ''}{listing(level)} there is {LEVEL}."
-                )
-            ]
-            if level
-            else []
-        ),
-        *(
-            [f"The records lack the numbers for a comparison with {listing(blank)}."]
-            if blank
-            else []
-        ),
+        opening + listing(labels[verdict]) + ending
+        for verdict, (opening, ending) in sentences.items()
+        if verdict in labels
     ]
+
+
+def _size(best: Run, gains: Gains) -> str:
+    """Format a mean gain with its interval."""
+    assert gains.mean, "a verdict has a mean"
+    metric = best.metric
+    value, ends = signed(metric, gains.mean.value), interval(metric, gains.mean)
+    return f" ({value}, 95 % interval {ends})"
