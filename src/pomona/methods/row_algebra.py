@@ -15,6 +15,8 @@ from pomona.storage.row_bank import RowBank
 
 TINY = 1e-12
 """Shorter rows are treated as having this length, and no direction."""
+TIE = 1e-4
+"""Numbers that differ by no more than this share may be equal but for rounding in training."""
 ROUNDING = 2.0**-50
 """A product below a whole number by less than this share of it is that number, but for rounding."""
 
@@ -100,6 +102,20 @@ def onto_simplex(V: Tensor, total: float = 1.0) -> Tensor:
 def floored(share: float, n: int) -> int:
     """Return a share of n, rounded down: 29 for 0.29 of 100, though their product is below it."""
     return int(share * n * (1 + ROUNDING))
+
+
+def largest(values: Tensor, count: int) -> Tensor:
+    """Return the mask (n, m) bool of the ``count`` >= 1 largest of each row (n, m), none of them
+    below 0.
+
+    Numbers within ``TIE`` of the smallest that is chosen are taken for equal to it, and the first of
+    these are chosen: parameters whose gradients are the same move alike but for rounding, which
+    differs between engines and processors.
+    """
+    threshold = values.kthvalue(values.shape[1] - count + 1, dim=1, keepdim=True).values
+    above = values > threshold * (1 + TIE)
+    tied = (values >= threshold * (1 - TIE)) & ~above
+    return above | (tied & (tied.cumsum(1) <= count - above.sum(1, keepdim=True)))
 
 
 def replace_rows(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:

@@ -20,12 +20,12 @@ nothing is shared either. tau = 0 is FedAvg-local, to the bit.
 
 A parameter of sensitivity 0 is never critical: where more than 1 - tau of a layer's are 0 (words
 that a client does not have, dead units), those that are not 0 are critical, as in published code.
-Where other sensitivities are equal more than the share tau may be critical, as there.
+Of other equal sensitivities the first are critical.
 
 Differs from published code (by one of the authors, in PFLlib): that takes each tensor for a layer,
 here weights and bias of a layer are one; in its first exchange critical parameters come back as
 they were initially; its C_i is of the round's cohort; it takes a threshold of up to 1e-10 for 0,
-and a layer without any other sensitivity is critical as a whole.
+and more than the share tau where sensitivities are equal: a layer without others as a whole.
 """
 
 from dataclasses import dataclass
@@ -169,15 +169,14 @@ def client(tau: float) -> base.Client:
 
 
 def critical(sensitivity: Tensor, layers: tuple[slice, ...], tau: float) -> Tensor:
-    """Return the mask (n, d) of each layer's share tau, rounded down, of largest sensitivity; with
-    ties, no zeros.
+    """Return the mask (n, d) of each layer's share tau, rounded down, of largest sensitivity, no
+    zeros.
     """
     mask = torch.zeros_like(sensitivity, dtype=torch.bool)
     for layer in layers:
         c = sensitivity[:, layer]
         if count := base.floored(tau, c.shape[1]):
-            threshold = c.kthvalue(c.shape[1] - count + 1, dim=1, keepdim=True).values
-            mask[:, layer] = (c >= threshold) & (c > 0)
+            mask[:, layer] = (c > 0) & base.largest(c, count)
     return mask
 
 

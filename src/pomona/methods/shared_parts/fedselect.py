@@ -12,8 +12,8 @@ selection of parameters for fine-tuning. CVPR 2024 (arXiv 2404.02478).
 
 Products and quotients of masks are by element. w stays where nobody in the cohort shares; a
 parameter that has not changed is never chosen, one that is the client's own is never sent, nor
-shared again. Named models: ``personal`` is v_i, as received and trained. p = 0 or alpha = 0 is
-FedAvg-local, to the bit.
+shared again; of equal changes the first are chosen. Named models: ``personal`` is v_i, as received
+and trained. p = 0 or alpha = 0 is FedAvg-local, to the bit.
 
 Differs from published code: that grows masks by p = 0.25 every third round (0.1 a round is about
 that), by the change since the last growth, in weights alone, and shares a parameter again after
@@ -150,8 +150,8 @@ def masked_sgd(
 def grow_masks(
     mask: Tensor, change: Tensor, layers: tuple[slice, ...], settings: FedSelect
 ) -> Tensor:
-    """Return masks (n, d) with the parameters that changed most by ``change`` (n, d), of each layer;
-    with ties maybe more.
+    """Return masks (n, d) with the parameters that changed most by ``change`` (n, d), of each
+    layer.
     """
     mask = mask.clone()
     for layer in layers:
@@ -164,7 +164,7 @@ def grow_masks(
                 base.floored(settings.limit, size) - selected,
             )
             if count > 0:
-                row.logical_or_((c > 0) & (c >= c.kthvalue(size - count + 1).values))
+                row.logical_or_((c > 0) & base.largest(c.unsqueeze(0), count).squeeze(0))
     return mask
 
 
