@@ -4,7 +4,7 @@
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
@@ -30,7 +30,7 @@ from pomona.federation.loop import Loop
 from pomona.federation.progress import in_notebook
 from pomona.federation.recorded_models import ModelChoice
 from pomona.federation.run_checks import caution
-from pomona.federation.scoring import Scoring
+from pomona.federation.scoring import EVALUATED, Model, Scoring
 from pomona.federation.transport import Inline, Transport
 from pomona.lifecycle import close_record, open_record
 from pomona.methods import base
@@ -102,6 +102,20 @@ def user_config(clients: int, **settings: Any) -> UserConfig:
 @dataclass(frozen=True)
 class UserScoring(Scoring):
     """Scores by a user's own ``test``."""
+
+    def scores(
+        self,
+        objective: Objective,
+        model: Model,
+        clients: Sequence[int],
+        W: Tensor,
+        splits: Sequence[str] = EVALUATED,
+    ) -> list[list[Score]]:
+        """Return the scores of each client's own row of a model's W (n, d) on each split."""
+        return [
+            [self.score(objective, *model, split, client, w) for split in splits]
+            for client, w in zip(clients, W, strict=True)
+        ]
 
     def score(
         self, objective: Objective, model: str, stage: Stage, split: str, client: int, w: Tensor
