@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from command_line import call
-from pomona.cli.new import FOLDERS, PLACEHOLDER, TEMPLATES
+from pomona.cli.new import FORMS, PLACEHOLDER, TEMPLATES
 from pomona.testing import conformance
 
 
@@ -28,7 +28,7 @@ def run(folder, *words):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("form", [form for form in FOLDERS if form != "flower"])  # the federation's
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "flower"])  # the federation's
 def test_a_project_runs_as_written(form, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     if form == "volumes":
@@ -70,6 +70,15 @@ def test_names_that_are_not_those_of_a_folder_are_refused(name, tmp_path, monkey
     code, *_ = call(capsys, "new", name)
     assert code == 2
     assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(("form", "remedy"), [("volumes", "images"), ("flower", "federation")])
+def test_a_package_that_is_missing_is_named(form, remedy, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pomona.cli.new.find_spec", lambda name: None)
+    code, _, err = call(capsys, "new", "heart", "--from", form)
+    assert (code, [*tmp_path.iterdir()]) == (2, [])
+    assert remedy in err
 
 
 @pytest.mark.parametrize("exists", ["folder", "file", "link"])

@@ -3,27 +3,50 @@
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from pomona.core.errors import ConfigError
-from pomona.core.registry import require
+from pomona.core.errors import ConfigError, with_extra
 
 Form = Literal["table", "images", "volumes", "flower", "pytorch"]
 TEMPLATES = Path(__file__).parents[1] / "templates"
 PLACEHOLDER = "my-project"
-FOLDERS: dict[Form, tuple[str, ...]] = {
-    "table": ("method", "settings", "table"),
-    "images": ("method", "settings", "images"),
-    "volumes": ("method", "settings", "volumes"),
-    "flower": ("loaders", "flower"),
-    "pytorch": ("method", "loaders", "pytorch"),
+
+
+class Project(NamedTuple):
+    """A form of a project.
+
+    Attributes:
+        folders: of ``TEMPLATES`` with its files.
+        command: that runs it.
+        package: that it needs besides Pomona's own dependencies.
+        remedy: where that is missing.
+    """
+
+    folders: tuple[str, ...]
+    command: str = "pomona run run.toml"
+    package: str = ""
+    remedy: str = ""
+
+
+FORMS: dict[Form, Project] = {
+    "table": Project(("method", "settings", "table")),
+    "images": Project(("method", "settings", "images")),
+    "volumes": Project(
+        ("method", "settings", "volumes"), package="nibabel", remedy=with_extra("images")
+    ),
+    "flower": Project(
+        ("loaders", "flower"),
+        "flwr run . --stream",
+        "pomona_federation",
+        "pip install pomona-federation",
+    ),
+    "pytorch": Project(("method", "loaders", "pytorch"), "python train.py"),
 }
-"""The folders of ``TEMPLATES`` with a project's files."""
-NEEDS: dict[Form, str] = {"volumes": "nibabel"}
 
 
 def new(
@@ -45,21 +68,22 @@ def new(
     folder = Path(name)
     if folder.exists():
         raise ConfigError(f"{folder} already exists; give another name")
-    if package := NEEDS.get(form):
-        require(package, f"a project from {form}")
+    project = FORMS[form]
+    if project.package and find_spec(project.package) is None:
+        raise ConfigError(f"a project from {form} needs {project.package}; {project.remedy}")
     with TemporaryDirectory(prefix=f".{name}-", dir=".") as temporary:
-        project = Path(temporary) / name
-        project.mkdir()
-        for template in FOLDERS[form]:
-            _copy(TEMPLATES / template, project, name)
-        subprocess.run([sys.executable, "data.py"], cwd=project, check=True)
-        project.rename(folder)
+        written = Path(temporary) / name
+        written.mkdir()
+        for template in project.folders:
+            _copy(TEMPLATES / template, written, name)
+        subprocess.run([sys.executable, "data.py"], cwd=written, check=True)
+        written.rename(folder)
     print(f"written  {folder} (what each file is: {folder / 'README.md'})")
-    print(f"next     cd {folder} && pomona run run.toml")
+    print(f"next     cd {folder} && {project.command}")
 
 
-def _copy(template: Path, project: Path, name: str) -> None:
+def _copy(template: Path, folder: Path, name: str) -> None:
     """Copy a template's files with the project's name in place of the placeholder."""
     for path in sorted(template.glob("*.*")):
         text = path.read_text(encoding="utf-8").replace(PLACEHOLDER, name)
-        (project / path.name).write_text(text, encoding="utf-8")
+        (folder / path.name).write_text(text, encoding="utf-8")
