@@ -6,6 +6,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import torch
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 import pomona
 from pomona.core.errors import DataError, PomonaWarning
@@ -49,6 +50,25 @@ def test_a_table_in_every_form_has_the_same_answers(rows):
     assert torch.equal(NAMED.outputs(rows), NAMED.outputs(X))
 
 
+ROWS = torch.from_numpy(X)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"x": X, "weight": Y},
+        {"image": ROWS},
+        [{"features": row, "label": 1} for row in X],
+        TensorDataset(ROWS, torch.from_numpy(Y)),
+        TensorDataset(ROWS),
+        Subset(TensorDataset(ROWS), range(40)),
+    ],
+    ids=lambda rows: type(rows).__name__,
+)
+def test_dictionaries_and_data_sets_have_the_same_answers(rows):
+    assert NAMED.predict(rows) == NAMED.predict(X)
+
+
 def test_whole_numbers_are_numbers():
     assert NAMED.predict(np.eye(3, dtype=int)) == NAMED.predict(np.eye(3))
     assert NAMED.predict(X[:0]) == []
@@ -64,6 +84,9 @@ def test_whole_numbers_are_numbers():
         (None, ["NoneType"]),
         (X.astype(complex), ["complex128"]),
         (np.full((1, 3), np.nan), ["NaN"]),
+        ({"a": X[0], "b": X[1]}, ["keys a, b", "frame"]),
+        ({"x": X, "image": X}, ["keys x, image"]),
+        (DataLoader(TensorDataset(torch.from_numpy(X))), ["DataLoader"]),
     ],
 )
 def test_rows_that_do_not_fit_are_refused_in_a_line(rows, words):

@@ -112,6 +112,44 @@ def pair(values: Any, source: str) -> Pair:
     return Pair(inputs, labels, (*notes, *remarks))
 
 
+def inputs(values: Any, source: str) -> tuple[Any, list[str]]:
+    """Return the x of a dictionary, or of all items of a data set, as ``pair`` reads them, and
+    remarks; labels are not needed, and other values are returned unchanged.
+
+    Raises DataError for dictionaries without a clear input, and items of different shapes.
+    """
+    if isinstance(values, Mapping):
+        return values[_input_key(values, source)], []
+    if not _has_items(values):
+        return values, []
+    items = [values[k] for k in range(len(values))]
+    if items and isinstance(items[0], Mapping):
+        key = _input_key(items[0], source)
+        return _stacked([item[key] for item in items], source)
+    pairs = [item[0] if isinstance(item, tuple | list) else item for item in items]
+    return _stacked(pairs, source) if pairs else (np.empty(0), [])
+
+
+def _has_items(values: Any) -> bool:
+    """Return whether values are items of a data set: no array, frame, or lists of numbers."""
+    if isinstance(values, Sequence):
+        return len(values) > 0 and isinstance(values[0], Mapping)
+    indexed = hasattr(values, "__getitem__") and hasattr(values, "__len__")
+    return indexed and not (hasattr(values, "__array__") or is_frame(values))
+
+
+def _input_key(item: Mapping[Any, Any], source: str) -> Any:
+    """Return the key of a dictionary's x. Raises DataError unless there is one."""
+    keys = [key for key in item if str(key).lower() in INPUTS]
+    if len(keys) != 1:
+        raise DataError(
+            f"{source} is a dictionary with the keys {listed([str(key) for key in item], 8)}; name "
+            f"the input one of {listed(INPUTS, 8)}, or give columns as a frame: "
+            f"pandas.DataFrame({source})"
+        )
+    return keys[0]
+
+
 def refuse_files(x: Any, y: Any, source: str) -> None:
     """Raise DataError for names of image files in place of values, as MONAI's lists have them."""
     if not len(x) or not isinstance(x[0], str | PathLike):

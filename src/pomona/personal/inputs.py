@@ -58,7 +58,7 @@ def read(
 ) -> Samples:
     """Read samples as input for the model described by ``metadata``: of a file, by its path; or in
     memory: an array, tensor or list x (n, ...) as of ``.npz``, a frame of pandas, polars or pyarrow
-    as of a table, or texts.
+    as of a table, texts, a dictionary with such an x, or a data set.
 
     An ``.npz`` archive has them as its array ``x``; a table (``formats``) is read like the training
     table, with its columns in any order if they have names; for a text model, a ``.txt`` file has
@@ -132,14 +132,14 @@ class ExtraColumns(NamedTuple):
 def _in_memory(values: Any, metadata: ModelMetadata, extra: ExtraColumns) -> Samples:
     if is_frame(values) and metadata.kind != "image":
         return _records(Frame.from_table(values, "frame"), metadata, extra)
+    values, notes = python_values.inputs(values, "x")
     x = python_values.array(values, "x")
     if metadata.kind == "text" and x.ndim == 1 and x.dtype.kind in "UTO":
         return Samples(encoded([str(value) for value in x], metadata))
-    shape, note = x.shape[1:], ""
-    if metadata.kind == "image" and shape == metadata.input_shape != metadata.sample_shape:
+    if metadata.kind == "image" and x.shape[1:] == metadata.input_shape != metadata.sample_shape:
+        notes = [f"x {x.shape}: channels in axis 1, as in PyTorch, are moved to the end"]
         x = np.moveaxis(x, 1, -1)
-        note = f"x has its channels in axis 1 ({shape}), as in PyTorch; they are moved to the end"
-    return Samples(_array(python_values.stored(x, "x"), metadata), note)
+    return Samples(_array(python_values.stored(x, "x"), metadata), "; ".join(notes))
 
 
 def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
