@@ -69,7 +69,7 @@ UPLINKS = {
     "F24 a broadcastable shape": (tensors(lambda u: {**u, "core": u["core"][:1]}), "shape"),
     "F25 another dtype": (tensors(lambda u: {**u, "core": u["core"].half()}), "dtype"),
     "F26 a missing tensor": (tensors(lambda u: {"core": u["core"]}), "missing"),
-    "F28 ten times the size": (lambda data: data * 10, "bytes came where at most"),
+    "F28 ten times the size": (lambda data: data * 10, "bytes; the limit is"),
     "F28 a header that lies": (lambda data: (2**40).to_bytes(8, "little") + data[8:], "header"),
     "F29 a pickle": (lambda _: pickle.dumps(Canary()), "cannot be read"),
     "F29 a torch archive": (zipped, "cannot be read"),

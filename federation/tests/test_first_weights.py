@@ -99,7 +99,7 @@ def test_other_weights_or_none_are_refused_by_name(federation):
     assert "weights.safetensors" in line.text
     save_file({k: v + 1 for k, v in tensors.items()}, path)
     (line,) = [line for line in preflight.run(kit)[0] if line.check == "agreement"]
-    assert "holds other weights: their hash is" in line.text
+    assert "contains other weights: their hash is" in line.text
     assert "\n" not in line.text
-    with pytest.raises(ConfigError, match="holds other weights"):
+    with pytest.raises(ConfigError, match="contains other weights"):
         Federation.load(kit / "federation.toml")

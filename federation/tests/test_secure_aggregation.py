@@ -495,9 +495,7 @@ def test_a_silo_is_told_before_it_accepts(world):
 
 @pytest.mark.parametrize("method", ["apple"])
 def test_a_study_of_a_method_that_needs_single_models_is_refused(method, world):
-    with pytest.raises(
-        ConfigError, match=f"server of {method} works on the clients' single models"
-    ):
+    with pytest.raises(ConfigError, match=f"server of {method} needs each client's model"):
         world.federation({"name": method}, **RUN).run()
 
 

@@ -115,7 +115,7 @@ def _method(value: Any) -> Any:
     Raises ConfigError for a user's own that cannot be imported.
     """
     if isinstance(value, MethodSettings) and methods.resolve(value.name) is not type(value):
-        raise ValueError(f"{type(value).__qualname__} does not fit its name; leave out name")
+        raise ValueError(f"{type(value).__qualname__} does not match its name; leave name out")
     if not isinstance(value, Mapping):
         return value
     name = value.get("name")
@@ -397,7 +397,7 @@ class Config(Settings):
         """Checked here, since the error of a field's check would show the value."""
         name = None if self.track is None else self.track.partition(":")[0]
         if name is not None and name not in TRACKERS:
-            raise ValueError(f"track: no tracker has that name; known: {', '.join(TRACKERS)}")
+            raise ValueError(f"track: unknown tracker; use one of {', '.join(TRACKERS)}")
         return self
 
     def idle(self) -> dict[str, str]:
@@ -428,9 +428,7 @@ class Config(Settings):
     def rate(self) -> float:
         """The learning rate as a number. Raises ConfigError if it is still "auto"."""
         if isinstance(self.lr, str):
-            raise ConfigError(
-                "lr = 'auto' has no number before a run starts; set lr, for example lr=0.1"
-            )
+            raise ConfigError("lr = 'auto' is chosen when a run starts; set lr, for example lr=0.1")
         return self.lr
 
     @property

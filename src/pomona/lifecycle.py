@@ -241,7 +241,7 @@ def require_matching_files(config: Config, partition: str, folder: Path) -> None
         keys = differing(stored, expected)
         if keys:
             raise CheckpointError(
-                f"{folder / 'config.toml'} has other values of {', '.join(keys)} than the "
+                f"{folder / 'config.toml'} has different values of {', '.join(keys)} from the "
                 f"checkpoints next to it; {remedy}"
             )
     path = folder / "partition.json"

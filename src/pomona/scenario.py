@@ -123,8 +123,8 @@ class Scenario:
         if share := config.method.method().share:
             if config.membership.changes:
                 raise ConfigError(
-                    f"{config.method.name} draws its shared samples from all clients; take "
-                    "membership out"
+                    f"{config.method.name} draws its shared samples from all clients; remove "
+                    "membership"
                 )
             partition = share(partition, class_numbers(dataset), config.seed)
         scenario = cls(config, dataset, partition, assumed=assumed)
@@ -185,7 +185,7 @@ class Scenario:
         module = self.module()
         if len(self.dataset.preprocessing) > 1 and self.partition.recipe.get("name") != "natural":
             raise ConfigError(
-                "data.fit=client is for clients that are the data's own: set partition.name = "
+                "data.fit=client needs the clients that the data names: set partition.name = "
                 "natural"
             )
         if self.config.privacy:

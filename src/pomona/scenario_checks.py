@@ -85,8 +85,8 @@ def require_task(config: Config, targets: Targets) -> None:
     tasks = config.method.method().card.tasks
     if tasks and targets not in tasks:
         raise ConfigError(
-            f"method.name: {config.method.name} is for targets of kind {', '.join(tasks)}, the "
-            f"data have {targets}; take another method"
+            f"method.name: {config.method.name} is for targets of kind {', '.join(tasks)}, but "
+            f"the data have {targets}; use another method"
         )
 
 
@@ -104,9 +104,9 @@ def require_patches(config: Config, dataset: Dataset) -> None:
     )
     if taught and not card.privacy.batchwise:
         raise ConfigError(
-            f"model.patch: {config.method.name} compares outputs on training images, of which "
-            "every step sees other "
-            f"patches; {f'{taught.remedy}, or ' if taught.remedy else ''}take another method"
+            f"model.patch: {config.method.name} compares outputs on training images, but every "
+            f"step sees different patches; {f'{taught.remedy}, or ' if taught.remedy else ''}take "
+            "another method"
         )
     segmentation.require()
 
@@ -121,8 +121,8 @@ def require_samples(
     blind = [name for name, c in by_name if not len(c.validation)]
     if config.method.method().card.needs.validation and blind:
         raise DataError(
-            f"{', '.join(blind)}: no validation samples, by which {config.method.name} weighs "
-            "models; raise data.validation_share, or give them validation rows"
+            f"{', '.join(blind)}: no validation samples, which {config.method.name} needs to "
+            "weigh models; raise data.validation_share, or give them validation rows"
         )
     normed = _first_norm(module)
     lone = [name for name, c in by_name if len(c.train) == 1]
@@ -133,8 +133,8 @@ def require_samples(
     if normed and lone:
         raise DataError(
             f"{', '.join(lone)}: one training sample, but {config.model.name}'s {normed} "
-            "normalises over "
-            "a batch; give at least 2 samples a client, or take a model without BatchNorm"
+            "normalises over a batch; give at least 2 samples per client, or take a model "
+            "without BatchNorm"
         )
 
 

@@ -207,7 +207,7 @@ def test_at_three_budgets_less_noise_hides_less(run, tmp_path):
 
 
 def test_what_cannot_be_audited_is_said(run, tmp_path):
-    with pytest.raises(ConfigError, match="hands samples to all clients"):
+    with pytest.raises(ConfigError, match="sends samples to all clients"):
         Plan.for_run(load(run), leaking(method="fedavg-data"), tmp_path)
     with pytest.raises(ConfigError, match="no epsilon bounds fedproto"):
         at_epsilon(Scenario.prepare(leaking(method="fedproto")), 8.0)

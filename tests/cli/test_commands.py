@@ -204,7 +204,7 @@ def test_a_file_that_names_its_method_is_enough(capsys, tmp_path):
     code, _, err = call(capsys, "run", file, "--dry-run")
     assert code != 0
     assert (
-        f"{file} names no method; add method = 'NAME' to it, or run: pomona run NAME {file}"
+        f"{file} does not name a method; add method = 'NAME' to it, or run: pomona run NAME {file}"
         in " ".join(err.split())
     )
 
@@ -582,11 +582,11 @@ def test_wrong_model_files_and_inputs_are_said(capsys, recorded, tmp_path):
     (tmp_path / "x.safetensors").write_bytes(b"nothing")
     np.savez(tmp_path / "wrong.npz", x=np.zeros((2, 9, 9)))
     for words, code, told in (
-        ((tmp_path / "x.safetensors", tmp_path / "wrong.npz"), 6, "holds no model"),
+        ((tmp_path / "x.safetensors", tmp_path / "wrong.npz"), 6, "does not contain a model"),
         (
             (recorded / "apple/private/client-00.safetensors", tmp_path / "wrong.npz"),
             6,
-            "holds no model",
+            "does not contain a model",
         ),
         ((model, tmp_path / "wrong.npz"), 3, "(9, 9, 1)"),
         ((model, tmp_path / "absent.npz"), 3, "absent.npz"),

@@ -24,7 +24,7 @@ def test_a_name_in_the_place_of_a_config_and_a_function_as_callback_are_refused_
 
 @pytest.mark.parametrize("data", [np.zeros((4, 2)), (np.zeros((4, 2)), [0, 1, 0, 1])])
 def test_bare_arrays_are_told_the_way(data):
-    with pytest.raises(ConfigError, match=r"^data = .*: data in memory go by from_arrays, "):
+    with pytest.raises(ConfigError, match=r"^data = .*: pass data in memory with from_arrays, "):
         pomona.run(data=data)
 
 

@@ -81,7 +81,7 @@ def test_the_first_dtype_that_holds_all_values(stored, held):
     ],
 )  # fmt: skip
 def test_volumes_without_channels_are_not_taken_for_images(shape, meant):
-    refused = pytest.raises(DataError, match=r"volumes .* with their channels last")
+    refused = pytest.raises(DataError, match=r"volumes .* channels last")
     with nullcontext() if meant else refused:
         image_arrays.require(shape, np.dtype(np.uint8), "x")
 
@@ -193,7 +193,7 @@ def test_a_network_of_monai_takes_volumes():
 @pytest.mark.parametrize(
     ("partition", "told"),
     [
-        ({"name": "iid", "turn_groups": 3}, "only square images can be turned"),
+        ({"name": "iid", "turn_groups": 3}, "only square images"),
         (
             {"name": "latent", "distributions": 2, "embedding": "network"},
             "holds volumes.*take 'pca'",

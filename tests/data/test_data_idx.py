@@ -149,7 +149,7 @@ BAD = {
     "labels of two axes": (
         "labels",
         lambda b: idx_bytes(np.zeros((6, 2), np.uint8)),
-        "not one a row",
+        "not one per row",
     ),
     "float labels": (
         "labels",

@@ -132,7 +132,7 @@ WRONG = {
     ),
     "a damaged image": (("path,label", "in/0.png,a", "list.csv,b"), ("cannot read the image "
                                                                     ".*list.csv")),
-    "a folder without slices": (("path,label", "in,a"), "holds 0 DICOM files"),
+    "a folder without slices": (("path,label", "in,a"), "no DICOM file"),
 }  # fmt: skip
 
 

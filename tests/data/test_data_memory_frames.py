@@ -123,7 +123,7 @@ def test_labels_in_another_order_of_rows_are_refused():
         lambda: from_arrays(FRAME, Y, client=mixed),
         lambda: from_clients({"a": (FRAME, mixed)}),
     ):
-        with pytest.raises(DataError, match=r"another index than x .*y\.loc\[x\.index\]"):
+        with pytest.raises(DataError, match=r"a different index from x .*y\.loc\[x\.index\]"):
             make()
     assert np.array_equal(read(from_arrays(FRAME, mixed.loc[FRAME.index])).y, Y)
 

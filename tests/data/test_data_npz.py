@@ -110,7 +110,7 @@ BAD = {
     ),
     "float labels": ({"x": X, "y": Y + 0.5}, {}, "labels are float64, not whole numbers"),
     "text labels": ({"x": X, "y": Y.astype(str)}, {}, "not whole numbers"),
-    "one-hot labels": ({"x": X, "y": np.eye(4, dtype=int)}, {}, "not one a row"),
+    "one-hot labels": ({"x": X, "y": np.eye(4, dtype=int)}, {}, "not one per row"),
     "objects": ({"x": X.astype(object), "y": Y}, {}, "pickle is never read"),
     "complex": ({"x": X.astype(complex), "y": Y}, {}, "store numbers or texts"),
     "scalar": ({"x": np.array(1.0), "y": Y}, {}, "one entry per row"),
@@ -135,7 +135,7 @@ BAD = {
         {},
         "x: 4 rows hold NaN, infinite or too large",
     ),
-    "volumes without channels": ({"x": np.zeros((4, 6, 6, 6)), "y": Y}, {}, "a gray volume has 1"),
+    "volumes without channels": ({"x": np.zeros((4, 6, 6, 6)), "y": Y}, {}, "1 if gray"),
     "images without rows": ({"x": np.zeros((4, 0, 6)), "y": Y}, {}, "no empty axis"),
     "channels first": ({"x": np.zeros((4, 3, 6, 6), np.uint8), "y": Y}, {}, "channels last"),
     "infinite target": (
@@ -285,7 +285,7 @@ def test_chestmnist_has_flags(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test_images": np.zeros((3, 28, 28, 28), np.uint8)}, "a gray volume has 1"),
+        ({"test_images": np.zeros((3, 28, 28, 28), np.uint8)}, "1 if gray"),
         (
             {"val_labels": np.full((2, 1), 11, np.uint8)},
             "2 labels are not class numbers from 0 to 10, first 11 in row 0",

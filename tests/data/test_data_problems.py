@@ -209,7 +209,7 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
         said[5],
         "  images of several sizes: 11 of 6 x 4 (cat/1.png), 1 of 5 x 5 (cat/4.png); set data.resize",
         (
-            "  images of 8 bits and of others do not mix (11 of 8 bits (uint8) (cat/1.png), 1 of 16 "
+            "  8-bit images do not mix with others (11 of 8 bits (uint8) (cat/1.png), 1 of 16 "
             "bits (uint16) (cat/3.png)); convert all to one, or set data.window if their units are "
             "the same"
         ),

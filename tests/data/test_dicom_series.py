@@ -173,7 +173,7 @@ def test_a_folder_of_series_names_them(tmp_path):
     """As a study in an archive's export: STUDY/SERIES/files."""
     for name in ("SE1", "SE2"):
         series(tmp_path / "study" / name, volume())
-    with pytest.raises(DataError, match=r"0 DICOM files.*name one of the folders.*SE1, SE2"):
+    with pytest.raises(DataError, match=r"no DICOM file.*name one of the folders.*SE1, SE2"):
         opened(tmp_path / "study")
 
 

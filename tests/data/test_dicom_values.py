@@ -218,9 +218,9 @@ def compressed(path, syntax):
 
 
 def test_a_missing_decoder_is_named(tmp_path, monkeypatch):
-    with pytest.raises(DataError, match=r"High-Throughput JPEG 2000 .*which is not read"):
+    with pytest.raises(DataError, match=r"High-Throughput JPEG 2000 .*which is not supported"):
         opened(compressed(tmp_path / "h.dcm", uid.HTJ2K))
-    with pytest.raises(DataError, match=r"MPEG-4 .*which is not read \(docs/formats.md"):
+    with pytest.raises(DataError, match=r"MPEG-4 .*which is not supported \(docs/formats.md"):
         opened(compressed(tmp_path / "v.dcm", uid.MPEG4HP41))
     decoder = pydicom_pixels.get_decoder(uid.JPEGLosslessSV1)
     monkeypatch.setattr(decoder, "_available", {})

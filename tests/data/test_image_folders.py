@@ -145,7 +145,7 @@ def test_folders_of_patients_in_classes_of_sites(tmp_path):
     assert set(by_site(data)) == {"North", "South"}
     groups = data.groups.within(data.owners.client)
     assert len({*groups}) == 4  # patient 1 of North is not patient 1 of South
-    assert "1 patients (1) are named at several clients" in notes(data)
+    assert "1 patients (1) appear at several clients" in notes(data)
 
 
 def test_one_folder_in_each_class_is_not_a_patient(tmp_path):

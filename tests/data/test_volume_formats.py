@@ -244,7 +244,7 @@ DICOM.line("C6")(compressed("MR_small_jp2klossless.dcm"))
 def not_read(tmp):
     with pytest.MonkeyPatch.context() as patch:
         scales.test_a_missing_decoder_is_named(tmp, patch)
-    with pytest.raises(DataError, match=r"JPEG Extended .* of 12 bits, which is not read"):
+    with pytest.raises(DataError, match=r"JPEG Extended .* of 12 bits, which is not supported"):
         mixed(Path(get_testdata_file("JPEG-lossy.dcm", download=False)))
 
 

@@ -273,7 +273,7 @@ def test_row_names_of_r_are_left_out(tmp_path):
         assert (data.columns, len(data)) == (("age", "crp", "sex=F", "sex=M"), N)
         assert any("row names" in note for note in data.notes)
     text = "a,y\n1,2,0\n1,4,1\n"
-    assert "one name short of every row" in refused(tmp_path / "a.csv", text)
+    assert "one name too few" in refused(tmp_path / "a.csv", text)
     data = table(tmp_path / "a.csv", "a,y\n1,0,\n2,1,\n")
     assert data.x.tolist() == [[1], [2]]
     assert any("end with a separator" in note for note in data.notes)

@@ -107,9 +107,7 @@ def test_clients_of_a_partition_have_no_moments_of_their_own(tmp_path, monkeypat
     made_up(tmp_path / "heart_disease")
     monkeypatch.chdir(tmp_path)
     changes = {"data": {"fit": "client"}, "partition": {"name": "iid"}, "clients": 4}
-    with pytest.raises(
-        ConfigError, match=r"data\.fit=client is for clients that are the data's own"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.fit=client needs .*partition\.name = natural"):
         Scenario.prepare(resolve(read_file(SETTINGS), changes))
 
 

@@ -337,11 +337,11 @@ def claim(dtype="F32", shape=(3, 2), offsets=(16, 40), **more):
 
 DATA = SENT[len(header(WIRE)) :]
 MALFORMED = {
-    "too long": (SENT + b"\0" * LIMIT, "where at most"),
+    "too long": (SENT + b"\0" * LIMIT, "the limit is"),
     "empty": (b"", "a header of 0 bytes"),
-    "header of 2^63 bytes": (built({}, length=2**63), "where at most"),
-    "header longer than it may be": (built(b"{}" + b" " * 5000), "where at most"),
-    "shape of 2^40": (built(table(core=claim(shape=(2**40,)))), "not those of its shape"),
+    "header of 2^63 bytes": (built({}, length=2**63), "at most"),
+    "header longer than it may be": (built(b"{}" + b" " * 5000), "at most"),
+    "shape of 2^40": (built(table(core=claim(shape=(2**40,)))), "does not match its shape"),
     "shape and offsets of 2^40": (
         built(table(core=claim(shape=(2**38,), offsets=(16, 16 + 2**40)))),
         "start at",
@@ -379,7 +379,7 @@ MALFORMED = {
     "UTF-16": (built("{}".encode("utf-16")), "cannot be read"),
     "nested": (built(b"[" * 1400), "cannot be read"),
     "nested dictionary": (built(b'{"a":' * 280), "cannot be read"),
-    "pickle": (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00cos\nsystem\n", "where at most"),
+    "pickle": (b"\x80\x04\x95\x10\x00\x00\x00\x00\x00\x00\x00cos\nsystem\n", "at most"),
     "other shape": (
         b"".join(pieces(VALUES | {"core": torch.zeros(6)})),
         "'core' has shape (6,), expected (3, 2)",
@@ -393,7 +393,7 @@ MALFORMED = {
         r"'a\nb\ud800' is unknown",
     ),
     "missing": (b"".join(pieces({"core": torch.zeros(3, 2)})), "'flag' is missing"),
-    "truth value of 2": (SENT[:-3] + b"\2\0\0", "truth values"),
+    "truth value of 2": (SENT[:-3] + b"\2\0\0", "boolean values"),
 }
 
 

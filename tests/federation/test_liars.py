@@ -168,7 +168,7 @@ def test_two_processes_and_a_resumed_run_have_the_same_liars(kind, tmp_path):
 def test_a_run_with_liars_does_not_go_on_without_them(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         pomona.run(with_liars(), tmp_path / "run", StopAfter(2))
-    with pytest.raises(CheckpointError, match=r"other values of .*attack"):
+    with pytest.raises(CheckpointError, match=r"different values of .*attack"):
         pomona.run(tiny("fedavg+clipped"), tmp_path / "run", resume=True)
 
 

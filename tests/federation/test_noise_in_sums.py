@@ -106,7 +106,7 @@ def test_the_models_noise_is_that_of_all_clients(tmp_path):
         ({"method": "fedala"}, "fedala sends more"),
         ({"method": "fedrep"}, "fedrep sends more"),
         ({"method": "fedavg-local"}, "has trained"),
-        ({"method": "fedavg+median"}, "works on the clients' single models"),
+        ({"method": "fedavg+median"}, "needs each client's model"),
         ({"optimizer": {"max_grad_norm": 1.0}}, "without clipping"),
         ({"optimizer": {"name": "adam"}}, "without clipping"),
         ({"largest_share": 0.5}, "set largest_share = 1"),

@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_refused_by_name(name, shape, args, message):
 )
 def test_arguments_that_would_fetch_or_unpickle_are_refused(args):
     with pytest.raises(
-        ConfigError, match=rf"model\.args\.{next(iter(args))}: weights are not fetched"
+        ConfigError, match=rf"model\.args\.{next(iter(args))}: weights are never downloaded"
     ):
         network("monai:DenseNet", **args)
 

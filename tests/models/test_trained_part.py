@@ -183,10 +183,10 @@ def test_first_weights_come_from_a_file(weights):
 def test_a_pinned_file_is_that_file_or_refused(weights):
     network(init=weights, init_sha256=read(weights).sha256)
     with pytest.raises(
-        ConfigError, match=r"holds other weights: their hash is [0-9a-f]{64}, expected 0{64}"
+        ConfigError, match=r"contains other weights: their hash is [0-9a-f]{64}, expected 0{64}"
     ):
         network(init=weights, init_sha256="0" * 64)
-    with pytest.raises(ConfigError, match=r"model\.init names no file"):
+    with pytest.raises(ConfigError, match=r"model\.init is not set"):
         network(init_sha256="0" * 64)
 
 

@@ -144,7 +144,7 @@ def test_products_with_the_hessian_are_of_the_weighted_loss(engines):
 @pytest.mark.parametrize(
     ("settings", "targets", "private", "words"),
     [
-        ({"class_weights": "balanced"}, "regression", False, "is for classes and labels"),
+        ({"class_weights": "balanced"}, "regression", False, "needs classes or labels"),
         ({"class_weights": "balanced", "loss": "own:loss"}, "classes", False, "model.loss = auto"),
         ({"class_weights": "balanced"}, "classes", True, "counts of private samples"),
         ({"class_weights": (1.0, 2.0)}, "classes", False, "has 2 weights; give 4"),

@@ -141,12 +141,12 @@ def test_settings_that_a_published_draw_does_not_have_are_refused():
         Pathological(draw="published", balanced=True),
         Classes(draw="pfllib", balanced=True),
     ):
-        with pytest.raises(ConfigError, match=r"leave out partition\.balanced"):
+        with pytest.raises(ConfigError, match=r"remove partition\.balanced"):
             divided(data, recipe, 12)
     with pytest.raises(ConfigError, match="set clients = 12"):
         divided(data, Practical(draw="published"), 11)
     for changes in ({"min_size": 2}, {"balance_cap": False}):
-        with pytest.raises(ConfigError, match="a smallest size of its own"):
+        with pytest.raises(ConfigError, match="its own cap and smallest size"):
             divided(data, Dirichlet(draw="pfllib", **changes), 12)
     with pytest.raises(DataError, match="gave each of 12 clients 1 rows"):
         divided(table([12, 12], [1, 1]), Dirichlet(draw="pfllib", beta=1e-6), 12)

@@ -275,7 +275,7 @@ def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(
     )
     changes, said = LIES[lie]
     line = refused(craft(tmp_path / "m", tree(**changes)))
-    assert "holds no model" in line
+    assert "does not contain a model" in line
     assert said in line, line
 
 
@@ -316,7 +316,7 @@ def test_metadata_that_are_no_record_are_one_line(tmp_path, raw):
     )
     note = json.dumps(said).replace("Infinity", "1e400") if isinstance(said, dict) else said
     save_file(WEIGHTS, tmp_path / "m", {"pomona": note})
-    assert "holds no model" in refused(tmp_path / "m")
+    assert "does not contain a model" in refused(tmp_path / "m")
 
 
 def test_a_digit_that_flips_is_refused(tmp_path):
@@ -350,7 +350,7 @@ def test_an_answer_that_is_not_finite_is_no_answer(tmp_path):
 def test_the_format_before_is_said_with_what_to_do(tmp_path):
     line = refused(craft(tmp_path / "m", tree(format="pomona-model-1")))
     assert "'pomona-model-1'" in line
-    assert "make the run again, or export the model" in line
+    assert "repeat the run, or export the model" in line
 
 
 def test_pipes_folders_and_nothing_are_no_models(tmp_path):
@@ -364,9 +364,9 @@ def test_tensors_alone_are_refused_like_a_whole_model_where_the_header_is_nested
 ):
     path = tmp_path / "m"
     path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
-    with pytest.raises(StorageError, match="holds no model"):
+    with pytest.raises(StorageError, match="does not contain a model"):
         model_file.tensors(path)
-    assert "holds no model" in refused(path)
+    assert "does not contain a model" in refused(path)
 
 
 def test_tensors_alone_need_the_hash_of_the_content(tmp_path):

@@ -186,6 +186,6 @@ def test_a_turned_volume_is_noted_where_the_training_had_no_orientation():
     grid = SimpleNamespace(oriented=True)
     file = SimpleNamespace(shape=(4, 4, 4, 1), grid=grid, spacing=None)
     (note,) = _differences(file, about)
-    assert "do not say how they lie" in note
+    assert "without an orientation" in note
     grid.oriented = False
     assert _differences(file, about) == []

@@ -276,7 +276,7 @@ def test_a_key_store_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
     for file in home.iterdir():
         file.unlink()
     with pytest.raises(
-        PrivacyError, match=f"a checkpoint knows {position.entries} entries; restore both"
+        PrivacyError, match=f"a checkpoint records {position.entries} entries; restore both"
     ):
         problem(tmp_path / "key-stores", privacy(seed=None)).objective.require(0, position)
     assert list(home.iterdir()) == []

@@ -74,8 +74,8 @@ class Plan:
         assert result.folder
         if config.method.method().share:
             raise ConfigError(
-                f"{config.method.name} hands samples to all clients: what they reveal needs no "
-                "audit; take another method"
+                f"{config.method.name} sends samples to all clients, so there is nothing to "
+                "audit; use another method"
             )
         partition = Partition.load(result.folder / "partition.json")
         clients = zip(result.about["clients"], partition.clients, strict=True)
@@ -89,8 +89,8 @@ class Plan:
         lr = recorded_setting(result.folder, "lr") if config.lr == "auto" else config.lr
         if lr is None:
             raise StorageError(
-                f"{result.folder} has lr = 'auto' and no checkpoint with the rate that was found; "
-                "run it again"
+                f"{result.folder} has lr = 'auto' and no checkpoint with the rate that was "
+                "chosen; run it again"
             )
         return cls(_without_extras(config, lr), partition, folder)
 

@@ -116,7 +116,7 @@ def bench(
             )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
-            f"the same command continues, finished cells are in {folder}"
+            f"run the same command again to continue; finished cells are in {folder}"
         ) from None
     requested = outcome.select(**selection)
     page = write(outcome, folder, formats) if formats else None

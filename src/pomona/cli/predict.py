@@ -79,7 +79,7 @@ def predict(
     if not model.is_dir():
         if choice := client or client_column:
             raise DataError(
-                f"{model} is the model of one client; give its run folder to choose by {choice!r}"
+                f"{model} is the model of one client; give its run folder to use {choice!r}"
             )
         answered = _by_one_client(model, inputs, id_, masks, own_code)
     elif client is not None:
@@ -134,7 +134,8 @@ def _by_row_clients(
 
     if unnamed := next((path for path in inputs if format_of(path) is None), None):
         raise DataError(
-            f"{unnamed} does not name clients, {run} has a model for each; choose one by --client"
+            f"{unnamed} does not name clients, and {run} has a model for each; choose one with "
+            "--client"
         )
     result, rows = load(run), list[dict[str, Any]]()
     for path in inputs:
@@ -161,7 +162,7 @@ def _by_one_client(
     net = PersonalModel.load(model, own_code)
     if masks and net.about.targets != "segmentation":
         raise DataError(
-            f"--masks is for models of masks, and {model} answers with {net.about.targets}; leave "
+            f"--masks is for segmentation models, and {model} predicts {net.about.targets}; leave "
             "it out"
         )
     rows: list[dict[str, Any]] = []

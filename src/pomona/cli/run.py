@@ -130,8 +130,8 @@ def _config(method: str, arguments: Sequence[str], options: Sequence[Mapping[str
         config = config_of((method, *arguments), *options)
         if "method" not in config.model_fields_set:
             raise ConfigError(
-                f"{method} names no method; add method = 'NAME' to it, or run: pomona run NAME "
-                f"{method}"
+                f"{method} does not name a method; add method = 'NAME' to it, or run: pomona run "
+                f"NAME {method}"
             )
         return config
     config = config_of(arguments, option("method", "name", method), *options)

@@ -102,7 +102,7 @@ def parse(text: str | bytes, fault: Callable[[str], E], max_bytes: int = MOST_BY
             not accepted.
     """
     if len(text) > max_bytes:
-        raise fault(f"it has {len(text)} bytes, at most {max_bytes} are read")
+        raise fault(f"it has {len(text)} bytes; the limit is {max_bytes}")
     try:
         value = json.loads(text, parse_constant=_finite, parse_float=_finite)
     except (ValueError, RecursionError) as error:

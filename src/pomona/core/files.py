@@ -147,7 +147,7 @@ def _special(path: Path) -> OSError:
 
 
 def _longer(path: Path, max_bytes: int, size: str) -> OSError:
-    return OSError(errno.EFBIG, f"it has {size} bytes, at most {max_bytes} are read", str(path))
+    return OSError(errno.EFBIG, f"it has {size} bytes; the limit is {max_bytes}", str(path))
 
 
 # one name per folder: the next write overwrites what a killed process left
@@ -236,7 +236,7 @@ def safe_path(root: Path, *names: str | Path) -> Path:
                 if path.is_symlink()
                 else "leads elsewhere; give another name"
             )
-            raise StorageError(f"{path} {problem}: files are written into a folder of their own")
+            raise StorageError(f"{path} {problem}; files are written only inside their own folder")
     return path
 
 

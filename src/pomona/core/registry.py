@@ -48,7 +48,7 @@ def import_own_code(target: str) -> Any:
     """
     if _barred.get():
         raise ConfigError(
-            f"{plain(target, 80)} is own code, which runs only if you say so: give --own-code"
+            f"{plain(target, 80)} is own code, which runs only if you allow it: add --own-code"
         )
     with _own_code_in_reach():
         return load(target)
@@ -66,7 +66,7 @@ def require(package: str, feature: str) -> None:
     except Exception as fault:  # binaries for another PyTorch raise any type
         raise ConfigError(
             f"{feature} needs {package}, which cannot be imported ({worded(fault)}); install "
-            f"torch, torchvision and {package} of one source: all for this machine's CPU, or "
+            f"torch, torchvision and {package} from one source: all for this machine's CPU, or "
             "all for its CUDA"
         ) from fault
 

@@ -64,7 +64,7 @@ class Settings(BaseModel):
             if isinstance(leaf, Path) and any(
                 len(os.fsencode(component)) > NAME for component in leaf.parts
             ):
-                raise ValueError(f"no file has a name of more than {NAME} bytes; correct the path")
+                raise ValueError(f"a file name is longer than {NAME} bytes; correct the path")
         return value
 
     @model_validator(mode="wrap")

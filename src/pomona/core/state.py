@@ -125,8 +125,8 @@ def rebuild(template: S, tensors: Mapping[str, Tensor], prefix: str) -> S:
             if paths
         )
         raise CheckpointError(
-            f"the stored state {prefix!r} is not of this method's form ({differences}); resume "
-            "with the version of pomona that wrote it, or start over in another folder"
+            f"the stored state {prefix!r} does not fit this method ({differences}); resume with "
+            "the version of pomona that wrote it, or start over in another folder"
         )
     rebuilt: S = _map(lambda path, _: tensors[path], template, prefix)
     return rebuilt

@@ -75,7 +75,7 @@ def require_shallow(tree: Mapping[str, Any]) -> None:
 
 def _deep() -> ConfigError:
     return ConfigError(
-        "the settings are nested too deep; a section has keys, and a key a value or a list"
+        "the settings are nested too deeply; a section has keys, and a key a value or a list"
     )
 
 

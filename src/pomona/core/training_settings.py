@@ -88,20 +88,20 @@ def require_steps(method: str, allowed: Steps, momentum: float, optimizer: Optim
     name = optimizer.name
     if name != "sgd" and allowed != "any":
         raise ConfigError(
-            f"optimizer.name = {name!r}: the rule of {method} holds for sgd; set optimizer.name=sgd"
+            f"optimizer.name = {name!r}: the rule of {method} assumes sgd; set optimizer.name=sgd"
         )
     if name != "sgd" and momentum:
         raise ConfigError(
-            f"momentum = {momentum}: {name} has optimizer.beta1 in its place; set momentum=0"
+            f"momentum = {momentum}: {name} uses optimizer.beta1 instead; set momentum=0"
         )
     if allowed == "plain" and momentum:
         raise ConfigError(
-            f"momentum = {momentum}: the rule of {method} holds for plain SGD; set momentum=0"
+            f"momentum = {momentum}: the rule of {method} assumes plain SGD; set momentum=0"
         )
     if allowed == "plain" and not optimizer.plain:
         norm = optimizer.max_grad_norm
         raise ConfigError(
-            f"optimizer.max_grad_norm = {norm}: the rule of {method} holds for plain SGD; remove it"
+            f"optimizer.max_grad_norm = {norm}: the rule of {method} assumes plain SGD; remove it"
         )
 
 

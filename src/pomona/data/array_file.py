@@ -99,8 +99,8 @@ def concatenated(
     for array in arrays:
         if array.shape[1:] != arrays[0].shape[1:]:
             raise DataError(
-                f"rows of {array.source} have shape {array.shape[1:]}, those of {arrays[0].source} "
-                f"{arrays[0].shape[1:]}; give all parts the same shape"
+                f"rows of {array.source} have shape {array.shape[1:]}, but those of "
+                f"{arrays[0].source} {arrays[0].shape[1:]}; give all parts the same shape"
             )
     rows = allocate((sum(map(len, arrays)), *row), dtype, memory_share)
     values = [array.values.reshape(len(array), *row) for array in arrays]

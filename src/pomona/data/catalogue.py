@@ -121,7 +121,7 @@ def own_path(settings: DataSettings) -> Path:
     """
     assert isinstance(settings, OwnPath)
     if settings.path is None:
-        raise ConfigError("own data need a file or folder: set data.path")
+        raise ConfigError("your own data needs a file or folder: set data.path")
     path = expanded(settings.path)
     if not workbook(path)[0].exists():
         raise DataError(f"{path} does not exist; correct data.path")

@@ -82,8 +82,8 @@ def _shared(files: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> lis
         if (names[owner], split) != (names[client], role) and split == 0:
             second = f"the {SPLITS[role]} rows of {names[client]}"
             lines.append(
-                f"{path} holds the train rows of {names[owner]} and {second}; give each a file "
-                "of its own"
+                f"{path} contains the train rows of {names[owner]} and {second}; give each its "
+                "own file"
             )
     return lines
 

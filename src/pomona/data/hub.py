@@ -47,7 +47,7 @@ def snapshot(repository_type: Literal["model", "dataset"], repository: str, revi
     if not COMMIT.fullmatch(revision):
         raise ConfigError(
             f"{repository} at {revision or 'no revision'}: a branch may move, so name a commit of "
-            f"40 hexadecimal digits, as the page of its history has them{_cached_commits(folder)}"
+            f"40 hexadecimal digits, as its commit history lists them{_cached_commits(folder)}"
         )
     files = folder / "snapshots" / revision
     if not files.is_dir():

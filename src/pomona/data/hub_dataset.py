@@ -34,7 +34,9 @@ def read(settings: DataSettings) -> Dataset:
     """
     source = cast("HubFiles", settings)
     if not source.repository:
-        raise ConfigError("data of a repository: set data.repository = 'OWNER/NAME'")
+        raise ConfigError(
+            "data from a repository needs its name: set data.repository = 'OWNER/NAME'"
+        )
     name = f"{source.repository}@{source.revision}"
     root = hub.snapshot("dataset", source.repository, source.revision)
     train, test = _split_files(name, root, source)
@@ -65,8 +67,8 @@ def _split_files(name: str, root: Path, settings: HubFiles) -> tuple[list[Path],
     )
     if not train or {*train} & {*test}:
         raise ConfigError(
-            f"{name}: {'no file is' if not train else 'files are both'} of training "
-            f"({settings.train_part}) and of testing ({settings.test_part}), of "
+            f"{name}: {'no file is' if not train else 'some files are both'} for training "
+            f"({settings.train_part}) and for testing ({settings.test_part}) among "
             f"{listed(list(map(str, inside)), 6)}; set data.train_part and data.test_part"
         )
     usual = type(settings).model_fields["test_part"].default
@@ -82,8 +84,8 @@ def _subset_files(name: str, root: Path, subset: str) -> list[Path]:
     if not inside:
         summary = f"it has {listed(sorted({*_tops(every)}), 8)}" if every else "it has none"
         raise DataError(
-            f"{name} has no Parquet files{f' in {subset}' if subset else ''} ({summary}); those of "
-            "every data set are in its revision refs/convert/parquet"
+            f"{name} has no Parquet files{f' in {subset}' if subset else ''} ({summary}); the Hub "
+            "keeps Parquet files of every data set at its revision refs/convert/parquet"
         )
     if not subset and len(tops := sorted({*_tops(inside)})) > 1:
         raise ConfigError(f"{name} has the subsets {listed(tops, 8)}; set data.subset to one")
@@ -110,7 +112,7 @@ def _class_names(path: Path, settings: ColumnData) -> tuple[str, ...]:
     if settings.classes or settings.targets != "classes" or len(settings.labels) != 1:
         return ()
     note = read_in_child(lambda: Reply(_note(path)), path).facts
-    tree = bounds.parse(note, lambda reason: DataError(f"{path}: its note of the Hub: {reason}"))
+    tree = bounds.parse(note, lambda reason: DataError(f"{path}: its Hub metadata: {reason}"))
     for key in ("info", "features", str(settings.labels[0]), "names"):
         tree = tree.get(key) if isinstance(tree, dict) else None
     are_names = isinstance(tree, list) and all(isinstance(name, str) for name in tree)

@@ -187,12 +187,12 @@ def _settings(name: str, content: Any, settings: Mapping[str, Any]) -> Arrays | 
 def _by_name(split: Mapping[str, Any]) -> dict[str, Any]:
     """Return clients' data by name. Raises DataError for names that are missing or the same."""
     if not isinstance(split, Mapping):
-        raise DataError(f"clients are a {type(split).__name__}; give a mapping from their names")
+        raise DataError(f"clients is a {type(split).__name__}; give a mapping from their names")
     named_frames = {
         cell_values.normalized_name(str(name)): values for name, values in split.items()
     }
     if "" in named_frames or len(named_frames) < len(split):
-        raise DataError(f"clients have no name, or the same: {list(split)}; give each its own")
+        raise DataError(f"clients have no name, or share one: {list(split)}; give each its own")
     return named_frames
 
 

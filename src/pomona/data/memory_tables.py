@@ -52,9 +52,9 @@ def require_all_frames(every_rows: Sequence[Rows]) -> bool:
     framed_rows, nameless = every_rows[framed.index(True)], every_rows[framed.index(False)]
     columns = Frame.from_table(framed_rows.x, framed_rows.location()).names
     raise DataError(
-        f"{nameless.location()}: x is a {type(nameless.x).__name__} without names of columns, that "
-        f"of {framed_rows.location()} has {listed(columns, 8)}; give "
-        "frames with these columns for all"
+        f"{nameless.location()}: x is a {type(nameless.x).__name__} without column names, but "
+        f"that of {framed_rows.location()} has {listed(columns, 8)}; give frames with these "
+        "columns for all"
     )
 
 
@@ -85,7 +85,7 @@ def with_labels(
     for name, cells in labels.items():
         if len(cells) != len(frame):
             raise DataError(
-                f"{location} has {len(cells)} rows, x {len(frame)}; give each row one"
+                f"{location} has {len(cells)} rows, but x has {len(frame)}; give each row one"
                 + f" ({name})" * (len(labels) > 1)
             )
     names_in_use = {*frame.names}
@@ -112,8 +112,8 @@ def require_aligned(x: Any, values: Any, location: str) -> None:
         return  # reported with both numbers
     row = next((k for k, (a, b) in enumerate(zip(left, right, strict=True)) if a != b), 0)
     raise DataError(
-        f"{location} has another index than x (row {row}: {right[row]!r} and {left[row]!r}); give "
-        "y.loc[x.index], or y.to_numpy() if the rows are in the same order"
+        f"{location} has a different index from x (row {row}: {right[row]!r} and {left[row]!r}); "
+        "give y.loc[x.index], or y.to_numpy() if the rows are in the same order"
     )
 
 
@@ -226,7 +226,7 @@ def _difference(frame: Frame, first: Frame) -> str:
         if names
     ]
     if len(frame.added) != len(first.added):
-        texts.append(f"has {len(frame.added)} labels a row, {first.name} has {len(first.added)}")
+        texts.append(f"has {len(frame.added)} labels per row, {first.name} has {len(first.added)}")
     return ", ".join(texts)
 
 

@@ -79,7 +79,7 @@ def _read(path: Path, names: Collection[str]) -> Reply:
         raise
     except Exception as fault:  # NumPy parses headers as Python, and raises whatever that raises
         raise DataError(
-            f"cannot read {source} ({worded(fault)}); write it with numpy.savez, numbers or texts, "
+            f"cannot read {source} ({worded(fault)}); write numbers or texts with numpy.savez, "
             "since pickle is never read"
         ) from fault
     _require_readable(path, every, arrays)
@@ -152,7 +152,7 @@ def _names_of_rows(
     for (stored, suffix), count in zip(splits, counts, strict=True):
         if role + suffix not in stored.names:
             raise DataError(
-                f"{stored.path} has no array {role + suffix!r}, others have; give every part "
+                f"{stored.path} has no array {role + suffix!r}, but others have; give every part "
                 "one, or none"
             )
         array = stored[role + suffix]

@@ -52,7 +52,7 @@ def array(values: Any, source: str) -> NDArray[Any]:
         ) from None
     if not converted.ndim:
         raise DataError(
-            f"{source} is a {type(values).__name__}; give an array with one entry a row"
+            f"{source} is a {type(values).__name__}; give an array with one entry per row"
         )
     return converted
 
@@ -61,7 +61,7 @@ def names(values: Any, source: str) -> list[str]:
     """Return names (n,) as texts. Raises DataError for other shapes."""
     converted = array(values, source)
     if converted.ndim != 1:
-        raise DataError(f"{source} has shape {converted.shape}; give one name a row")
+        raise DataError(f"{source} has shape {converted.shape}; give one name per row")
     return ["" if value is None else cell_values.name(str(value)) for value in converted.tolist()]
 
 
@@ -103,8 +103,8 @@ def pair(values: Any, source: str) -> Pair:
         x, y = zip(*items, strict=True)
     except (TypeError, ValueError, KeyError, AttributeError) as fault:
         raise DataError(
-            f"{source}: {type(values).__name__} gives no pairs (x, y) ({fault}); give two arrays, "
-            "or a torch.utils.data.Dataset with a length (of a loader: loader.dataset)"
+            f"{source}: {type(values).__name__} does not give pairs (x, y) ({fault}); give two "
+            "arrays, or a torch.utils.data.Dataset with a length (of a loader: loader.dataset)"
         ) from None
     refuse_files(x, y, source)
     inputs, remarks = _stacked(x, f"{source}, x")
@@ -201,8 +201,8 @@ def _keys(item: Mapping[Any, Any], source: str) -> tuple[tuple[Any, Any], list[s
     chosen = [[key for key in item if str(key).lower() in names] for names in (INPUTS, LABELS)]
     if [len(keys) for keys in chosen] != [1, 1]:
         raise DataError(
-            f"{source}: dictionaries with the keys {every}, of which not one is the input and one "
-            "the label; give pairs (item[KEY], item[KEY]), or rename the keys to x and y"
+            f"{source}: dictionaries with the keys {every}, so that input and label are unclear; "
+            "give pairs (item[KEY], item[KEY]), or rename the keys to x and y"
         )
     x, y = (keys[0] for keys in chosen)
     unused_keys = [str(key) for key in item if key not in (x, y)]

@@ -155,7 +155,7 @@ def _chosen(value: Any) -> Any:
     if not isinstance(value, Mapping):
         if hasattr(value, "__getitem__") and not isinstance(value, str | list):
             raise ValueError(
-                "data in memory go by from_arrays, from_clients or from_frame of pomona.data"
+                "pass data in memory with from_arrays, from_clients or from_frame of pomona.data"
             )
         return value
     section = dict(value)

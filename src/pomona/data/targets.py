@@ -199,8 +199,8 @@ def from_cells(
         return _classes(columns[0], settings.classes)
     if settings.targets == "survival" and len(columns) != 2:
         raise ConfigError(
-            f"data.targets = survival, but {len(columns)} label columns; set data.label_columns "
-            "to two: time, event"
+            f"data.targets = survival, but there are {len(columns)} label columns; set "
+            "data.label_columns to two: time, event"
         )
     real = np.array([column.numbers() for column in columns]).T
     checks = {"multilabel": [_no_flags], "survival": [_no_times, _no_flags]}.get(
@@ -290,7 +290,7 @@ def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, lis
     for cell in invalid:
         first = column.location(cells.index(cell))
         problems.append(
-            f"label column {column.heading}: {counts[cell]} of {len(cells)} say {quoted(cell)}, "
+            f"label column {column.heading}: {counts[cell]} of {len(cells)} are {quoted(cell)}, "
             f"first in {first}; {_advice(cell, classes)}"
         )
     index = index or {name: i for i, name in enumerate(names)}

@@ -100,8 +100,8 @@ def _faults() -> Iterator[None]:
         if not isinstance(fault, Exception) and type(fault).__name__ != "PanicException":
             raise
         raise ConfigError(
-            f"the {FILE} cannot be used ({bounds.plain(str(fault))}); save it again with "
-            "tokenizers of this version"
+            f"the {FILE} cannot be used ({bounds.plain(str(fault))}); save it again with this "
+            "version of tokenizers"
         ) from fault
 
 
@@ -160,7 +160,7 @@ def from_setting(name: str) -> Tokenizer:
         raise fault_of(f"neither {FILE} nor {BESIDE} names a padding token (pad_token)")
     tokenizer = Tokenizer(file=file, padding=padding)
     if tokenizer.vocabulary > MOST_TOKENS:
-        raise fault_of(f"it has {tokenizer.vocabulary} tokens, at most {MOST_TOKENS} are taken")
+        raise fault_of(f"it has {tokenizer.vocabulary} tokens; the limit is {MOST_TOKENS}")
     return tokenizer
 
 

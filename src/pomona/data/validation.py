@@ -40,7 +40,7 @@ def labels(y: NDArray[Any], n_classes: int | None, source: str) -> NDArray[np.in
         )
     if y.ndim != 1 and y.shape[1:] != (1,):
         raise DataError(
-            f"{source}: labels have shape {y.shape}, not one a row; give class numbers, or set "
+            f"{source}: labels have shape {y.shape}, not one per row; give class numbers, or set "
             'data.targets = "multilabel" or "regression"'
         )
     flat = y.reshape(-1)

@@ -159,7 +159,7 @@ def points(
         return tuple(_point(space, i) for i in range(size))
     if size > MAX_POINTS:
         raise ConfigError(
-            f"the search of {name} has {size:.1e} points, at most {MAX_POINTS:.1e} are drawn from"
+            f"the search of {name} has {size:.1e} points; the limit is {MAX_POINTS:.1e}"
         )
     indices = stream(seed, f"tuning {name}").choice(size, limit, replace=False)
     return tuple(_point(space, i) for i in sorted(indices.tolist()))

@@ -96,5 +96,6 @@ def _require_same_data(finished: Bench, suite: Suite) -> None:
         fingerprints = {cell["figures"]["data"] for cell in result["cells"] if cell["figures"]}
         if isinstance(data, InMemory) and fingerprints - {read(data).fingerprint}:
             raise StorageError(
-                f"{finished.folder} has runs over other data of this form; give another folder"
+                f"{finished.folder} has runs over different data of the same form; give another "
+                "folder"
             )

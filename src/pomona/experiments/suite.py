@@ -307,7 +307,7 @@ class Suite(Settings):
         try:
             if forbidden := [key for key in INSTEAD if any(key in layer for layer in layers)]:
                 raise ConfigError(
-                    f"{forbidden[0]} is not set in a suite; give {INSTEAD[forbidden[0]]}"
+                    f"{forbidden[0]} cannot be set in a suite; give {INSTEAD[forbidden[0]]}"
                 )
             if not method_layer and "method" not in row.run:
                 raise ConfigError(

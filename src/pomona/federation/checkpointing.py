@@ -75,16 +75,16 @@ def require_same(folder: Path, stored: Mapping[str, Any], current: Mapping[str, 
             else "resume with those,"
         )
         raise CheckpointError(
-            f"{folder} belongs to a run with other values of {', '.join(keys)}; {advice} or start "
-            "over in another folder"
+            f"{folder} belongs to a run with different values of {', '.join(keys)}; {advice} or "
+            "start over in another folder"
         )
     stored_rounds, rounds = stored.get("rounds"), current.get("rounds")
     if stored_rounds != rounds and (
         reason := _reason_to_keep_rounds(stored_rounds, rounds, current)
     ):
         raise CheckpointError(
-            f"{folder} belongs to a run of rounds = {stored_rounds}, asked for are {rounds}: "
-            f"{reason}; resume with rounds = {stored_rounds}, or start over in another folder"
+            f"{folder} belongs to a run with rounds = {stored_rounds}, not {rounds}: {reason}; "
+            f"resume with rounds = {stored_rounds}, or start over in another folder"
         )
 
 

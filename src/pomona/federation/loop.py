@@ -298,7 +298,7 @@ class Loop:
             )
             raise QuorumError(
                 f"round {plan.number} asks {len(plan.cohort)} of {len(plan.roster.members)} "
-                f"clients, {self.quorum} are needed; {remedy}"
+                f"clients, but {self.quorum} are needed; {remedy}"
             )
         best = self.curve.best_round
         visit = ClientRequest(
@@ -373,7 +373,7 @@ class Loop:
         for client in sorted(verdict.history.quarantined() - self._history.quarantined()):
             self._add_note(
                 f"{self.client_name(client)}, round {number}: refused too often in a row; "
-                "in quarantine",
+                "quarantined",
                 number,
             )
         self._history = verdict.history

@@ -241,7 +241,7 @@ def require_same(node: str, remote: Mapping[str, str], local: Mapping[str, str])
     ]
     if differing:
         raise ConfigError(
-            f"the cluster's node {node} has {'; '.join(differing)}: it would compute other bits; "
+            f"the cluster's node {node} has {'; '.join(differing)}: its results would differ; "
             "install the same on all nodes"
         )
 
@@ -300,7 +300,7 @@ class RayWorker:
             return ray.get(self._pending.pop(0))
         except (ray.exceptions.RayError, ConnectionError) as fault:
             raise WorkerError(
-                f"was lost ({_first_line(self._fate(fault))}); see that its node is there, with "
+                f"was lost ({_first_line(self._fate(fault))}); check that its node is up, with "
                 "Pomona and enough memory"
             ) from fault
 

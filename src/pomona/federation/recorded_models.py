@@ -100,8 +100,8 @@ class ModelChoice:
         else:
             if len(tensor) != CHECKPOINTED:
                 raise CheckpointError(
-                    "the checkpoint notes another kind of best round; resume with the version of "
-                    "Pomona that wrote it"
+                    "the checkpoint records another kind of best round; resume with the version "
+                    "of Pomona that wrote it"
                 )
             number, best_round, *figures = tensor.tolist()
             self._round[client] = int(number)

@@ -41,7 +41,7 @@ def _require_cluster(config: Config) -> None:
     """Raise ConfigError for a cluster where privacy or a GPU keeps clients on one machine."""
     if config.cluster and (config.privacy or config.device != "cpu"):
         obstacle = "privacy, whose keys stay on one machine" if config.privacy else "a GPU"
-        raise ConfigError(f"cluster is for runs without {obstacle}; take it out")
+        raise ConfigError(f"a cluster cannot run with {obstacle}; remove cluster")
 
 
 def cautions(scenario: Scenario) -> list[Note]:

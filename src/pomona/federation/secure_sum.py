@@ -56,9 +56,8 @@ def require_sums(config: Config, clients: int | None = None) -> None:
     if not config.method.method().server.sums:
         methods = ", ".join(n for n, settings in METHODS.items() if settings().method().server.sums)
         raise ConfigError(
-            f"secure_aggregation: the server of {config.method.name} works on the clients' single "
-            f"models, of which it would see only the mean; take one of {methods}, or leave "
-            "secure_aggregation out"
+            f"secure_aggregation: the server of {config.method.name} needs each client's model, "
+            f"but would see only their mean; use one of {methods}, or remove secure_aggregation"
         )
     if config.buffers == "average":
         raise ConfigError(

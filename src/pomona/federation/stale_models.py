@@ -222,8 +222,8 @@ class _Entry:
     def _require(tensors: NamedTensors, paths: Iterable[str]) -> None:
         if missing := [path for path in paths if path not in tensors]:
             raise CheckpointError(
-                f"the stored copies are not whole (missing: {missing[0]}); resume with the version "
-                "of pomona that wrote them, or start over in another folder"
+                f"the stored copies are incomplete (missing: {missing[0]}); resume with the "
+                "version of pomona that wrote them, or start over in another folder"
             )
 
 

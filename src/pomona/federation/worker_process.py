@@ -94,8 +94,8 @@ class WorkerProcess:
 def _too_many_files() -> ConfigError:
     _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     return ConfigError(
-        f"so many clients take more than {limit:,} open files in worker processes, which this "
-        "system allows; set workers = 1, or raise the limit (ulimit -Hn)"
+        "worker processes for so many clients need more open files than this system allows "
+        f"({limit:,}); set workers = 1, or raise the limit (ulimit -Hn)"
     )
 
 

@@ -189,8 +189,8 @@ def linear_head(row: Initial | LocalTraining) -> Head:
     """
     if row.head is None:
         raise ConfigError(
-            "the method works on the features of a last layer that is linear, with a bias, and "
-            "trained; take a network that ends with nn.Linear, and train it"
+            "the method needs a last layer that is linear, has a bias and is trained; use a "
+            "network that ends with nn.Linear, and train it"
         )
     return row.head
 

@@ -102,7 +102,7 @@ def verified(
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(
-            f"model.name={name} made a {type(module).__name__}; the function must return an "
+            f"model.name={name} returned a {type(module).__name__}; the function must return an "
             "nn.Module"
         )
     if not any(parameter.requires_grad for parameter in module.parameters()):

@@ -152,8 +152,8 @@ def build(
     )
     if vocabulary and config.vocab_size < vocabulary:
         raise ConfigError(
-            f"model.args.vocab_size = {config.vocab_size}, but the texts have {vocabulary} tokens; "
-            "lower data.vocabulary_size, or raise it"
+            f"model.args.vocab_size = {config.vocab_size}, but the texts have {vocabulary} "
+            "tokens; raise it, or lower data.vocabulary_size"
         )
     module: nn.Module = _class(model_type, config)(config)
     _put_head_last(module)

@@ -41,7 +41,7 @@ def require_small(
         if isinstance(outputs, Tensor) and 4 * outputs.numel() > MOST_BYTES:
             raise _LargeError(
                 f"a sample of shape {input_shape} takes {4 * outputs.numel() / 1e9:.1f} GB in one "
-                f"layer ({type(module).__name__}), at most {MOST_BYTES / 1e9:.1f} GB are computed"
+                f"layer ({type(module).__name__}); the limit is {MOST_BYTES / 1e9:.1f} GB"
             )
 
     hooks = [module.register_forward_hook(check_size) for module in outline.modules()]

@@ -54,7 +54,8 @@ def build(
     require(first, f"model.name={name}")
     if fetching := [key for key in args if key.startswith(FETCHING)]:
         raise ConfigError(
-            f"model.args.{fetching[0]}: weights are not fetched; name a file of them in model.init"
+            f"model.args.{fetching[0]}: weights are never downloaded; name a file of weights in "
+            "model.init"
         )
     if large := [key for key, value in args.items() if _largest(value) > LARGEST]:
         raise ConfigError(f"model.args.{large[0]} holds a number above {LARGEST}; lower it")

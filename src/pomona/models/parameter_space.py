@@ -210,7 +210,7 @@ class ParameterSpace:
             if entry.name not in tensors or tuple(tensors[entry.name].shape) != entry.shape:
                 got = tuple(tensors[entry.name].shape) if entry.name in tensors else "nothing"
                 raise ConfigError(
-                    f"{entry.name}: expected shape {entry.shape}, got {got}; was this model "
+                    f"{entry.name}: expected shape {entry.shape}, got {got}; does this model have "
                     "another architecture?"
                 )
             entry.view(row).copy_(tensors[entry.name])

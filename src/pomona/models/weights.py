@@ -34,7 +34,7 @@ def initial(settings: ModelSettings) -> Weights | None:
     if settings.init is None:
         if settings.init_sha256:
             raise ConfigError(
-                "model.init names no file; set it to that of the weights "
+                "model.init is not set; set it to the file of the weights "
                 f"{settings.init_sha256[:12]}"
             )
         return None
@@ -46,8 +46,8 @@ def initial(settings: ModelSettings) -> Weights | None:
         ) from None
     if settings.init_sha256 not in {None, weights.sha256}:
         raise ConfigError(
-            f"model.init={settings.init} holds other weights: their hash is {weights.sha256}, "
-            f"expected {settings.init_sha256}; take the file that all take"
+            f"model.init={settings.init} contains other weights: their hash is {weights.sha256}, "
+            f"expected {settings.init_sha256}; use the file that all others use"
         )
     return weights
 
@@ -94,8 +94,8 @@ def load(module: nn.Module, weights: Weights, skip: Sequence[str]) -> None:
     faults = [*_faults(expected, loaded)]
     if faults:
         raise ConfigError(
-            f"model.init={weights.path} does not fit the network; take the network of these "
-            "weights, or name what is to start at random in model.init_skip",
+            f"model.init={weights.path} does not fit the network; use the network of these "
+            "weights, or name the tensors that start at random in model.init_skip",
             *faults,
         )
     for name, tensor in expected.items():

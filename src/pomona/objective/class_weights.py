@@ -21,12 +21,12 @@ def require(settings: ModelSettings, targets: Targets, n_outputs: int, private: 
         return
     if targets not in {"classes", "multilabel"} or settings.loss != "auto":
         raise ConfigError(
-            "model.class_weights is for classes and labels, and model.loss = auto; remove it here"
+            "model.class_weights needs classes or labels, and model.loss = auto; remove it"
         )
     if weights == "balanced" and private:
         raise ConfigError(
-            "model.class_weights = balanced follows from counts of private samples, which privacy "
-            "does not cover; give the weights as a list"
+            "model.class_weights = balanced is computed from counts of private samples, which "
+            "privacy does not cover; give the weights as a list"
         )
     if weights != "balanced" and len(weights) != n_outputs:
         raise ConfigError(

@@ -20,7 +20,7 @@ def check_turnable(dataset: Dataset) -> None:
     """Raise ConfigError unless the data are square images, not volumes."""
     if dataset.kind != "image" or dataset.x.ndim != 4 or dataset.x.shape[1] != dataset.x.shape[2]:
         raise ConfigError(
-            f"only square images can be turned, {dataset.name} has none; set "
+            f"only square images can be rotated, and {dataset.name} has none; set "
             "partition.turn_groups = 0"
         )
 
@@ -37,7 +37,7 @@ def turn_groups(dataset: Dataset, clients: int, groups: int) -> tuple[int, ...]:
     check_turnable(dataset)
     if clients % groups:
         raise ConfigError(
-            f"{clients} clients make no {groups} groups of equal size; change clients or "
+            f"{clients} clients cannot form {groups} groups of equal size; change clients or "
             "turn_groups"
         )
     return tuple(i * groups // clients for i in range(clients))
@@ -136,8 +136,8 @@ class Groups(Recipe):
         clients = sum(group.clients for group in self.groups)
         if clients != task.clients:
             raise ConfigError(
-                f"partition.groups have {clients} clients, the run has clients = {task.clients}; "
-                "make them equal"
+                f"partition.groups have {clients} clients, but the run has clients = "
+                f"{task.clients}; make them equal"
             )
         for number, group in enumerate(self.groups):
             valid = set(group.classes) & set(range(task.n_classes))

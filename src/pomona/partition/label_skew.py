@@ -74,7 +74,7 @@ def check_uneven(balanced: bool, draw: str) -> None:
     """Raise ConfigError for equal shares in a draw that has shares of its own."""
     if balanced:
         raise ConfigError(
-            f"partition.draw = {draw} has shares of its own; leave out partition.balanced"
+            f"partition.draw = {draw} defines its own shares; remove partition.balanced"
         )
 
 
@@ -288,8 +288,8 @@ class Dirichlet(Recipe):
         if self.draw != "own":
             if not self.balance_cap or self.min_size is not None:
                 raise ConfigError(
-                    f"partition.draw = {self.draw} has a cap and a smallest size of its own; leave "
-                    "out partition.balance_cap and partition.min_size"
+                    f"partition.draw = {self.draw} defines its own cap and smallest size; remove "
+                    "partition.balance_cap and partition.min_size"
                 )
             return (pfllib_dirichlet if self.draw == "pfllib" else niid_dirichlet)(task, self.beta)
         rng = task.stream("table")

@@ -184,7 +184,7 @@ class Latent(Recipe):
         rows = np.union1d(task.train, task.test)
         if len(rows) < count:
             raise DataError(
-                f"{len(rows)} rows do not make {count} clusters; lower partition.distributions"
+                f"{len(rows)} rows cannot form {count} clusters; lower partition.distributions"
             )
         if self.embedding == "network":
             vectors = network(task, rows, self.epochs)

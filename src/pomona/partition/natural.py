@@ -83,8 +83,8 @@ class Natural(Recipe):
         assert owners is not None, "a task by owner has owners"
         if task.clients not in {1, len(owners.names)}:
             raise ConfigError(
-                f"{task.dataset.name} has {len(owners.names)} owners, the run {task.clients} "
-                f"clients; set clients = {len(owners.names)}"
+                f"{task.dataset.name} has {len(owners.names)} owners, but the run has "
+                f"{task.clients} clients; set clients = {len(owners.names)}"
             )
         table = np.eye(len(owners.names)) if task.clients > 1 else np.ones((1, len(owners.names)))
         return PartitionPlan(owners.client, table, table)

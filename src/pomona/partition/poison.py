@@ -49,8 +49,8 @@ def poisoned(
     honest = [rows for i, rows in enumerate(train) if i not in attack.clients]
     if np.isin(chosen, np.concatenate([tested, *honest])).any():
         raise ConfigError(
-            f"attack.kind = {attack.kind!r} changes samples of the liars, and other clients have "
-            "some of them; take another partition"
+            f"attack.kind = {attack.kind!r} changes the attackers' samples, and other clients "
+            "have some of the same; use another partition"
         )
     y = np.array(dataset.y)
     if attack.kind == "labels":

@@ -33,8 +33,8 @@ def apple_practical(task: PartitionTask) -> GivenRows:
     """
     if task.clients != len(APPLE_COLUMN):
         raise ConfigError(
-            f"partition.draw = published has {len(APPLE_COLUMN)} clients, the run {task.clients}; "
-            f"set clients = {len(APPLE_COLUMN)}"
+            f"partition.draw = published has {len(APPLE_COLUMN)} clients, but the run has "
+            f"{task.clients}; set clients = {len(APPLE_COLUMN)}"
         )
     rng, column = RandomState(APPLE_SEED), np.array(APPLE_COLUMN)
     table = np.empty((task.clients, task.n_classes))

@@ -189,7 +189,7 @@ def open_task(
     if by_owner:
         if dataset.owners is None:
             raise ConfigError(
-                f"{dataset.name} names no owners of its rows; choose another partition"
+                f"{dataset.name} does not name the owners of its rows; choose another partition"
             )
         block, role = dataset.owners.client, dataset.owners.role.astype(np.int64)
     if data.split == "pooled" or not np.any(role == TRAIN):

@@ -51,8 +51,8 @@ def predict(
     column = result.config["data"].get("client_column") if client_column is None else client_column
     if column is None:
         raise DataError(
-            f"{result.folder or 'this run'} does not know the column that names each row's client; "
-            "name it by --client-column, or the client of all rows by --client"
+            f"{result.folder or 'this run'} does not record which column names each row's client; "
+            "name it with --client-column, or one client for all rows with --client"
         )
     names = {result.about["clients"][number]: number for number in result.models}
     if not names:

@@ -76,14 +76,14 @@ def _decoded(file: ImageFile, metadata: ModelMetadata) -> NDArray[Any]:
         len(sides) == 3 and file.shape[:-1] != sides
     ):
         raise DataError(
-            f"{file.path} has shape {file.shape}, the model takes {metadata.sample_shape}; bring "
-            "it into that form"
+            f"{file.path} has shape {file.shape}, but the model takes {metadata.sample_shape}; "
+            "give it that shape"
         )
     x = file.decoded(channels, (sides[1], sides[0]) if len(sides) == 2 else None, metadata.window)
     if (x.dtype == np.uint8) != (metadata.dtype == "uint8"):
         raise DataError(
-            f"{file.path} has {x.dtype} values, the model takes {metadata.dtype}; give files as "
-            "those of the training"
+            f"{file.path} has {x.dtype} values, but the model takes {metadata.dtype}; give files "
+            "like those in training"
         )
     return x
 
@@ -96,14 +96,15 @@ def _differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
     oriented = file.grid is not None and file.grid.oriented
     if metadata.orientation and not oriented:
         notes.append(
-            "the model was trained on volumes that say how they lie in the patient, this one does "
-            "not: it may be mirrored"
+            "the model was trained on volumes with an orientation in the patient, this one has "
+            "none: it may be mirrored"
         )
     if oriented and not metadata.orientation:
         notes.append(
-            "the model was trained on volumes that do not say how they lie in the patient (arrays, "
-            "or files without orientation), this one does and is turned (z to the head, y to the "
-            "front, x to the right): the answer is wrong unless they lie so too"
+            "the model was trained on volumes without an orientation in the patient (arrays, or "
+            "files that do not state it); this one has one and is turned (z to the head, y to the "
+            "front, x to the right): the answer is wrong unless the training volumes had these "
+            "axes"
         )
     if not metadata.spacings or not file.spacing:
         return notes
@@ -111,8 +112,8 @@ def _differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
     nearest = metadata.spacings[int(shares.argmin())]
     if shares.min() > SPACING_TOLERANCE:
         notes.append(
-            f"voxels of {_times(file.spacing)} mm (z, y, x), the model was trained on "
-            f"{_times(nearest)} mm: resample the volume first, the answer may be wrong"
+            f"voxels of {_times(file.spacing)} mm (z, y, x), but the model was trained on "
+            f"{_times(nearest)} mm: resample the volume first, or the answer may be wrong"
         )
     return notes
 

@@ -116,7 +116,7 @@ def encoded(texts: Sequence[str], metadata: ModelMetadata) -> NDArray[Any]:
         return tokenizer.encode(texts, metadata.input_shape[0], MEMORY_SHARE)
     if not metadata.words:
         raise DataError(
-            "this model was not trained on words; give it arrays of what it was trained on"
+            "this model was not trained on words; give it arrays like those it was trained on"
         )
     index = {w: number for number, w in enumerate(metadata.words, start=2)}
     return text.encode(texts, index, metadata.input_shape[0], MEMORY_SHARE)
@@ -153,7 +153,7 @@ def _array(stored: NamedArray, metadata: ModelMetadata) -> NDArray[Any]:
             stored.shape == metadata.sample_shape
         )
         raise DataError(
-            f"{stored.source}: samples have shape {row}, the model takes "
+            f"{stored.source}: samples have shape {row}, but the model takes "
             f"{metadata.sample_shape}{hint}"
         )
     if metadata.kind == "image":
@@ -305,7 +305,8 @@ def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, .
             else "give these alone, in the order of the training"
         )
         raise DataError(
-            f"{table.path} has {len(table.names)} columns, the model takes {count}{names}; {remedy}"
+            f"{table.path} has {len(table.names)} columns, but the model takes {count}{names}; "
+            f"{remedy}"
         )
     reason = "the model knows no names of columns" if table.header else "the file has no header"
     note = f"{table.path}: {reason}; its columns are taken in the order of the training{names}"

@@ -54,7 +54,7 @@ def write(path: Path, masks: Sequence[PredictedMask]) -> str:
     if name.endswith(NIFTI):
         if len(masks) != 1 or masks[0].grid is None:
             raise DataError(
-                f"{path} is for the mask of one volume in a file, and there are {len(masks)} "
+                f"{path} takes the mask of one volume from a file, but there are {len(masks)} "
                 "samples; name a folder, or an .npz file"
             )
         with writing(path):

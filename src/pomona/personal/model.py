@@ -121,7 +121,7 @@ class PersonalModel:
         number = names.index(client) if isinstance(client, str) else client
         if number not in [*result.models]:  # without reading them
             raise DataError(
-                f"client {client} has no model: it is not of this run, never took part, or its "
+                f"client {client} has no model: it is not in this run, never took part, or its "
                 "model was removed"
             )
         if result.folder:
@@ -201,8 +201,8 @@ class PersonalModel:
         )
         if not outputs.isfinite().all():
             raise DataError(
-                "the model's outputs are not finite; the samples lie too far from those of its "
-                "training"
+                "the model's outputs are not finite; the samples are too different from its "
+                "training data"
             )
         return outputs
 
@@ -256,6 +256,6 @@ def _require_offset(x: NDArray[np.generic], metadata: ModelMetadata) -> None:
         column = int(offset_not_subtracted.argmax())
         name = metadata.columns[column] if metadata.columns else column
         raise DataError(
-            f"x is float32, in which the values of column {name} lose their differences; give "
-            "float64, as in training"
+            f"x is float32, which is too coarse for the values of column {name}; give float64, as "
+            "in training"
         )

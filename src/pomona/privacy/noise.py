@@ -105,8 +105,8 @@ class KeyStore:
         store = _client_folder(folder, client)
         if checkpoint and not (store / "key").exists() and not (store / "ledger.jsonl").exists():
             raise PrivacyError(
-                f"{store}: key and ledger of client {client} are missing, but a checkpoint knows "
-                f"{checkpoint.entries} entries; restore both"
+                f"{store}: key and ledger of client {client} are missing, but a checkpoint "
+                f"records {checkpoint.entries} entries; restore both"
             )
         store.mkdir(parents=True, exist_ok=True, mode=0o700)
         key, ledger = store / "key", store / "ledger.jsonl"
@@ -120,8 +120,8 @@ class KeyStore:
         account = Ledger.open(ledger)
         if account.head.test_seed != settings.seed:
             raise ConfigError(
-                f"privacy.seed = {settings.seed}, but {ledger} was begun with "
-                f"{account.head.test_seed}; a key keeps its origin: give a new folder"
+                f"privacy.seed = {settings.seed}, but {ledger} was started with "
+                f"{account.head.test_seed}, which cannot change; give a new folder"
             )
         if account.head != Head(client, fingerprint(secret), settings.seed):
             raise PrivacyError(
@@ -131,7 +131,7 @@ class KeyStore:
             account.require(checkpoint)
         if other_units := account.units() - {settings.unit}:
             raise PrivacyError(
-                f"{ledger} counts releases of a {other_units.pop()}, and privacy.unit is "
+                f"{ledger} counts releases per {other_units.pop()}, but privacy.unit is "
                 f"{settings.unit!r}; keep the unit, or give a new folder"
             )
         return cls(client, settings, account, secret, run)
@@ -216,7 +216,7 @@ class KeyStore:
             raise BudgetError(
                 f"{context}: another release would exceed the projected highest cost "
                 f"({self.epsilon():.4g} spent); the server asks for more than the method's rounds "
-                "take: ask its operator, or begin a new study"
+                "cost: ask its operator, or begin a new study"
             )
         if not self._budget.allows(history):
             raise BudgetError(
@@ -278,8 +278,8 @@ def _make(key: Path, ledger: Path, client: int, seed: int | None) -> None:
 def _secret(path: Path) -> bytes:
     if path.stat().st_mode & 0o077:
         raise PrivacyError(
-            f"{path} can be read by others; anyone who did can remove the noise: chmod 600, or "
-            "start over"
+            f"{path} can be read by others; anyone who has read it can remove the noise: chmod "
+            "600, or start over"
         )
     try:
         key = bytes.fromhex(text(path, 1000))

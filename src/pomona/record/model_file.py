@@ -107,8 +107,8 @@ def _opened(path: Path) -> Iterator[tuple[BinaryIO, dict[str, TensorEntry], Any]
 
     def no_model(reason: str) -> StorageError:
         return StorageError(
-            f"{path} holds no model ({bounds.plain(reason)}); give a file of models/ in a run "
-            "folder"
+            f"{path} does not contain a model ({bounds.plain(reason)}); give a file of models/ in "
+            "a run folder"
         )
 
     try:
@@ -123,7 +123,7 @@ def _require_sealed(tree: Any, tensors: Mapping[str, Tensor], path: Path) -> Non
     """Raise StorageError unless a note contains the hash of the file's content."""
     if not isinstance(tree, dict) or seal(tree, tensors) != tree.get(HASH):
         raise StorageError(
-            f"{path} is damaged: its SHA-256 is not that of its content; take it from a copy"
+            f"{path} is damaged: its SHA-256 is not that of its content; restore it from a backup"
         )
 
 
@@ -133,8 +133,8 @@ def _metadata(tree: Any, path: Path) -> ModelMetadata:
         raise ValueError("its metadata are not those of a personal model")
     if tree["format"] != FORMAT:
         raise StorageError(
-            f"{path} has the format {bounds.plain(tree['format'], 40)!r}, this version reads "
-            f"{FORMAT!r}; make the run again, or export the model with the version that wrote it"
+            f"{path} has the format {bounds.plain(tree['format'], 40)!r}, but this version reads "
+            f"{FORMAT!r}; repeat the run, or export the model with the version that wrote it"
         )
     if not isinstance(tree.get(HASH), str):
         raise ValueError(f"its metadata have no {HASH}")
@@ -160,8 +160,8 @@ def _network(metadata: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
     subject = f"{path} is a model of own code, {bounds.plain(name, 80)}"
     if not own_code:
         raise StorageError(
-            f"{subject}, which runs only if you say so: give --own-code (own_code=True), "
-            f"in {folder_hint}"
+            f"{subject}, which runs only if you allow it: add --own-code (own_code=True), in "
+            f"{folder_hint}"
         )
     try:
         return build(metadata.network, *sizes)
@@ -186,7 +186,7 @@ def _require_output_shape(module: nn.Module, metadata: ModelMetadata) -> None:
     actual = require_small(module, input_shape, bool(metadata.vocabulary))
     if actual is not None and actual != (1, *output_shape):
         raise ValueError(
-            f"its network has outputs of shape {actual[1:]}, its metadata {output_shape}"
+            f"its network has outputs of shape {actual[1:]}, but its metadata say {output_shape}"
         )
 
 
@@ -234,7 +234,8 @@ def _frozen(
     except (OSError, ValueError, RecursionError, MemoryError) as fault:
         reason = bounds.plain(str(fault))
         raise StorageError(
-            f"{frozen_path} is not the frozen part of {path.name} ({reason}); take it from a copy"
+            f"{frozen_path} is not the frozen part of {path.name} ({reason}); restore it from a "
+            "backup"
         ) from None
     return state
 

@@ -277,7 +277,7 @@ def _require_consistent(result: Result) -> None:
     ]
     highest = max((*chain(*participants), *(f["client"] for f in result.final)), default=-1)
     if highest >= n:
-        raise ValueError(f"it names client {highest}, but of {n} clients at its start")
+        raise ValueError(f"it names client {highest}, but started with {n} clients")
     for rows in (result.evaluations, result.unseen):
         for (model, stage, split, number), times in Counter(
             (*e.key, e.round) for e in rows

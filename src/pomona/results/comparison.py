@@ -162,8 +162,8 @@ def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:
     expected = reference.metric if reference else recorded or ACCURACY.name
     if recorded and expected not in (recorded, ACCURACY.name):
         raise ConfigError(
-            f"the reference numbers are of {expected}, those of {result['method']} in "
-            f"{result['scenario']} of {recorded}; give numbers of the same metric"
+            f"the reference numbers are {expected}, but {result['method']} in "
+            f"{result['scenario']} recorded {recorded}; give numbers of the same metric"
         )
     return metric_named(expected)
 
@@ -255,8 +255,8 @@ def _require_known(entries: Sequence[ComparisonRow]) -> None:
         return
     columns, rows = (dict.fromkeys(getattr(e, key) for e in entries) for key in ("column", "row"))
     raise ConfigError(
-        f"no reference number is of this bench; its scenarios are {'; '.join(columns)}, its "
-        f"methods {'; '.join(rows)}"
+        "none of the reference numbers belongs to this bench; its scenarios are "
+        f"{'; '.join(columns)}, its methods {'; '.join(rows)}"
     )
 
 

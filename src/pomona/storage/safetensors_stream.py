@@ -96,7 +96,7 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
     length = int.from_bytes(file.read(8), "little")
     if length > min(size - 8, limit):
         raise ValueError(
-            f"a header of {length} bytes, where at most {max(0, min(size - 8, limit))} can be"
+            f"a header of {length} bytes; at most {max(0, min(size - 8, limit))} are possible"
         )
     table = json.loads(
         file.read(length).decode(), object_pairs_hook=_unique, parse_constant=_refuse
@@ -114,13 +114,13 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
     for name, entry in entries:
         if entry.start != offset:
             raise ValueError(
-                f"the bytes of {quoted(name)} start at {entry.start}, those before it end at "
+                f"the bytes of {quoted(name)} start at {entry.start}, but those before it end at "
                 f"{offset}"
             )
         offset = entry.end
     if offset != size - 8 - length:
         raise ValueError(
-            f"the header describes {offset} bytes of tensors, the file has {size - 8 - length}"
+            f"the header describes {offset} bytes of tensors, but the file has {size - 8 - length}"
         )
     return dict(entries), notes.get(_NOTE, "")
 
@@ -141,7 +141,7 @@ def fill(
         if file.readinto(raw) != raw.nbytes:  # type: ignore[attr-defined]
             raise ValueError(f"it ends within {quoted(name)}")
         if entry.dtype == torch.bool and (tensor.view(torch.uint8) > 1).any():
-            raise ValueError(f"{quoted(name)} has truth values other than 0 and 1")
+            raise ValueError(f"{quoted(name)} has boolean values other than 0 and 1")
         let_go(tensor)
         tensors[name] = tensor
     return tensors
@@ -190,9 +190,7 @@ def _entry(name: str, claim: Any) -> TensorEntry:
         case _:
             raise ValueError(f"{quoted(name)} is not described by dtype, shape and data_offsets")
     if end - begin != prod(shape) * DTYPES[code].itemsize:
-        raise ValueError(
-            f"{quoted(name)} has {end - begin} bytes, which are not those of its shape"
-        )
+        raise ValueError(f"{quoted(name)} has {end - begin} bytes, which does not match its shape")
     return TensorEntry(DTYPES[code], tuple(shape), begin, end)
 
 

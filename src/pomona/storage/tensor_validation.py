@@ -43,8 +43,7 @@ def decode(data: bytes, spec: Mapping[str, Tensor], limit: int) -> dict[str, Ten
     """
     if len(data) > limit:
         raise ProtocolError(
-            f"an uplink of {len(data)} bytes came where at most {limit} may; check the peer's "
-            "version"
+            f"an uplink has {len(data)} bytes; the limit is {limit}: check the peer's version"
         )
     file = BytesIO(data)
     try:

@@ -104,6 +104,6 @@ def require_per_sample(
     if not isinstance(got, Tensor) or tuple(got.shape) != (2,):
         description = f"shape {tuple(got.shape)}" if isinstance(got, Tensor) else type(got).__name__
         raise ConfigError(
-            f"model.loss={name} returned {description} for 2 samples; return one loss a sample, "
+            f"model.loss={name} returned {description} for 2 samples; return one loss per sample, "
             "(2,): reduction='none'"
         )

@@ -34,7 +34,7 @@ def notes(frame, **settings):
 def data_notes(data, **settings):
     """Return the notes on data of a run, but for those on how features are made."""
     lines = Scenario.prepare(Config(data=data, **settings)).dataset.notes
-    return [line for line in lines if "become" not in line and "too seldom" not in line]
+    return [line for line in lines if "become" not in line and "too rare" not in line]
 
 
 def one(lines, *facts):

@@ -163,7 +163,7 @@ def read(paths: Sequence[Path], settings: object) -> "list[Columns]":
         by_format = {format_of(name) or CSV: name for name in files}
         if len(by_format) != 1:
             raise DataError(
-                f"{path} has tables of {len(by_format)} formats "
+                f"{path} has tables in {len(by_format)} formats "
                 f"({listed([name.name for name in by_format.values()])}); keep those of one, or "
                 "set data.path to a file"
             )
@@ -192,6 +192,6 @@ def _refuse_idle_settings(work: "Work", used: Sequence[Format], settings: object
             for key in sorted(fields.keys() - read_keys):
                 if getattr(settings, key) != fields[key].default:
                     raise ConfigError(
-                        f"data.{key} is for {file_format.title}, {work.path} has {work.title}; "
+                        f"data.{key} is for {file_format.title}, but {work.path} is {work.title}; "
                         f"remove it, or set data.format = '{work.title.lower()}' for its settings"
                     )

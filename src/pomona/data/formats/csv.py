@@ -80,9 +80,7 @@ def read(path: Path, settings: object) -> Columns:
     if not width:
         raise DataError(f"{path} is empty; at least one row is needed")
     if width > MOST_COLUMNS:
-        raise DataError(
-            f"{path} has {width} columns, at most {MOST_COLUMNS} are read; leave some out"
-        )
+        raise DataError(f"{path} has {width} columns; the limit is {MOST_COLUMNS}: leave some out")
     unnamed_column = _header_is_short(start, settings)
     try:
         table, ragged, line_count = _parsed(path, start, width + unnamed_column)
@@ -247,7 +245,7 @@ def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Co
         arrays, note = columns.arrays[1:], "the first column has no name (row names, as R writes?)"
     else:
         raise DataError(
-            f"{path}: the header is one name short of every row, and the cells of the first "
+            f"{path}: the header has one name too few for the rows, and the cells of the first "
             "column repeat; name each column"
         )
     notes = (*columns.notes, f"{path}: {note}; it is left out")

@@ -81,7 +81,7 @@ def series(folder: Path) -> ImageFile:
         folders = sorted(path.name for path in folder.iterdir() if path.is_dir())
         remedy = f"name one of the folders in it ({listed(folders, 3)})" if folders else "add them"
         content = f" ({listed(objects, 3)})" if objects else ""
-        raise DataError(f"{folder} holds 0 DICOM files with an image{content}; {remedy}")
+        raise DataError(f"{folder} has no DICOM file with an image{content}; {remedy}")
     if objects:
         notes.append(f"{len(objects)} files without an image are left out ({listed(objects, 3)})")
     count = sum(len(file.slices) for file in files)
@@ -183,7 +183,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
     dtype = sample_type(image.dtype for image in images)
     first = images[0]
     if len({image.shape for image in images}) > 1:
-        raise DataError(f"{path}: some slices have colour, others not; keep one of them")
+        raise DataError(f"{path}: some slices are in colour and others are gray; keep one kind")
     return volume(
         grid,
         first.shape[-1],

@@ -156,8 +156,8 @@ def require_decoder(path: Path, syntax: Any) -> None:
 def _not_read(path: Path, syntax: Any, detail: str = "") -> DataError:
     name = bounds.plain(getattr(syntax, "name", str(syntax)), 60)
     return DataError(
-        f"{path} is stored as {name}{detail}, which is not read (docs/formats.md lists what is); "
-        "save it in another transfer syntax (gdcmconv --raw), or a video's frames as PNG"
+        f"{path} is stored as {name}{detail}, which is not supported (docs/formats.md lists what "
+        "is); save it in another transfer syntax (gdcmconv --raw), or a video's frames as PNG"
     )
 
 

@@ -65,7 +65,10 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
         if str(dataset.SegmentationType) == "FRACTIONAL":
             planes = planes >= FRACTION * float(dataset.MaximumFractionalValue)
             meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
-            notes.append(f"fractional segments ({meaning}): a voxel is in one from {FRACTION:g} on")
+            notes.append(
+                f"fractional segments ({meaning}): a voxel belongs to a segment from {FRACTION:g} "
+                "upwards"
+            )
         lookup = np.zeros(max(numbers, default=0) + 1, np.uint8)
         lookup[list(numbers)] = list(numbers.values())
         for frame, plane in enumerate(planes):
@@ -107,8 +110,8 @@ def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, 
         notes = [f"segments are taken by number, as none is named like a class: {listed(pairs, 4)}"]
     if nameless := [f"{n} ({label})" for n, label in labels.items() if n not in numbers]:
         raise DataError(
-            f"the mask {path} has segments {listed(nameless, 4)}, data.classes names {len(names)} "
-            f"classes ({listed(names, 6)}); name each segment there"
+            f"the mask {path} has segments {listed(nameless, 4)}, but data.classes names "
+            f"{len(names)} classes ({listed(names, 6)}); name each segment there"
         )
     return numbers, notes
 
@@ -131,13 +134,13 @@ def _placed(
         if classes.shape != shape:
             raise DataError(
                 f"the mask {path} has frames of {classes.shape[1]} x {classes.shape[0]} pixels, "
-                f"its image {shape[1]} x {shape[0]}; give each pixel one class"
+                f"but its image {shape[1]} x {shape[0]}; give each pixel one class"
             )
         return classes, ()
     if not (spot.position and spot.orientation and spot.spacing and grid.oriented):
         raise DataError(
-            f"the mask {path} ({spot.name}) or its image {grid.path} does not say where it lies in "
-            "the patient; save the mask as NIfTI with the image's affine"
+            f"the mask {path} ({spot.name}) or its image {grid.path} has no position in the "
+            "patient; save the mask as NIfTI with the image's affine"
         )
     plane = Grid.from_affine(path, (*spot.size[::-1], 1), LPS_TO_RAS @ plane_affine(spot))
     placed = plane.onto(grid, classes.T[:, :, np.newaxis])

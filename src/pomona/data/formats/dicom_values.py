@@ -92,7 +92,7 @@ def scale(path: Path, header: Any) -> Scale:
     slope, shift, unit = _linear(header)
     if "BitsStored" not in header:  # float or double pixels
         if int(header.BitsAllocated) == 64:
-            notes.append("real numbers of 64 bits are rounded to 32")
+            notes.append("64-bit real numbers are rounded to 32 bits")
         return Scale(np.dtype(np.float32), unit, notes=tuple(notes))
     if not np.isfinite([slope, shift]).all() or not slope:
         raise DataError(

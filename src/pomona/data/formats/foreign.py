@@ -39,6 +39,6 @@ def refuse_foreign(path: Path, start: bytes, title: str) -> None:
             )
     if UNREAD.match(start):
         raise DataError(
-            f"{path} is compressed, HTML, JSON, or of another program, not {title}; save it as CSV "
-            "or Parquet"
+            f"{path} is compressed, HTML, JSON, or from another program, not {title}; save it as "
+            "CSV or Parquet"
         )

@@ -40,7 +40,7 @@ def opened(path: Path) -> ImageFile:
         return ImageFile(path, (*size[::-1], channels), dtype, partial(_values, path, dtype))
     if len(size) != 3:
         raise DataError(
-            f"{path} has {len(size)} axes of {' x '.join(map(str, size))}; a volume has three: "
+            f"{path} has {len(size)} axes ({' x '.join(map(str, size))}); a volume has three: "
             "save each time point, or each layer of segments, in its own file"
         )
     affine = np.eye(4)

@@ -86,7 +86,7 @@ def _affine(image: Any) -> tuple[NDArray[np.float64], bool, list[str]]:
         if apart > 0.1 * min(header.get_zooms()[:3]):
             notes.append(
                 f"sform and qform of the header differ by up to {apart:.3g} {unit}: the sform is "
-                "taken, other programs may take the qform"
+                "used; other programs may use the qform"
             )
     return affine, max(codes) > 0, notes
 

@@ -176,16 +176,16 @@ def _mode(path: Path, image: Image.Image) -> str:
         )
     if image.format in {"JPEG", "MPO"} and image.mode == "CMYK" and "adobe" not in image.info:
         raise DataError(
-            f"{path} has inks (CMYK) without the mark that says whether they are inverted; convert "
-            "it to RGB"
+            f"{path} is CMYK, without the marker that says whether it is inverted; convert it to "
+            "RGB"
         )
     if image.mode in DEEP and (image.mode != "I" or image.format == "PPM"):
         return image.mode
     if image.mode not in GRAY | COLOUR:
-        raise DataError(f"{path} has pixels of mode {image.mode}, which are not read; {WINDOW}")
+        raise DataError(f"{path} has pixels of mode {image.mode}, which is not supported; {WINDOW}")
     if ";16" in str(_decoder(image)) or _range(image)[1] > 255:  # Pillow would cut them to 8 bits
         raise DataError(
-            f"{path} has colours or transparency of 16 bits, which are not read in this format; "
-            "save it as TIFF of 16 bits, as gray of 16 bits without transparency, or of 8 bits"
+            f"{path} has 16-bit colours or transparency, which are not supported in this format; "
+            "save it as 16-bit TIFF, as 16-bit gray without transparency, or with 8 bits"
         )
     return "L" if image.mode in GRAY else "RGB"

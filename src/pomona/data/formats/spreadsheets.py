@@ -69,7 +69,9 @@ def read(path: Path, settings: object) -> Columns:
     notes += marks.notes(problems) if marks else _lost(path, sheet)
     refuse(path, problems)
     if unnamed := [_letters(k) for k, name in enumerate(names) if not name]:
-        notes.append(f"columns that are empty or count the rows are left out: {listed(unnamed)}")
+        notes.append(
+            f"empty columns, and those that only number the rows, are left out: {listed(unnamed)}"
+        )
     rows, remarks = _rows(sheet, top)
     arrays, times = _arrays(rows[:, np.not_equal(names, "")], MARKS[decimal or "point"])
     names = [*filter(None, names)]

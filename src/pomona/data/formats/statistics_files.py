@@ -89,7 +89,7 @@ def _refuse_several_tables(path: Path) -> None:
 def _arguments(path: Path, function: str, encoding: str | None) -> dict[str, Any]:
     """Return the arguments with which a function of the library reads stored values."""
     if encoding and (encoding == "utf-16" or function == "read_por"):
-        raise DataError(f"{path}: {path.suffix} is not read by data.encoding; drop the setting")
+        raise DataError(f"{path}: data.encoding does not apply to {path.suffix}; remove it")
     arguments: dict[str, Any] = {"output_format": "dict"}
     if function != "read_sas7bcat":
         arguments["disable_datetime_conversion"] = True

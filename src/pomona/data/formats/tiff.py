@@ -162,8 +162,8 @@ def _file(path: Path) -> Iterator[Any]:
             raise
         match = re.search(r"COMPRESSION\.(\w+)", str(fault))
         raise ConfigError(
-            f"{path}: TIFF of compression {match[1] if match else 'of this kind'} needs "
-            f"imagecodecs; {with_extra('decoders')}"
+            f"{path}: TIFF compression {match[1] if match else 'of this kind'} needs imagecodecs; "
+            f"{with_extra('decoders')}"
         ) from fault
 
 
@@ -210,8 +210,8 @@ def _sizes(path: Path, tiff: Any) -> dict[str, int]:
         )
     if None in series.pages or not {"Y", "X"} <= {*axes} or {"C", "S"} <= {*axes}:
         raise DataError(
-            f"{path} holds axes {axes} or only some pages of an image; an image has rows, columns "
-            "and channels in one file, a volume slices (Z)"
+            f"{path} has axes {axes} or only some pages of an image; an image needs rows, columns "
+            "and channels in one file, a volume also slices (Z)"
         )
     return dict(sizes)
 

@@ -72,7 +72,7 @@ def spooled(path: Path, schema: Any, batches: Iterable[Any]) -> Any:
                 rows, size = rows + batch.num_rows, size + batch.nbytes
                 if rows > MOST_ROWS + 1 or size > MOST_BYTES:
                     limit = f"{MOST_ROWS} rows" if size <= MOST_BYTES else f"{MOST_BYTES} bytes"
-                    raise DataError(f"{path} has more than {limit}, the limit; read a part of it")
+                    raise DataError(f"{path} has more than the limit of {limit}; read a part of it")
                 stream.write_batch(batch)
         file.flush()
         return pa.ipc.open_stream(pa.py_buffer(_mapped(file.fileno()))).read_all()

@@ -23,8 +23,8 @@ def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
     }
     if len({*sizes.values()}) > 1:
         lines.append(
-            f"volumes of several voxel sizes (z, y, x): {shares(sizes)}; bring all to one, nothing "
-            "is resampled here"
+            f"volumes have several voxel sizes (z, y, x): {shares(sizes)}; resample all to one "
+            "size, since Pomona does not"
         )
     padded = {file.path: f"{file.padding:g}" for file in files if file.padding is not None}
     if padded:
@@ -34,7 +34,7 @@ def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
         )
     units = {file.path: file.unit for file in files if file.unit}
     if len({*units.values()}) > 1:
-        lines.append(f"values of several units: {shares(units)}; convert all to one")
+        lines.append(f"values are in several units: {shares(units)}; convert all to one")
     names = short_names([file.path for file in files])
     unoriented = [
         name
@@ -43,9 +43,9 @@ def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
     ]
     if 0 < len(unoriented) < len(files):
         lines.append(
-            f"{len(unoriented)} of {len(files)} volumes ({listed(unoriented, 2)}) do not say how "
-            "they lie in the patient, the others do: they may be mirrored against each other; save "
-            "them with an orientation"
+            f"{len(unoriented)} of {len(files)} volumes ({listed(unoriented, 2)}) have no "
+            "orientation in the patient, the others have one: they may be mirrored against each "
+            "other; save them with an orientation"
         )
     remarks = [*zip(names, (file.notes for file in files), strict=True)]
     return (*lines, *by_note(remarks, "files"))

@@ -60,7 +60,7 @@ def require(shape: tuple[int, ...], dtype: np.dtype[Any], location: str) -> None
     if len(row) not in {2, 3, 4} or not (channels in range(1, 5) or channels < min(row[:2])):
         raise DataError(
             f"{location} is {dtype} {shape}; images are (N, H, W) or (N, H, W, C), volumes (N, D, "
-            "H, W, C) with their channels last, of which a gray volume has 1"
+            "H, W, C) with channels last (1 if gray)"
         )
     sample_type([dtype], location)
 

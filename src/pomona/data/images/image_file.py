@@ -79,7 +79,8 @@ class ImageFile:
         """
         if not self.picture and channels != self.shape[-1]:
             raise DataError(
-                f"{self.path} has {self.shape[-1]} channels, others {channels}; give all the same"
+                f"{self.path} has {self.shape[-1]} channels, other images have {channels}; give "
+                "all the same"
             )
         with decoding(self.path):
             values = self.load()
@@ -156,7 +157,7 @@ def scaled(
     integers = values.dtype.kind in "iu" and slope.is_integer() and shift.is_integer()
     if integers and (converted != wide).any():
         raise DataError(
-            f"{path} holds whole numbers beyond its header, or beyond {dtype}; write it again"
+            f"{path} has whole numbers beyond the range of its header or of {dtype}; write it again"
         )
     return converted
 
@@ -166,7 +167,8 @@ def within(path: Path, shape: tuple[int, ...]) -> None:
     if min(shape) < 1:
         size = " x ".join(map(str, shape[:-1]))
         raise DataError(
-            f"{path} has size {size} with {shape[-1]} channels, so no pixel; replace or remove it"
+            f"{path} has size {size} with {shape[-1]} channels, so it has no pixels; replace or "
+            "remove it"
         )
 
 

@@ -271,7 +271,7 @@ def _remarks(
     ]
     if window and 0 < len(stored) < len(files):
         remarks.append(
-            f"{len(stored)} images of 8 bits ({listed(stored, 1)}) are as stored, data.window "
+            f"{len(stored)} 8-bit images ({listed(stored, 1)}) are kept as stored; data.window "
             "applies to the others"
         )
     return remarks
@@ -293,7 +293,7 @@ def _differences(files: Iterable[ImageFile], side: int | None, window: Window | 
     mixed = 0 < sum(file.dtype == np.uint8 for file in files) < len(files)
     if mixed and (window is None or len(units) > 1):
         problems.append(
-            f"images of 8 bits and of others do not mix ({file_notes.shares(bits)}); convert all "
-            "to one, or set data.window if their units are the same"
+            f"8-bit images do not mix with others ({file_notes.shares(bits)}); convert all to "
+            "one, or set data.window if their units are the same"
         )
     return problems

@@ -52,7 +52,9 @@ def read(
     stored = file_format.stored_labels(path) if file_format else None
     if stored is None and dicom_segmentation.is_segmentation(path):
         if grid is None and len(spatial) != 2:
-            raise DataError(f"the mask {path} lies in the patient, its image does not; save NIfTI")
+            raise DataError(
+                f"the mask {path} has a position in the patient, its image has none; save NIfTI"
+            )
         segments = dicom_segmentation.read(path, grid, spatial, names)
         classes, notes = segments.classes, segments.notes
     elif stored is not None:
@@ -78,8 +80,8 @@ def _classes(
             else "bring it to the size of its image, by nearest pixel"
         )
         raise DataError(
-            f"the mask {path} has {times(values.shape)} values, its image {times(spatial)} pixels; "
-            f"{remedy}"
+            f"the mask {path} has {times(values.shape)} values, but its image has "
+            f"{times(spatial)} pixels; {remedy}"
         )
     numbers, notes = _rounded(values[..., 0], step)
     invalid = ~((numbers >= 0) & (numbers < count) & (numbers == np.floor(numbers)))

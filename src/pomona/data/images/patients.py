@@ -68,13 +68,13 @@ def _overlaps(rows: Sequence[tuple[int, str]], n_train: int) -> list[str]:
     of_clients = Counter(name for _, name in {*rows})
     if shared := sorted(name for name, count in of_clients.items() if count > 1):
         notes.append(
-            f"{len(shared)} patients ({listed(shared, 3)}) are named at several clients: an "
-            "identifier at two clients is taken for two patients"
+            f"{len(shared)} patients ({listed(shared, 3)}) appear at several clients: an "
+            "identifier at two clients counts as two patients"
         )
     if repeated := sorted(name for _, name in {*rows[:n_train]} & {*rows[n_train:]}):
         notes.append(
             f"{len(repeated)} patients ({listed(repeated, 3)}) have rows for training and for "
-            "testing, as the files say: results are too good; put each patient into one part"
+            "testing, as the files say: results will look too good; keep each patient in one part"
         )
     return notes
 

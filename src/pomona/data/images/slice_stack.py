@@ -193,15 +193,15 @@ def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, lis
         if distance_from_line.max() > max(SHIFT * min(first.spacing or (1.0,)), 0.05):
             raise DataError(
                 f"{path}: {ordered[distance_from_line.argmax()].name} is shifted by "
-                f"{distance_from_line.max():.3g} mm against the line of the other slices; "
-                "resample them, or fetch the series again"
+                f"{distance_from_line.max():.3g} mm off the line of the other slices; resample "
+                "them, or fetch the series again"
             )
         normal = affine[:3, 2] / np.linalg.norm(affine[:3, 2])
         angle = np.degrees(np.arccos(min(1.0, abs(line @ normal))))
         if angle > TILT:
             notes.append(
-                f"tilted by {angle:.3g} degrees (gantry tilt): slices are stacked aslant, as "
-                "stored; resample them to a right-angled block, or keep all scans alike"
+                f"tilted by {angle:.3g} degrees (gantry tilt): slices are stacked at this angle, "
+                "as stored; resample them to a right-angled block, or keep all scans alike"
             )
         affine[:3, 2] = offsets[-1] / (len(ordered) - 1)
     return Grid.from_affine(path, shape, LPS_TO_RAS @ affine), notes

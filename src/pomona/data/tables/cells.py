@@ -272,9 +272,9 @@ def decimal_mark(
     name, cell = comma
     if point := _first_match(columns, ".", _POINT):
         raise DataError(
-            f"{source.path}: numbers have commas and points, such as {cell_values.quoted(cell)} in "
-            f"{name} and {cell_values.quoted(point[1])} in {point[0]}; set data.decimal to the "
-            "mark of decimals, comma or point, and the other parts thousands"
+            f"{source.path}: numbers have commas and points, such as {cell_values.quoted(cell)} "
+            f"in {name} and {cell_values.quoted(point[1])} in {point[0]}; set data.decimal to the "
+            "decimal mark, comma or point; the other then separates thousands"
         )
     value = cell_values.number(cell, "comma")
     note = f"a comma in a number is its decimal mark: {cell} in {name} is read as {value}"

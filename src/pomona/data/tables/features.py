@@ -29,7 +29,7 @@ def fitted(raw: RawTable, rows: NDArray[np.int64], share: float) -> Preprocessin
     if not preprocessing.width:
         raise DataError(
             f"no category of {listed(preprocessing.names)} is in {share:.2%} of the training "
-            "rows, so that no feature is left; lower data.category_share, or add features"
+            "rows, so no feature is left; lower data.category_share, or add features"
         )
     return preprocessing
 
@@ -120,8 +120,8 @@ def strangers(raw: RawTable, preprocessing: Preprocessing) -> list[str]:
         filled = cells[~np.isnan(cells)]
         if len(filled) < n and not column.flagged:
             lines.append(
-                f"column {column.name}: {n - len(filled)} of {n} rows have a gap; it is filled, "
-                "and no feature marks it, since the rows that features were learnt from had none"
+                f"column {column.name}: {n - len(filled)} of {n} rows have a gap; it is filled "
+                "without a flag, since the rows that features were learned from had none"
             )
         if column.kind == "category":
             filled = filled.astype(np.int64)
@@ -129,9 +129,9 @@ def strangers(raw: RawTable, preprocessing: Preprocessing) -> list[str]:
             if len(unknown):
                 first = cell_values.quoted(raw.values[k][unknown[0]])
                 lines.append(
-                    f"column {column.name}: {len(unknown)} of {n} rows hold categories that the "
-                    f"training rows have too seldom or not at all (first {first}); they are 0 in "
-                    f"all columns of {column.name}"
+                    f"column {column.name}: {len(unknown)} of {n} rows have categories that are "
+                    f"too rare in the training rows or absent from them (first {first}); they are "
+                    f"0 in all columns of {column.name}"
                 )
     return lines
 

@@ -61,8 +61,8 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     if table and features[:1] == (0,) and _has_row_names(first):
         features, dropped = features[1:], (*dropped, 0)
         notes.append(
-            f"{first.path}: the first column has no name and no cell twice (row names, as R and "
-            "pandas write?); it is left out"
+            f"{first.path}: the first column has no name and no repeated cell (row names written "
+            "by R or pandas?); it is left out"
         )
     return Roles(label, purposes, dropped, features, tuple(notes))
 
@@ -134,8 +134,8 @@ def require(path: Source, settings: ColumnData) -> None:
         )
     if settings.label_columns and settings.targets == "classes":
         raise ConfigError(
-            "data.label_columns are several flags or targets a row: set data.targets = multilabel "
-            "or regression; one class a row is data.label_column"
+            "data.label_columns is for several flags or targets per row: set data.targets = "
+            "multilabel or regression; for one class per row use data.label_column"
         )
     if not settings.labels:
         raise ConfigError(

@@ -107,8 +107,8 @@ class TableSource:
             )
         if len(self.names) != len(names):
             raise ConfigError(
-                f"data.columns has {len(names)} names, {self.path} {len(self.names)} columns; "
-                "name each once"
+                f"data.columns has {len(names)} names, but {self.path} has {len(self.names)} "
+                "columns; name each once"
             )
         return replace(self, columns=replace(self.columns, has_names=True, names=names))
 

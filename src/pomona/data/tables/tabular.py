@@ -314,7 +314,7 @@ def with_agreed_features(
     names = [column.name for column in raw.columns]
     if sorted(names) != sorted(preprocessing.names):
         raise DataError(
-            f"{dataset.name} has the columns {listed(names, 12)}, the agreement says "
+            f"{dataset.name} has the columns {listed(names, 12)}, but the agreement says "
             f"{listed(preprocessing.names, 12)}; give the table these columns, and leave out "
             "others by data.drop_columns"
         )
