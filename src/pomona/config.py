@@ -209,7 +209,10 @@ class Config(Settings):
         "from 1 to 0 over the rounds after warm-up; or lr_factor at each of lr_milestones",
     )
     lr_warmup_rounds: int = Field(
-        0, ge=0, le=10**6, description="rounds k of warm-up: rates times r / (k + 1) in round r"
+        0,
+        ge=0,
+        le=10**6,
+        description="number k of warm-up rounds; in round r, rates are multiplied by r / (k + 1)",
     )
     lr_milestones: tuple[Number, ...] = Field(
         (), max_length=1000, description="rounds after which lr_schedule = steps lowers the rates"
@@ -246,7 +249,7 @@ class Config(Settings):
         1.0, gt=0, le=1, description="largest weight of one client in a mean; 1: no limit"
     )
     workers: int | None = Field(
-        None, ge=1, le=10**4, description="worker processes; as many as cores if not set"
+        None, ge=1, le=10**4, description="worker processes; one per core if not set"
     )
     cluster: str | None = Field(
         None,
@@ -266,14 +269,14 @@ class Config(Settings):
         None,
         ge=1,
         le=10**4,
-        description="clients that train as rows of one call; if not set all on a gpu, on a cpu 1, "
+        description="clients that are trained in one call; if not set, all on a GPU; on a CPU 1, "
         "with the native engine as many as share its cache, of apple up to 16",
     )
     precision: Precision = Field(
         "fp32",
-        description="bf16: forward and backward under autocast, also where models are evaluated, "
-        "with float32 weights. A saved model is used in float32: of samples near a tie single "
-        "ones may get another answer than in the report",
+        description="bf16: forward and backward under autocast, also in evaluation, with float32 "
+        "weights. Saved models are used in float32, so a few samples near a tie may get a "
+        "different answer from the report's",
     )
     engine: Annotated[
         str,
@@ -281,9 +284,10 @@ class Config(Settings):
     ] = Field(
         "auto",
         pattern="^[a-z0-9-]{1,40}$",
-        description="computes gradients and outputs: PyTorch, or the package pomona-native, for "
-        "networks of layers that it knows, on a cpu, or another engine that is installed; auto: "
-        "native if it can, else torch; the default in a federation is torch",
+        description="the engine of gradients and outputs: torch (PyTorch); native (the package "
+        "pomona-native, on a CPU, for networks of layers that it supports); or another "
+        "installed engine; auto: native if possible, else torch; the default in a federation "
+        "is torch",
     )
     device: Annotated[
         Literal["cpu", "cuda"],

@@ -147,7 +147,7 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
         excluded=(ExcludedClient(1, 2, 1), ExcludedClient(3, 0, None)),
     )
     assert evidence(run, mean) == (
-        "This rests on 1200 test rows, 8 of them events or answers other than the most frequent, of "
+        "This rests on 1200 test rows, 8 of them events or outside the most frequent class, of "
         f"2 of 4 clients; left out, {EXCLUSION}: "
         f"{run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
     )

@@ -149,7 +149,7 @@ def test_a_live_page_that_nobody_writes_any_more_gives_up_and_says_so(
     opened(browser, written([young], tmp_path, LiveProgress(1, past, 4)))
     browser.execute_script("window.old = true")
     line = browser.execute_script("return document.querySelector('.live').innerText")
-    assert line.startswith("No news since 2026-01-02 03:04:05 UTC; the run may have ended.")
+    assert line.startswith("No update since 2026-01-02 03:04:05 UTC")
     time.sleep(2.5)
     assert browser.execute_script("return window.old")
     assert browser.get_log("browser") == []

@@ -37,7 +37,7 @@ SERVER: Commands = {
     "restore": ("kits:restore_server", "Make a kit of its backup."),
     "renew-key": ("kits:replace_key", "Replace a silo's key with its next one."),
     "page": ("server:page", "List who may read the status page; give a person access, or end it."),
-    "notify": ("server:notify", "Show where notices go, and send one to try it."),
+    "notify": ("server:notify", "Show where notices go, and send a test notice."),
 }
 SILO: Commands = {
     "check": ("silo:check", "Check this silo before it takes part, and list what would leave it."),

@@ -47,7 +47,7 @@ COMMANDS = {
 """The function of each command, in this folder, and its help."""
 OF_DATA = {
     "list": ("data:list_", "List data sets, partitions and models."),
-    "show": ("data:show", "Show how data are divided: sizes, label map, divergence."),
+    "show": ("data:show", "Show how data are divided: sizes, labels, divergence."),
 }
 data = App(name="data", help="List data sets, and show a partition before any training.")
 for _app, _commands in ((app, COMMANDS), (data, OF_DATA)):

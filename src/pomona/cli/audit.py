@@ -20,10 +20,12 @@ RUN_COUNT = validators.Number(gte=4, lte=4096)  # two runs choose a threshold, t
 def privacy_audit(
     run: Path,
     *,
-    runs: Annotated[int, Parameter(validator=RUN_COUNT, help="runs that are attacked")] = RUNS,
+    runs: Annotated[int, Parameter(validator=RUN_COUNT, help="number of runs to attack")] = RUNS,
     epsilon: Annotated[
         tuple[float, ...],
-        Parameter(negative="", help="also with differential privacy of this epsilon; repeatable"),
+        Parameter(
+            negative="", help="also attack with differential privacy of this epsilon; repeatable"
+        ),
     ] = (),
     out: Annotated[Path | None, Parameter(help="default RUN/privacy-audit")] = None,
     own_code: Annotated[

@@ -29,7 +29,7 @@ Figures = Annotated[
     str,
     Parameter(
         name="--figures",
-        help="each figure also as files: svg, pdf, png, csv, or several with commas",
+        help="also write each figure as a file: svg, pdf, png, csv, or several with commas",
     ),
 ]
 """The option ``--figures`` of every command that writes a page; see

@@ -70,9 +70,9 @@ def predict(
         a run folder, or a file of its models/
     inputs
         images (resized to what the model saw), volumes, folders with a DICOM series, tables
-        (.csv, .tsv, .txt, .data or .parquet, written as the training's were; columns are found by
-        name if that had names), .txt files with one text per line for a model of texts, or .npz
-        files with an array x
+        (.csv, .tsv, .txt, .data or .parquet, in the format of the training tables; columns are
+        matched by name if those had names), .txt files with one text per line for a model of texts,
+        or .npz files with an array x
     """
     if not inputs:
         raise DataError("no input given; name images, tables, .txt or .npz files")
@@ -221,7 +221,7 @@ def export(
     *,
     client: Annotated[
         str,
-        Parameter(help="name of the client; or its number from 0, where names are no numbers"),
+        Parameter(help="name of the client, or its number from 0 unless names are numbers"),
     ],
     to: ExportFormat,
     path: Annotated[

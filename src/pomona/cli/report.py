@@ -165,8 +165,8 @@ def trajectory(
     Parameters
     ----------
     runs
-        folders that `pomona run` wrote, alike in data, partition and model: for FedALA's figure 4
-        fedavg and fedala
+        folders that `pomona run` wrote, with the same data, partition and model; for FedALA's
+        figure 4, fedavg and fedala
     """
     from pomona.cli.progress import progress_display
     from pomona.config import resolve

@@ -79,7 +79,7 @@ def run(
     report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
     figures: Figures = "",
     live: Annotated[
-        bool, Parameter(negative="", help="write it after each round; an open page reloads")
+        bool, Parameter(negative="", help="write the page after each round; an open page reloads")
     ] = False,
     dry_run: Annotated[
         bool, Parameter(negative="", help="print the resolved settings and stop")
@@ -91,8 +91,8 @@ def run(
     Parameters
     ----------
     method
-        a name of `pomona methods`, or module:Class of your own; left out, the first TOML file names
-        it
+        a name from `pomona methods`, or your own module:Class; if left out, the first TOML file
+        names it
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
     """

@@ -40,14 +40,15 @@ class Attack(Settings):
     ``federation.liars`` and ``partition.poison`` have the definition of each kind.
     """
 
-    clients: tuple[ClientId, ...] = Field(min_length=1, description="the clients that lie")
+    clients: tuple[ClientId, ...] = Field(min_length=1, description="the attacking clients")
     kind: Annotated[AttackKind, BeforeValidator(_nan_as_text)] = Field(
-        description="what a liar sends: its change times the strength (scale), or times minus the "
-        "strength (sign); a random direction of the strength times its length (noise); all liars "
-        "the honest clients' mean change minus the strength times its deviation (collude); what "
-        "it received (free-rider); no numbers (nan); its number of samples times the strength "
-        "(counts). Or on which share of samples it trains falsely: other labels (labels), a "
-        "trigger with the first class (backdoor)"
+        description="what an attacker sends: the change times the strength (scale), or times "
+        "minus the strength (sign); a random direction of the strength times its length "
+        "(noise); the honest clients' mean change minus the strength times its deviation, the "
+        "same from all attackers (collude); what it received (free-rider); NaN (nan); its "
+        "number of samples times the strength (counts). Or how it falsifies the share "
+        "strength of its training samples: other labels (labels), a trigger with the first "
+        "class (backdoor)"
     )
     strength: float = Field(
         default_factory=lambda known: USUAL.get(known.get("kind", ""), 1.0),
@@ -60,7 +61,7 @@ class Attack(Settings):
         1,
         ge=1,
         le=ROUNDS,
-        description="first round in which they lie; data and counts are false from round 1",
+        description="first round of the attack; data and counts are false from round 1",
     )
 
     def idle(self) -> dict[str, str]:

@@ -165,6 +165,6 @@ class SecureAggregation(Settings):
     )
     bits: Literal[32, 64] = Field(
         32,
-        description="of each number of a sum (b): its error over n clients is at most n C / 2^31; "
-        "64: about that of float64, for twice the bytes",
+        description="bits per number in a sum (b): its error over n clients is at most n C / "
+        "2^31; 64: about that of float64, for twice the bytes",
     )

@@ -196,7 +196,7 @@ class ImageFiles(DataSettings):
 
     Attributes:
         window: [centre, width]: files above 8 bits, or with a unit, are read as 0 to 255 from
-            centre - width / 2 to centre + width / 2; as they are if unset.
+            centre - width / 2 to centre + width / 2; unchanged if unset.
         skip_bad: Unreadable image files are skipped, counted and named; otherwise they are
             errors.
     """
@@ -210,8 +210,8 @@ class ImageFolders(ImageFiles):
 
     Attributes:
         folders: Meaning of the levels of folders, below train/ and test/: class, and site
-            (a client), patient or any. By itself if empty: folders that all hold folders of
-            the same names are sites.
+            (a client), patient or any. If empty, detected: folders that all contain folders
+            of the same names are sites.
     """
 
     folders: tuple[Literal["class", "site", "patient", "any"], ...] = Field((), max_length=20)
@@ -292,7 +292,7 @@ class DecimalMark(Settings):
 
     Attributes:
         decimal: Decimal mark of numbers in CSV files, and of those that a spreadsheet has
-            as texts; the other one then parts thousands. If unset, a comma where numbers of
+            as texts; the other then separates thousands. If unset, a comma where numbers of
             a CSV file have one and cells are divided by another character, else a point.
     """
 
@@ -303,9 +303,9 @@ class CsvForm(TextEncoding, DecimalMark):
     """Format of CSV files where it is set instead of detected.
 
     Attributes:
-        separator: Separator of cells; if unset, a comma, or, if line 1 has none, the one of
-            semicolon, tab and bar (else the blank) that lines 1 and 2 have equally often,
-            or line 2 again, as R writes row names.
+        separator: Separator of cells; if unset, a comma, or, if line 1 has none, whichever of
+            semicolon, tab and bar (else the blank) is equally frequent in lines 1 and 2, or
+            occurs once more in line 2 (row names written by R).
     """
 
     separator: Separator | None = None
@@ -387,8 +387,8 @@ class Columns(DataSettings):
     """Columns.
 
     Attributes:
-        label_column: Column of the label: name, or number from 0 (-1 is the last). Of all
-            columns, a number that is a column's name means that name.
+        label_column: Column of the label: name, or number from 0 (-1 is the last). A
+            number that is also a column's name means that column.
         label_columns: Columns of several flags (multilabel), several targets (regression),
             or time and event (survival).
         unlabelled: Rows without a label (a gap, or a marker of missing_values for all

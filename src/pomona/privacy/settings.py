@@ -20,7 +20,9 @@ class Privacy(Settings):
     """Differentially private training for every client; the field's symbols in brackets."""
 
     noise_multiplier: float = Field(
-        ge=0, le=1e6, description="noise by clipping norm (sigma); 0 clips only: no privacy"
+        ge=0,
+        le=1e6,
+        description="noise relative to the clipping norm (sigma); 0 clips only: no privacy",
     )
     max_grad_norm: float = Field(
         ge=1e-30, le=1e6, description="L2 norm to which each sample's gradient is clipped (C)"
@@ -35,7 +37,7 @@ class Privacy(Settings):
         description="no client spends more (epsilon): a simulation ends first; no limit if not set",
     )
     accountant: Literal["rdp", "prv"] = Field(
-        "rdp", description="how losses add up: Renyi, or the tighter numerical one"
+        "rdp", description="how privacy losses add up: Renyi, or the tighter numerical one"
     )
     unit: Literal["row", "group"] = Field(
         "row",

@@ -127,7 +127,7 @@ def evidence(run: Run, gain: Gain) -> str:
     events = (
         ""
         if gain.events is None
-        else f", {gain.events:,} of them events or answers other than the most frequent"
+        else f", {gain.events:,} of them events or outside the most frequent class"
     )
     missing = [
         f"{run.client(e.client)} ({counted(e.rows, 'row')}"
@@ -219,7 +219,7 @@ def by_client(gains: Gains) -> str:
     if not defined:
         return ""
     if not (gains.with_verdict("better") or gains.with_verdict("worse")):
-        text = f"Client by client, no difference of {gains.run.label} is significant"
+        text = f"The difference with {gains.run.label} is not significant for any single client"
     else:
         text = (
             f"Client by client, {gains.run.label} is better for "

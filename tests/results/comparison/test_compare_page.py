@@ -400,7 +400,7 @@ def test_cautions_of_a_bench_are_those_of_its_runs(doubtful, tmp_path):
         who = [f"{' and '.join(rows)} ({k} of 2 seeds)" for k, rows in alike.items()]
         expected = "all methods" if set(held.values()) == {2} else who[0]
         assert f"{sentence}: {expected}." in said
-    few = "Fewer than 30 test samples are at 0 and 1: look at the intervals, not at the numbers."
+    few = "Fewer than 30 test samples come from 0 and 1: rely on the intervals, not on the numbers."
     assert said[-1] == few
     (of,) = {tuple(of.items()) for entry in made.entries for of in entry.tested()}
     tested = f"Clients: 2, with test samples: {', '.join(f'{name} ({n})' for name, n in of)}."

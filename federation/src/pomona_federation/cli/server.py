@@ -347,7 +347,7 @@ def notify(
     test: Annotated[bool, Parameter(negative="", help="send a notice to every receiver")] = False,
     json: Json = False,
 ) -> None:
-    """Show where notices go and how many wait, or send one to try it."""
+    """Show where notices go and how many wait, or send a test notice."""
     from pomona_federation.server.notifier import pending, try_out
 
     federation = Federation.read(folder / "federation.toml")

@@ -419,7 +419,7 @@ QUANTITIES = (
         "p(i, j)",
         "the directed relationships p(i, j), the weight that client i (row) gives the core model "
         "of client j (column). In a deployment each row stays with its client.",
-        history="How each client came to choose",
+        history="How the relationships developed",
         own="How much each client relies on itself",
         column="p",
     ),

@@ -193,7 +193,7 @@ def _largest_confusion(counts: NDArray[np.int64], names: list[str]) -> str:
     true, predicted = np.unravel_index(int(mistakes.argmax()), mistakes.shape)
     largest = int(mistakes.max())
     return (
-        f" Most frequent error: {names[true]} predicted as {names[predicted]}, {largest} times."
+        f" Most frequent error: {names[true]} predicted as {names[predicted]} ({largest} samples)."
         if largest > 0
         else ""
     )

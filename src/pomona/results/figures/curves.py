@@ -70,11 +70,10 @@ def curves(runs: list[Run]) -> ReportFigure | None:
     return ReportFigure(
         name="curves",
         title=f"Loss and {titles} over the rounds",
-        caption="Above: the loss during local training, averaged over the clients of a round. "
-        f"Below: test {titles}, each client counting once. A thick line is the headline model of a "
-        "run; a thin dotted one is another model of the same run. “Received” models are at the "
-        "round of the uploads they were made "
-        "from." + _coinciding(runs, keys),
+        caption="Above: the loss during local training, averaged over a round's clients. Below: "
+        f"test {titles}, each client counting once. A thick line is the headline model of a "
+        "run; a thin dotted one is another model of the same run. “Received” models are at "
+        "the round of the uploads that they combine." + _coinciding(runs, keys),
         alt=" ".join(
             [f"Line charts over rounds: training loss and test {titles}.", *_changes(runs)]
         ),

@@ -89,7 +89,7 @@ def _legend_text(series: Series, style: Mapping[str, Any], extend: str) -> str:
     signs = (
         "Red is positive, blue negative, white zero."
         if style["cmap"].name == "RdBu_r"
-        else "Darker is more."
+        else "Darker is higher."
     )
     sentences = [signs, "The diagonal, each client's entry for itself, is left out."]
     if extend != "neither":
@@ -101,13 +101,14 @@ def _legend_text(series: Series, style: Mapping[str, Any], extend: str) -> str:
         "round)."
     )
     if unmoved(series):
-        sentences.append("They have hardly changed from their start, the shares of the samples.")
+        sentences.append(
+            "They have hardly changed from their initial values, the shares of the samples."
+        )
     if series.groups:
         sentences.append("Frames are the true groups, unknown to every client.")
     if series.strangers:
         sentences.append(
-            "Dots are the clients of the true group of client i's test samples, if that is "
-            "not its own."
+            "Dots mark the true group of client i's test samples where it differs from its own."
         )
     return "".join(f" {sentence}" for sentence in sentences)
 
@@ -214,7 +215,7 @@ def _strongest(series: Series) -> str:
         return "No client has an entry for another."
     i, j = (int(k) for k in np.unravel_index(int(last.argmax()), last.shape))
     return (
-        f"In the last, the highest is that of {series.run.client(i)} for "
+        f"At the last round, the highest is that of {series.run.client(i)} for "
         f"{series.run.client(j)}, {last[i, j]:.3g}."
     )
 
@@ -230,8 +231,8 @@ def _group_means(series: Series) -> str:
     if not within.any() or not across.any() or np.isnan(last).any():
         return ""
     return (
-        f" Their mean is {last[within].mean():.3g} within a true group and "
-        f"{last[across].mean():.3g} across."
+        f" The mean is {last[within].mean():.3g} within a true group and "
+        f"{last[across].mean():.3g} across groups."
     )
 
 
@@ -240,7 +241,7 @@ def trajectories(series: Series) -> ReportFigure:
     n, rounds, values, quantity = series.n, series.rounds, series.values, series.quantity
     clients = series.participants[:MAX_PANELS]
     first = (
-        f" The first {MAX_PANELS} of {n} clients are drawn."
+        f" The first {MAX_PANELS} of {n} clients are shown."
         if len(series.participants) > MAX_PANELS
         else ""
     )
@@ -256,8 +257,8 @@ def trajectories(series: Series) -> ReportFigure:
         "i, a line for each client j; the thick line is its entry for "
         f"itself.{_elsewhere(series)}{first}{series.absence}",
         alt=f"Small line charts of {quantity.symbol} with {series.run.label} over rounds "
-        f"{rounds[0]} to {rounds[-1]}, one for each of {len(clients)} clients. At the end "
-        f"{len(highest)} of them have their highest entry for themselves.",
+        f"{rounds[0]} to {rounds[-1]}, one for each of {len(clients)} clients. At the end, "
+        f"{len(highest)} of them have their own entry highest.",
         figure=_small_panels(series, clients),
         rows=_rows(series, range(len(rounds)), clients),
     )
@@ -323,7 +324,8 @@ def _elsewhere(series: Series) -> str:
     if not series.strangers:
         return ""
     return (
-        " A star marks clients with test samples of another true group than their training samples."
+        " A star marks clients whose test samples are of a different true group from their "
+        "training samples."
     )
 
 

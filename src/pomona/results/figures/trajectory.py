@@ -113,11 +113,11 @@ def _require_traceable(config: Config, headline: tuple[str, str], client: int) -
         )
     if config.privacy or config.buffers != "local":
         raise ConfigError(
-            "a loss surface needs the plain training data and buffers=local; leave privacy and "
-            "buffers out"
+            "a loss surface needs the plain training data and buffers=local; remove privacy and "
+            "buffers"
         )
     if config.attack:
-        raise ConfigError("a trajectory needs honest clients; leave attack out")
+        raise ConfigError("a trajectory needs honest clients; remove attack")
     if client not in range(config.clients):
         raise ConfigError(f"client {client}: there are {config.clients}, numbered from 0")
 
@@ -165,7 +165,8 @@ def trajectory(
     scenarios = [Scenario.prepare(c.model_copy(update={"eval_every": 1})) for c in configs]
     if len({(s.partition.sha256, s.config.model.model_dump_json()) for s in scenarios}) > 1:
         raise ConfigError(
-            "the runs differ in data, partition or model; their models share no surface"
+            "the runs differ in data, partition or model, so their models do not share a loss "
+            "surface"
         )
     traces = [
         trace(scenario, client, first_round, watch(scenario.config)) for scenario in scenarios

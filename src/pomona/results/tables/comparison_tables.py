@@ -212,7 +212,7 @@ def chosen(comparison: Comparison) -> Table | None:
         *([_label(comparison)] if compared else []),
     ]
     tuning = comparison.bench.results["tuning"]
-    note = f"Tried on seed {tuning['seed']}; chosen was {tuning['rule']}. Test data were not used."
+    note = f"Tried on seed {tuning['seed']}; chosen: {tuning['rule']}. Test data were not used."
     return Table("chosen", "Settings searched", [note], header, rows, range(2))
 
 

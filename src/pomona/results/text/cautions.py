@@ -222,8 +222,8 @@ def _undefined(run: Run) -> Iterator[Caution]:
     ]
     if undefined:
         text = (
-            f" is undefined for {client_names(run, undefined)}, as it is where all test samples "
-            f"have one answer; means are over the other {len(evaluation.clients) - len(undefined)} "
+            f" is undefined for {client_names(run, undefined)}, since all their test samples have "
+            f"one answer; means are over the other {len(evaluation.clients) - len(undefined)} "
             "clients."
         )
         yield Caution(run.label, text, prefix=f"{capital(run.metric.title)} of ")
@@ -389,8 +389,8 @@ def _events(runs: list[Run]) -> Iterator[str]:
         )
     if small:
         yield (
-            f"Fewer than {FEW_SAMPLES} test samples are at {client_names(run, small)}: look at the "
-            "intervals, not at the numbers."
+            f"Fewer than {FEW_SAMPLES} test samples come from {client_names(run, small)}: rely on "
+            "the intervals, not on the numbers."
         )
     yield from _rare(run, small)
     yield from _rare_class(run)
@@ -410,8 +410,8 @@ def _rare(run: Run, small: Collection[int]) -> Iterator[str]:
         label = f"“{classes[rare]}”" if len(classes) == 2 else f"class {rare}"
         clients = listing([f"{run.client(c)} ({n})" for c, n in few.items()], MAX_NAMES)
         yield (
-            f"Fewer than {FEW_EVENTS} test samples are {label} at {clients}: figures of them alone "
-            "are uncertain."
+            f"Fewer than {FEW_EVENTS} test samples of {label} come from {clients}: these clients' "
+            "own figures are uncertain."
         )
 
 
@@ -449,8 +449,8 @@ def _losses(runs: list[Run]) -> Iterator[str]:
 def _one_seed(runs: list[Run]) -> Iterator[str]:
     if len(runs) > 1 and len({run.setting("seed") for run in runs}) == 1:
         yield (
-            "All runs use one seed, so the intervals cover other test samples but not other starts "
-            "or partitions: repeat with other seeds."
+            "All runs use one seed, so the intervals cover other test samples but not other "
+            "initial models or partitions: repeat with other seeds."
         )
 
 

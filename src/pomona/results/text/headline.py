@@ -57,7 +57,7 @@ def _helps(contest: Contest) -> str:
     run, metric = gains.run, gains.run.metric
     if gains.mean is None:
         return (
-            f"Not decided: {contest.best} has {metric.title} {levels(gains)} of training alone, "
+            f"Not decided: {contest.best} has {metric.title} {levels(gains)} with training alone, "
             "without an interval."
         )
     few = few_clients(gains)

@@ -56,7 +56,7 @@ if (live) {
   const { seconds, written, patience } = live.dataset;
   if (Date.now() / 1000 - written > patience) {
     const since = new Date(1000 * written).toISOString().slice(0, 19).replace("T", " ");
-    live.textContent = `No news since ${since} UTC; the run may have ended. Reload the page to look again.`;
+    live.textContent = `No update since ${since} UTC; the run may have ended. Reload the page to look again.`;
   } else {
     let used = -Infinity;
     for (const kind of ["pointerdown", "pointermove", "keydown", "wheel", "touchmove"]) addEventListener(kind, () => { used = performance.now(); }, { passive: true });

@@ -160,13 +160,13 @@ def page(
 def omitted_quantities(runs: list[Run]) -> list[str]:
     """Report what is too large for a figure, and the file that contains it."""
     matrices = [
-        f"{run.label}: “{name}”, which has a number for each pair of {n:,} clients, is not drawn "
-        f"of more than {MATRIX}; events.jsonl in the run's folder has it."
+        f"{run.label}: “{name}”, with a number for each pair of {n:,} clients, is drawn only up "
+        f"to {MATRIX} clients; events.jsonl in the run's folder has it."
         for run in runs
         for name, n in too_large(run).items()
     ]
     numbers = [
-        f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are drawn as that; "
+        f"{run.label}: numbers beyond {LARGEST:.2g} ({large:,} of them) are drawn at that limit; "
         "events.jsonl in the run's folder has them."
         for run in runs
         if (large := _beyond(run.result))
