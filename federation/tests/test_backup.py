@@ -442,7 +442,7 @@ def test_a_backup_of_the_other_role_is_refused(kit, tmp_path):
     ],
 )
 def test_what_no_backup_takes_is_in_none(name, kit, tmp_path):
-    with pytest.raises(ConfigError, match=f"holds '{name}', which no backup takes"):
+    with pytest.raises(ConfigError, match=f"'{name}', which backups leave out"):
         restore(of_files(tmp_path / "it.tar", {name: b""}), tmp_path / "new", "silo", Cost())
     assert not (tmp_path / "new").exists()
 
@@ -526,7 +526,7 @@ def test_nothing_is_written_over(kit, tmp_path):
     before = (tmp_path / "it.tar").read_bytes()
     with pytest.raises(StorageError, match="already exists"):
         backup(kit, tmp_path / "it.tar")
-    with pytest.raises(StorageError, match="holds something"):
+    with pytest.raises(StorageError, match="is not empty"):
         restore(tmp_path / "it.tar", kit, "silo", Cost())
     assert (tmp_path / "it.tar").read_bytes() == before
     (tmp_path / "empty").mkdir()
@@ -611,7 +611,7 @@ def test_a_crafted_backup_is_refused_and_leaves_nothing(wrong, kit, tmp_path):
     backup(kit, tmp_path / "good.tar")
     (tmp_path / "place").mkdir()
     bad = tar(tmp_path / "bad.tar", *wrong(members(tmp_path / "good.tar")))
-    with pytest.raises(ConfigError, match="is not a whole backup"):
+    with pytest.raises(ConfigError, match="is not a complete backup"):
         restore(bad, tmp_path / "place" / "new", "silo", Cost())
     assert not list((tmp_path / "place").iterdir())
 
@@ -630,7 +630,7 @@ def test_what_is_no_tar_or_cut_short_is_refused(kit, tmp_path):
         heading * 1000 + whole,
     ):
         bad.write_bytes(content)
-        with pytest.raises(ConfigError, match="is not a whole backup"):
+        with pytest.raises(ConfigError, match="is not a complete backup"):
             restore(bad, tmp_path / "new", "silo", Cost())
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="a pipe"):

@@ -444,7 +444,7 @@ def test_a_study_with_more_words_than_can_be_read_is_refused_in_a_line(federatio
     }
     study = study_of({"name": "wordy", "run": terms["run"], "task": task})
     monkeypatch.setattr("pomona_federation.study.LONGEST", 2**18)
-    with pytest.raises(ProtocolError, match="at most 262144 are read"):
+    with pytest.raises(ProtocolError, match="the limit is 262144"):
         add_study(federation.kits / "silo-0", SOME, lambda *_: study.text.encode())
     assert StudyDecisions(federation.kits / "silo-0").all == []
 

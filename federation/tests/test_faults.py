@@ -410,7 +410,7 @@ def test_quorum_lost_and_regained(world):
     """
     federation = world.federation(quorum=3)
     federation.grid.faults.append(on_answer(lambda m, _: lost(m, 2)))
-    with pytest.raises(QuorumError, match="2 uplinks of round 2 can be used, 3 are needed"):
+    with pytest.raises(QuorumError, match="2 uplinks of round 2 can be used, but 3 are needed"):
         federation.run()
     assert read_status(federation.server / "run").code == 7
     federation.grid.faults.clear()

@@ -373,7 +373,7 @@ def test_a_server_that_a_member_has_brought_down_goes_on(world):
     """
     federation = world.federation(quorum=3)
     forged(federation, SIGNATURES["missing"])
-    with pytest.raises(Exception, match="2 uplinks of round 2 can be used, 3 are needed"):
+    with pytest.raises(Exception, match="2 uplinks of round 2 can be used, but 3 are needed"):
         federation.run()
     assert read_status(federation.server / "run").code == 7
     federation.grid.faults.clear()

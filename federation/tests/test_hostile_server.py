@@ -261,7 +261,7 @@ def test_a_silo_takes_no_more_than_it_allows(server):
     task, enclosed = server.task()
     edited(server.kit() / "silo.toml", max_download_mb=0.002)  # a model has 610 * 4 bytes
     with pytest.raises(
-        ConfigError, match=r"a task with 0\.0 MB, max_download_mb in silo.toml is 0\.002"
+        ConfigError, match=r"a task with 0\.0 MB; max_download_mb in silo.toml is 0\.002"
     ):
         server.ask(task, enclosed)
     edited(server.kit() / "silo.toml", max_download_mb=0.003)
@@ -273,7 +273,7 @@ def test_a_silo_takes_no_more_than_was_agreed_can_bring(server):
     most = 8 * (WIDTH + server.places) * (server.places + 8)
     data = b"\0" * (most + 1)
     task, enclosed = server.task(start=sha256(data))
-    with pytest.raises(ProtocolError, match="what was agreed fits into"):
+    with pytest.raises(ProtocolError, match="the agreement needs at most"):
         server.ask(task, {**enclosed, sha256(data): data})
 
 

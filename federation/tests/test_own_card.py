@@ -74,7 +74,7 @@ def test_without_a_model_there_is_nothing_to_export(tmp_path, capsys):
     provision(path, tmp_path / "kits")
     kit = tmp_path / "kits" / "north"
     assert command("silo", "export", "--to", "onnx", "--folder", kit) == 2
-    assert "comes with the first round" in capsys.readouterr().err
+    assert "first round of the study" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -86,7 +86,7 @@ def test_a_restored_silo_sits_out_and_is_taken_again(method, run, taken, world):
     for log in (kit, server):
         (line,) = [line for line in lines(log, "readmitted") if "continued" in line]
         assert (line["round"], line["settled"], line["continued"]) == (5, 3, taken)
-    (note,) = [n.text for n in load(server / "run").notes if "taken again" in n.text]
+    (note,) = [n.text for n in load(server / "run").notes if "readmitted" in n.text]
     for words in (SILO, "round 1" if taken else "as a newcomer", "lost"):
         assert words in note
 

@@ -447,7 +447,8 @@ def test_a_silo_that_does_not_know_the_study_says_so_and_pins_nothing(standing):
     folder = standing.kits / "north"
     refused = handled(folder, Message.of(SurveyQuestion(agreement=known.agreement, run="ab")))
     assert (
-        f"knows no study {known.agreement[:16]}" in Refusal.model_validate_json(refused.body).fault
+        f"does not know study {known.agreement[:16]}"
+        in Refusal.model_validate_json(refused.body).fault
     )
     assert not (folder / "state/agreement.json").exists()
 
@@ -522,9 +523,7 @@ def test_a_silo_that_wants_more_members_answers_no_survey_of_fewer(standing):
         for r in audit_log.complete_lines(standing.kits / "south/state/audit.jsonl")
         if r["event"] == "refused"
     ]
-    assert (
-        refused[-1]["reason"] == "PROTOCOL: a task with 2 members, this silo works with 3 or more"
-    )
+    assert refused[-1]["reason"] == "PROTOCOL: a task with 2 members; this silo requires at least 3"
     assert not (standing.kits / "south/state/disclosed").exists()
 
 

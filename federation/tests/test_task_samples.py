@@ -238,7 +238,7 @@ def test_a_study_runs_on_the_command_line_and_asks_for_data(tmp_path, rows, caps
     path = study(tmp_path)
     with pytest.raises(SystemExit, match="2"):
         main(["deploy", "simulate", str(path)])
-    assert f"{path} names no data" in capsys.readouterr().err
+    assert f"{path} does not name data" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["run", "fedavg", str(path)])
     assert (

@@ -151,7 +151,7 @@ def test_a_silo_that_began_with_another_line_says_so(world, monkeypatch):
     for path in (federation.server / "run").glob("*.json"):
         path.unlink()
     (federation.kits / "silo-0" / "state" / "agreement.json").unlink()
-    with pytest.raises(Exception, match="silos came"):
+    with pytest.raises(Exception, match="silos answered"):
         federation.run()
     audit = (federation.kits / SILO / "state" / "audit.jsonl").read_text()
     assert "this silo's part in the study was begun by Pomona 0.0.9" in audit

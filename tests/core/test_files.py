@@ -144,7 +144,7 @@ def named(tmp_path, monkeypatch):
         ("device", "it is a pipe, a socket or a device, not a file"),
         ("socket", "it is a pipe, a socket or a device, not a file"),
         ("folder", "it is a folder, not a file"),
-        ("sparse", f"it has {MOST_BYTES + 1} bytes, at most {MOST_BYTES} are read"),
+        ("sparse", f"it has {MOST_BYTES + 1} bytes; the limit is {MOST_BYTES}"),
         ("none", "No such file or directory"),
         ("a\0b", "its name holds a NUL"),
     ],
@@ -180,10 +180,10 @@ def test_a_link_is_followed_only_where_that_is_allowed(tmp_path):
 def test_a_file_has_at_most_its_length(tmp_path):
     (tmp_path / "file").write_bytes(b"abc")
     assert files.content(tmp_path / "file", 3) == b"abc"
-    with pytest.raises(OSError, match="it has 3 bytes, at most 2 are read"):
+    with pytest.raises(OSError, match="it has 3 bytes; the limit is 2"):
         files.content(tmp_path / "file", 2)
     # The system does not say how long this one is: it is counted as it is read.
-    with pytest.raises(OSError, match="it has more than 2 bytes, at most 2 are read"):
+    with pytest.raises(OSError, match="it has more than 2 bytes; the limit is 2"):
         files.content(Path("/proc/self/status"), 2)
 
 

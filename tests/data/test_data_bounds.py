@@ -22,7 +22,7 @@ def test_a_table_has_a_bounded_number_of_columns(tmp_path, monkeypatch):
     path.write_text(",".join(map(str, range(300))) + "\n")
     assert len(columns(path).names) == 300
     path.write_text(",".join(map(str, range(301))) + "\n")
-    with pytest.raises(DataError, match="301 columns, at most 300 are read"):
+    with pytest.raises(DataError, match="301 columns; the limit is 300"):
         columns(path)
 
 

@@ -148,7 +148,7 @@ def test_a_tokenizer_of_the_hub_is_found_in_its_cache_at_a_commit_only(tmp_path,
         ("", "{}", "names a padding token"),
         ("", "[", "not JSON"),
         ("", '{"pad_token": "<nothing>"}', "names a padding token"),
-        ("x" * (2**24 + 1), None, "at most 16777216 are read"),
+        ("x" * (2**24 + 1), None, "the limit is 16777216"),
     ],
 )
 def test_what_is_no_tokenizer_is_refused(file, beside, message, tmp_path):

@@ -127,7 +127,7 @@ def test_a_wrong_uplink_is_refused_with_client_round_tensor_and_reason(case):
 @pytest.mark.parametrize("samples", [0, -9, math.nan, math.inf, 10**18, True, [20], "20", 20.0, 19])
 def test_a_number_of_samples_is_the_registered_one(samples):
     verdict = judged(arrival(1, samples=samples))
-    assert "registered are 20" in verdict.rejected[0].reason
+    assert "20 are registered" in verdict.rejected[0].reason
     assert verdict.history.strikes == {1: 1}
 
 

@@ -234,7 +234,7 @@ def test_a_file_that_holds_no_weights_is_one_line(tmp_path, content):
 def test_a_file_of_weights_has_a_largest_size(tmp_path):
     with (tmp_path / "w").open("wb") as file:
         file.truncate(files.WEIGHTS + 1)  # sparse
-    with pytest.raises(ConfigError, match=rf"at most {files.WEIGHTS} are read"):
+    with pytest.raises(ConfigError, match=rf"the limit is {files.WEIGHTS}"):
         network(init=tmp_path / "w")
 
 

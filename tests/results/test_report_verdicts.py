@@ -632,7 +632,7 @@ def test_few_events_are_named_with_their_clients() -> None:
         for c, k in enumerate(yes)
     ]  # fmt: skip
     run = replace(base, final=final, about={**base.about, "classes": ["no", "yes"]})
-    assert "Fewer than 10 test samples are “yes” at Mercy (8) and Rural (0)" in warned([run])
+    assert "Fewer than 10 test samples of “yes” come from Mercy (8) and Rural (0)" in warned([run])
     few = replace(run, evaluations=[replace(e, samples=(100, 100, 12)) for e in run.evaluations])
     assert "Fewer than 30 test samples come from Rural" in warned([few])
 

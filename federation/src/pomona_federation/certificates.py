@@ -188,7 +188,7 @@ def password(path: Path, owner: str) -> str:
             f"{path}: cannot be read ({fault}); write {owner} password there, one line"
         ) from None
     if not text or len(text) > LONGEST_PASSWORD or not text.isprintable():
-        raise ConfigError(f"{path}: write {owner} password there, and nothing else, in one line")
+        raise ConfigError(f"{path}: write {owner} password there, in one line and nothing else")
     return text
 
 
@@ -220,8 +220,8 @@ def _require_current(certificate: x509.Certificate, path: Path) -> None:
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not start <= datetime.now(UTC) <= end:
         raise ConfigError(
-            f"{path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}; a server's is renewed by "
-            "`pomona deploy renew`: or is this clock wrong?"
+            f"{path} is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}; renew a server's with "
+            "`pomona deploy renew`, or correct this clock"
         )
 
 
@@ -343,8 +343,8 @@ def _load_identity(context: ssl.SSLContext, identity: ClientCertificate) -> None
         context.load_cert_chain(identity.certificate, f"/dev/fd/{reader}")
     except (OSError, ssl.SSLError):
         raise ConfigError(
-            f"{identity.certificate} is not a certificate of {identity.key}; ask the lead for the "
-            "one of this key"
+            f"{identity.certificate} is not a certificate of {identity.key}; ask the lead for "
+            "this key's certificate"
         ) from None
     finally:
         os.close(reader)

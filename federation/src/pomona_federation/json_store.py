@@ -35,8 +35,7 @@ def write_json(path: Path, value: BaseModel) -> None:
     text = json.dumps(value.model_dump(mode="json"), indent=1) + "\n"
     if len(text) > MAX_BYTES:
         raise StorageError(
-            f"{path} would have {len(text)} bytes, at most {MAX_BYTES} are read; make what it "
-            "holds smaller"
+            f"{path} would have {len(text)} bytes; the limit is {MAX_BYTES}: shorten its content"
         )
     publish(path, [text.encode()], f".{path.stem}", 0o600)
 

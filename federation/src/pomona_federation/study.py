@@ -129,8 +129,7 @@ class SearchTerms(Settings):
             )
         if (cells := prod(map(len, self.space.values()))) > MOST_CELLS:
             raise ValueError(
-                f"space is a grid of {cells} points, at most {MOST_CELLS} can be drawn from; take "
-                "some out"
+                f"space is a grid of {cells} points; the limit is {MOST_CELLS}: remove some"
             )
         return self
 
@@ -217,8 +216,8 @@ class RunTerms(StudyTerms):
         rounds = run.get("rounds")
         if isinstance(rounds, int) and rounds >= ROUNDS:
             raise ValueError(
-                f"run.rounds = {rounds}, at most {ROUNDS - 1} have a number, with the closing "
-                "visit; lower it"
+                f"run.rounds = {rounds}; the limit is {ROUNDS - 1}, with the closing visit; lower "
+                "it"
             )
         return run
 

@@ -167,7 +167,7 @@ UPLINKS = [
     refused("F26 a tensor too many", "is unknown", lambda sent: {**sent, "more": torch.zeros(1)}),
     unread("F26 a name twice", "appears twice in the header", twice_named),
     row("F26 tensors in another order", 0, (), ASKING, fault=inject.uplink(lambda sent: dict(reversed(sent.items())))),
-    *(told(f"F27 {json.dumps(n)} samples", "samples, registered are", samples=n) for n in (0, -9, float("nan"), float("inf"), 1e18, True, [60])),
+    *(told(f"F27 {json.dumps(n)} samples", "are registered", samples=n) for n in (0, -9, float("nan"), float("inf"), 1e18, True, [60])),
     unread("F28 ten times the bytes declared", "the limit is", lambda spec: bytes(40 * sum(t.numel() for t in spec.values()))),
     unread("F28 a header that declares 2^40 numbers", "bytes of tensors, but the file has 0", lambda _: header({"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]})),
     unread("F29 an uplink written by torch.save", "an uplink", torch_file),

@@ -155,7 +155,7 @@ def test_columns_without_agreed_cells_are_not_offered(tmp_path):
     assert not reply.names
     assert reply.classes.counts == ()
     as_category = FiguresQuestion(columns=(ColumnSpec(name="age", kind="category"),))
-    with pytest.raises(ProtocolError, match="another kind than their agreed cells"):
+    with pytest.raises(ProtocolError, match="differs from their agreed cells"):
         silo.figures(survey, as_category, data, 0)
     ward = FiguresQuestion(columns=(ColumnSpec(name="ward", kind="category"),))
     with pytest.raises(ProtocolError, match="does not have or was not to be asked about"):

@@ -92,7 +92,7 @@ def test_no_column_is_read_so_that_its_failure_would_tell_of_a_row(tmp_path, nam
 
     spec = ColumnSpec(name=name, kind=kind, missing=("A", "B"))
     with pytest.raises(
-        ProtocolError, match=f"asks about column {name} as {kind}, it was offered as"
+        ProtocolError, match=f"asks about column {name} as {kind}, but it was offered as"
     ):
         silo.figures(SURVEY, FiguresQuestion(columns=(spec,)), table(tmp_path, change=one), 0)
 
@@ -177,7 +177,7 @@ def test_columns_of_some_silos_only_are_named(tmp_path):
     result = surveyed({"north": table(tmp_path), "south": wider})
     assert [spec.name for spec in result.columns] == ["age", "ward", "visit"]
     assert result.notes == (
-        "south has columns that the others do not have: more; it leaves them out by data.drop_columns",
+        "south has columns that the others do not have: more; leave them out there with data.drop_columns",
     )
 
 
@@ -398,7 +398,7 @@ def test_an_answer_that_no_silo_makes_is_refused(tmp_path):
     ):
         with pytest.raises(ProtocolError, match=why):
             agreeing.require_answered(survey, question, own, reply.model_copy(update=change), n)
-    with pytest.raises(ProtocolError, match=f"not of 10 to {n - 1}"):
+    with pytest.raises(ProtocolError, match=f"not 10 to {n - 1}"):
         agreeing.require_answered(survey, question, own, reply, n - 1)
 
 

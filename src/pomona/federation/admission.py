@@ -281,7 +281,7 @@ def _miscounted(arrival: Arrival, expected: Expected) -> str:
     size = expected.sizes[arrival.reply.client]
     if type(arrival.samples) is int and arrival.samples == size:
         return ""
-    return f"it counts {quoted(str(arrival.samples))} samples, registered are {size}"
+    return f"it counts {quoted(str(arrival.samples))} samples, but {size} are registered"
 
 
 def _repeated(earlier: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> str:

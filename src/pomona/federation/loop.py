@@ -442,7 +442,7 @@ class Loop:
         """Describe that a round has too few uplinks."""
         accepted = len(verdict.accepted)
         uplinks = f"{accepted or 'no'} uplink{'s' * (accepted > 1)} of round {number} can be used"
-        return f"{uplinks}, {self.quorum} are needed" if self.quorum > 1 else uplinks
+        return f"{uplinks}, but {self.quorum} are needed" if self.quorum > 1 else uplinks
 
     def _evaluate_only(
         self, state: Any, number: int, ids: tuple[int, ...], keep_models: bool

@@ -114,7 +114,10 @@ def restore_silo(
         rounds = (
             "all remaining rounds" if trained_until is None else f"rounds until {trained_until}"
         )
-        echo(f"      privacy: {rounds} count as spent again, since the backup cannot know what was")
+        echo(
+            f"      privacy: {rounds} count as spent again, since the backup cannot know what "
+            "was spent"
+        )
     for line in privacy_known(folder):
         echo(f"      privacy: {line}")
 
@@ -223,7 +226,7 @@ def next_key(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
         return
     echo(f"{public}  {fingerprint}", f"compare    {TELEPHONE}")
     echo(
-        "next       send that file to the lead (no secret), who runs there: pomona deploy "
+        "next       send that file to the lead (it is not secret), who runs: pomona deploy "
         "renew-key NAME --key FILE"
     )
     echo(
@@ -278,12 +281,12 @@ def certify_key(
         f"{certified.folder}  {certified.fingerprint}; no secrets inside", f"compare    {TELEPHONE}"
     )
     echo(
-        f"next       {name}.pub and {name}.cert to the server, whose administrator runs there, "
+        f"next       send {name}.pub and {name}.cert to the server's administrator, who runs "
         "between two rounds:"
     )
     echo(
         f"           pomona server renew-key {name} --key {name}.pub",
-        f"           then the folder to {name}",
+        f"           then send the folder to {name}",
     )
 
 

@@ -159,7 +159,7 @@ def export(
     models = silo.state / "models"
     if not (model := models / "personal.safetensors").is_file():
         raise ConfigError(
-            f"{model} is not there; it comes with the first round of the study (--study)"
+            f"{model} does not exist yet; the first round of the study writes it (--study)"
         )
     importable(folder)
     path = out_ or safe_path(models, "exports", f"personal.{to}")

@@ -42,8 +42,8 @@ def submit(file: Path, *, folder: ServerKit = SERVER, json: Json = False) -> Non
         f"  {submission.agreement}"
     )
     print(
-        "by telephone, every silo reads what `pomona silo check --study` prints at compare\n  "
-        f"{digits}"
+        "by telephone, every silo reads out what `pomona silo check --study` prints after "
+        f"“compare”\n  {digits}"
     )
     print(
         "every silo's administrator sees it with `pomona silo studies`, and accepts or declines "
@@ -152,7 +152,7 @@ def studies(
         print("no study was offered yet, except one that may have come with the kit")
     if waiting := [row["hash"][:9] for row in rows if row["decision"] == "pending"]:
         echo(
-            f"pomona silo check --study {waiting[0]} says what it would do, what to know first,",
+            f"pomona silo check --study {waiting[0]} shows what it would do, what to know first,",
             "and what would leave",
             f"pomona silo accept {waiting[0]}   or   decline",
         )

@@ -124,7 +124,7 @@ def backup(folder: Path, file: Path, without_key: bool = False) -> Backup:
     role = role_of(folder)
     if os.path.lexists(file):
         raise StorageError(
-            f"{file} already exists, and no backup is written over; give another name"
+            f"{file} already exists, and no backup is overwritten; give another name"
         )
     with ExitStack() as resting, writing(file):
         if role == "server":
@@ -207,8 +207,8 @@ def _split(folder: Path, without_key: bool) -> tuple[list[Path], list[str]]:
     items = [item for item in contents(folder) if saved(item, without_key)]
     if strange := [str(item.path) for item in items if not item.plain]:
         raise StorageError(
-            f"{folder}: {listed(strange)}: a link, a pipe, or a file with a second name elsewhere, "
-            "which no backup takes; put a copy in its place (cp, then mv)"
+            f"{folder}: {listed(strange)}: a link, a pipe, or a file with a second name "
+            "elsewhere, which backups leave out; put a copy in its place (cp, then mv)"
         )
     names = {str(item.path) for item in items}
     rounds = {name for name in names if "/checkpoints/round-" in name}
@@ -304,7 +304,7 @@ def restore(
         except BROKEN as fault:
             reason = first(fault) if isinstance(fault, ValidationError) else fault
             raise ConfigError(
-                f"{file} is not a whole backup ({reason}); take another copy of it"
+                f"{file} is not a complete backup ({reason}); use another copy of it"
             ) from None
         _require_fitting(file, manifest, role)
         if role == "silo" and spent is None:
@@ -335,8 +335,7 @@ def _require_new(folder: Path) -> None:
     empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
     if os.path.lexists(folder) and not empty:
         raise StorageError(
-            f"{folder} holds something already; give a new folder, and put its data there "
-            "afterwards"
+            f"{folder} is not empty; give a new folder, and put the data there afterwards"
         )
 
 
@@ -375,7 +374,8 @@ def _require_fitting(file: Path, backup: Backup, role: Role) -> None:
     for path in map(PurePosixPath, backup.files):
         if not saved(Item(path, rule(path, RULES[backup.role]), 0, plain=True)):
             raise ConfigError(
-                f"{file} holds {str(path)[:80]!r}, which no backup takes; take another copy of it"
+                f"{file} contains {str(path)[:80]!r}, which backups leave out; use another copy "
+                "of it"
             )
 
 

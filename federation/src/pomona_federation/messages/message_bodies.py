@@ -316,7 +316,7 @@ def read(body_type: type[B], text: str) -> B:
     """
     if len(text) > body_type.longest:
         raise ProtocolError(
-            f"a {body_type.kind} of {len(text)} characters, at most {body_type.longest} are read"
+            f"a {body_type.kind} of {len(text)} characters; the limit is {body_type.longest}"
         )
     try:
         return body_type.model_validate_json(text)

@@ -59,7 +59,8 @@ class Encoding(NamedTuple):
         travels = self.narrow(blank).dtype
         if len(data) != entry_form.width * travels.itemsize:
             raise ProtocolError(
-                f"a row has {len(data)} bytes, announced are {entry_form.width * travels.itemsize}"
+                f"a row has {len(data)} bytes, but {entry_form.width * travels.itemsize} were "
+                "announced"
             )
         row = (
             torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -67,7 +68,7 @@ class Encoding(NamedTuple):
             else torch.empty(0, dtype=torch.uint8)
         )
         if travels == torch.bool and (row > 1).any():
-            raise ProtocolError("a row of truth values holds others than 0 and 1")
+            raise ProtocolError("a boolean row has values other than 0 and 1")
         row = row.view(travels).to(blank.dtype)
         if row.is_floating_point() and not torch.isfinite(row).all():
             raise ProtocolError("a row has numbers that are not finite")
@@ -195,8 +196,8 @@ def require_keys(keys: Mapping[str, str]) -> None:
             )
         if (earlier := silos.setdefault(key, silo)) != silo:
             raise ProtocolError(
-                f"{silo} has the same key for the sum as {earlier}, so that it may not be its own; "
-                "ask the server's operator"
+                f"{silo} has the same key for the sum as {earlier}, so it may not be its own; ask "
+                "the server's operator"
             )
 
 

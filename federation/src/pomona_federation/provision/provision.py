@@ -107,7 +107,7 @@ def provision(
     }
     if federation.insecure and brought:
         raise ConfigError(
-            f"{path}: insecure = true has no use for keys; take key out of silo {min(brought)!r}"
+            f"{path}: insecure = true has no use for keys; remove key from silo {min(brought)!r}"
         )
     if os.path.lexists(kits):
         raise StorageError(

@@ -37,10 +37,10 @@ def federation_file(scenario: Scenario, server: str, **settings: Any) -> str:
     data's task.
     """
     if scenario.dataset.kind == "text":
-        raise ConfigError("a rehearsal deals out images and tables; take another data set")
+        raise ConfigError("a rehearsal takes only images and tables; use another data set")
     if scenario.config.membership.changes:
         raise ConfigError(
-            "a rehearsal has the same silos from the first round to the last; take membership out"
+            "a rehearsal has the same silos from the first round to the last; remove membership"
         )
     run = {k: v for k, v in scenario.config.tree().items() if k not in ELSEWHERE}
     run["metric"] = scenario.choice.metric.name
@@ -152,8 +152,8 @@ def scenario(federation: Federation, overrides: Tree) -> Scenario:
     task = terms.task
     if task.kind == "text":
         raise ConfigError(
-            "[task] is of texts, a rehearsal deals out images and tables; try texts with `pomona "
-            "run`"
+            "[task] is for texts, but a rehearsal takes only images and tables; try texts with "
+            "`pomona run`"
         )
     names_data = "name" in overrides.get("data", {})
     defaults: Tree = (
@@ -252,7 +252,8 @@ def of_study(path: Path, members: Path | None = None) -> tuple[Tree, Prepare]:
                 f"kind = {study.kind!r} trains no model" if study else "section task is missing"
             )
             raise ConfigError(
-                f"{problem}; simulated is a study of kind train, with its sections run and task"
+                f"{problem}; only a study of kind train, with its sections run and task, can be "
+                "simulated"
             )
         task = study.task
         resolved_config = resolved(study, task, 1, SHARE, insecure=False)
@@ -264,7 +265,7 @@ def of_study(path: Path, members: Path | None = None) -> tuple[Tree, Prepare]:
     def prepare(config: Config) -> Scenario:
         if "data" not in config.model_fields_set:
             raise ConfigError(
-                f"{path} names no data, silos do; add data=table data.path=rows.csv "
+                f"{path} does not name data, since silos do; add data=table data.path=rows.csv "
                 "data.client_column=silo"
             )
         return Scenario.prepare(config, read, agreed=True)

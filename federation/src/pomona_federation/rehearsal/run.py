@@ -312,7 +312,7 @@ def differences(local: LocalFederation, simulation: Result) -> dict[str, float]:
         simulated = load_file(simulation.folder / "models" / f"client-{i:02d}.safetensors")
         if deployed.keys() != simulated.keys():
             raise PomonaError(
-                f"{name} has a model of other tensors than the simulator's; report this"
+                f"{name} has a model whose tensors differ from the simulator's; report this"
             )
         by_silo[name] = max(
             float((deployed[k].double() - simulated[k].double()).abs().max()) for k in deployed

@@ -318,8 +318,8 @@ class FlowerTransport:
             else "starts as a newcomer does"
         )
         self.readmitted.append(
-            f"{task.silo}, taken again in round {self._round}, {origin}: what it has kept to "
-            f"itself in the rounds up to {settled} since is lost"
+            f"{task.silo}, readmitted in round {self._round}, {origin}: the private state that it "
+            f"has formed since, up to round {settled}, is lost"
         )
 
     @property

@@ -173,7 +173,7 @@ class MemberRegistry:
         entry = self.entries[client := self.client_id(name)]
         if entry.revoked or entry.joined is None:
             problem = "is revoked" if entry.revoked else "has not taken part in the study yet"
-            raise ConfigError(f"{name} {problem}; nothing of it can be taken again")
+            raise ConfigError(f"{name} {problem}, so it cannot be readmitted")
         first_round = self._read()[1] + 1
         audit(first_round)
         self._change(client, readmitted_in=first_round)
@@ -196,7 +196,7 @@ class MemberRegistry:
         """
         if size > self._max_samples:
             raise ConfigError(
-                f"{self.entries[client].name} reports {size:.4g} training samples, "
+                f"{self.entries[client].name} reports {size:.4g} training samples, but "
                 f"most_samples is {self._max_samples}"
             )
         registered = self.entries[client].size
@@ -204,8 +204,8 @@ class MemberRegistry:
             self._change(client, size=size)
         elif registered != size:
             raise ConfigError(
-                f"{self.entries[client].name} has {size} training samples now, registered are "
-                f"{registered}"
+                f"{self.entries[client].name} has {size} training samples now, but {registered} "
+                "are registered"
             )
 
     # Implementation of MembershipSchedule.

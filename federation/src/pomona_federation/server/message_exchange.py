@@ -172,9 +172,9 @@ class MessageExchange:
             for name in absent:
                 self.audit.write(UNUSED, **self.absence(name, 0).fields)
             raise QuorumError(
-                f"{len(expected) - len(absent)} of {len(expected)} silos came within {wait:g} s, "
-                f"{quorum} are needed (missing: {', '.join(sorted(absent))}); have them start, "
-                "then resume"
+                f"{len(expected) - len(absent)} of {len(expected)} silos answered within {wait:g} "
+                f"s, but {quorum} are needed (missing: {', '.join(sorted(absent))}); have them "
+                "start, then resume"
             )
 
     def absence(self, name: str, number: int) -> UnusedUplink:

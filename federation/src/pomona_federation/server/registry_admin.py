@@ -116,7 +116,7 @@ def renew_key(folder: Path, name: str, key: Path) -> str:
     previous = entry.certificate or text(folder / "keys" / f"{name}.cert").strip()
     if keys.serial(certificate.encode()) <= keys.serial(previous.encode()):
         raise ConfigError(
-            f"{key} is not newer than the key that {name} has; take what `pomona deploy "
+            f"{key} is not newer than the key that {name} has; take the key that `pomona deploy "
             "renew-key` made"
         )
     new = CertifiedKey(key=public, certificate=certificate)
@@ -136,7 +136,8 @@ def _certified(folder: Path, federation: Federation, name: str, key: Path) -> tu
     authority = certificates.content(folder / "certs" / "ca.crt")
     if not keys.certified(authority, federation.name, name, public, certificate):
         raise ProtocolError(
-            f"{key} is not certified as {name}'s by this federation's authority; take its two files"
+            f"{key} is not certified as {name}'s by this federation's authority; use the two "
+            "files that belong to it"
         )
     return public.decode().strip(), certificate.decode().strip()
 

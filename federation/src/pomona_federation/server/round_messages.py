@@ -306,12 +306,12 @@ def checked_scores(answer: Answer, watched: Collection[str], terms: StudyAgreeme
 def _require_consistent(score: Score, max_samples: int, metric: Metric) -> None:
     if score.samples > max_samples:
         raise ProtocolError(
-            f"a score on {score.samples:.4g} samples, most_samples is {max_samples}"
+            f"a score on {score.samples:.4g} samples, but most_samples is {max_samples}"
         )
     figures = (score.loss, score.accuracy, score.value, score.interval)
     if (score.broken or not score.samples) and figures != (None,) * 4:
         raise ProtocolError("a score has figures, but no samples or no finite loss")
     if score.value is not None and not metric.low <= score.value <= metric.high:
-        raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")
+        raise ProtocolError(f"a score of {score.value:.4g} is outside the range of {metric.title}")
     if score.interval and score.interval[0] > score.interval[1]:
         raise ProtocolError(f"an interval from {score.interval[0]:.4g} to {score.interval[1]:.4g}")

@@ -72,8 +72,8 @@ def completed(
     trained = source.study
     if not isinstance(trained, TrainingStudy):
         raise ConfigError(
-            f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which leaves silos "
-            "no models"
+            f"evaluate.of = {study.evaluate.of!r} is of kind {trained.kind}, which does not train "
+            "models"
         )
     clients = {
         entry.name: client

@@ -48,8 +48,8 @@ def result_text(kit: Path, name: str, suffix: Literal["json", "md"]) -> str:
     study_kind = study.submission.study.kind if study.submission else "train"
     if study_kind not in RESULTS:
         raise ConfigError(
-            f"study {study.name} is of kind {study_kind}, which results in models: `pomona "
-            "report` shows them"
+            f"study {study.name} is of kind {study_kind}, which trains models; see them with "
+            "`pomona report`"
         )
     path = study.folder / f"{RESULTS[study_kind]}.{suffix}"
     try:
@@ -152,7 +152,7 @@ class StudyRequests:
         if registry.entries[client].revoked or any(
             signed.decision.silo != silo for signed in decisions
         ):
-            raise ProtocolError("a decision in another silo's name, or of one that was revoked")
+            raise ProtocolError("a decision in another silo's name, or of a revoked silo")
         last = {signed.decision.study: signed for signed in decisions}
         for study in queue.all:
             if not study.submission or study.submission.agreement not in last:

@@ -118,7 +118,7 @@ def verified_head(scope: Scope) -> Headers:
     except (KeyError, ValueError, binascii.Error):
         key = b""
     if not key or key != scope.get("state", {}).get(CLIENT_KEY):
-        raise RequestRefused(401, "the connection has shown no certificate of the key that signs")
+        raise RequestRefused(401, "the connection did not show a certificate of the signing key")
     headers: Headers = scope["headers"]
     return headers
 
@@ -313,7 +313,7 @@ def run(page: Callable[[Path, Federation], Application | None]) -> None:
     server: dict[str, Any] = {"http": http_protocol(leaving=waker.close)}
     if federation.mutual_tls:
         print(  # noqa: T201 - the process's log
-            "INFO : mutual TLS, silos are heard with a certificate of their key alone", flush=True
+            "INFO : mutual TLS: silos need a certificate of their key", flush=True
         )
         server = {"http": with_client_key(server["http"])}
         server |= client_certificate_settings(folder / "certs" / "ca.crt")

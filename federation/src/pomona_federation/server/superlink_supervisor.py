@@ -326,7 +326,7 @@ class ServerPolicy:
             self._roster = -1
             if str(fault) != self._trouble:
                 self._trouble = str(fault)
-                self.log(f"the members' keys could not be agreed with SuperLink: {fault}")
+                self.log(f"the members' keys could not be passed to SuperLink: {fault}")
             if isinstance(fault, ConnectionError):
                 raise
 

@@ -186,7 +186,7 @@ def _ask_columns(terms: StudyAgreement, inquiry: Inquiry, declined: frozenset[st
     def check(answer: SurveyAnswer) -> None:
         size = inquiry.exchange.registry.entries[silos[answer.silo]].size
         if not answer.columns or answer.figures or answer.columns.rows != size:
-            raise ProtocolError(f"an answer to another step, or of other than its {size} rows")
+            raise ProtocolError(f"an answer to another step, or not over its {size} rows")
 
     answers = _require_quorum(terms, inquiry, inquiry.collect("columns", question, silos, check))
     columns = {name: answer.columns for name, answer in answers.items() if answer.columns}
@@ -228,7 +228,7 @@ def _require_quorum(
     if len(answers) < terms.quorum:
         reasons = "; ".join(f"{name}: {record.sentence}" for name, record in inquiry.absent.items())
         raise QuorumError(
-            f"{len(answers)} silos answered, {terms.quorum} are needed ({reasons}); see to "
-            "them, then resume"
+            f"{len(answers)} silos answered, but {terms.quorum} are needed ({reasons}); correct "
+            "this, then resume"
         )
     return answers

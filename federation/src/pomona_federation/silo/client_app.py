@@ -277,7 +277,9 @@ class ClientApp:
         """
         masked_part, provenance = MaskedPart.for_silo(self.silo), self._provenance
         if not masked_part:
-            raise ProtocolError("a sum is asked for, and secure aggregation was not agreed on")
+            raise ProtocolError(
+                "a sum was requested, but the study does not use secure aggregation"
+            )
         self._policy.require(request.task, provenance, lambda: self._samples)
         log = TaskLog(self._task_log)
         answer, uplink = masked_part.answer(request, self._rounds, log, provenance)
@@ -298,7 +300,7 @@ class ClientApp:
         limit = self.silo.file.max_upload_mb
         if limit is not None and size > limit * 1e6:
             raise ConfigError(
-                f"an uplink of {size / 1e6:.1f} MB, max_upload_mb in silo.toml is {limit}"
+                f"an uplink of {size / 1e6:.1f} MB; max_upload_mb in silo.toml is {limit}"
             )
 
     @property
@@ -318,12 +320,13 @@ class ClientApp:
         limit = self.silo.file.max_download_mb
         if limit is not None and size > limit * 1e6:
             raise ConfigError(
-                f"a task with {size / 1e6:.1f} MB, max_download_mb in silo.toml is {limit}"
+                f"a task with {size / 1e6:.1f} MB; max_download_mb in silo.toml is {limit}"
             )
         # one row per place, and some for all
         if size > (largest := 8 * (self._width + n_places) * (n_places + 8)):
             raise ProtocolError(
-                f"a task with {size / 1e6:.1f} MB; what was agreed fits into {largest / 1e6:.1f} MB"
+                f"a task with {size / 1e6:.1f} MB; the agreement needs at most "
+                f"{largest / 1e6:.1f} MB"
             )
 
     def _base(self, task: Task) -> int:

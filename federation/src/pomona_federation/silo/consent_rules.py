@@ -58,7 +58,7 @@ class ConsentTerms(Settings):
         """Raise ProtocolError for too few members; ``count``: members with samples."""
         if count < self.members:
             raise ProtocolError(
-                f"a task with {count} members, this silo works with {self.members} or more"
+                f"a task with {count} members; this silo requires at least {self.members}"
             )
 
     def _open(self, clock: time) -> bool:

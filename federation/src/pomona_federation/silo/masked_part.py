@@ -114,7 +114,7 @@ class MaskedPart:
             raise ProtocolError("a sum without this silo's key; check the server's version")
         if len(keys) < self.aggregation.minimum:
             raise ProtocolError(
-                f"a sum over {len(keys)} silos, secure_aggregation.minimum is "
+                f"a sum over {len(keys)} silos, but secure_aggregation.minimum is "
                 f"{self.aggregation.minimum}"
             )
         provenance.require_mask_keys(task, request.keys)

@@ -50,8 +50,8 @@ def starting_model(
         return start
     if evaluate.models[file.name] != member:
         raise ProtocolError(
-            f"the study expects this silo's model at place {evaluate.models[file.name]}, it has "
-            f"{member}"
+            f"the study expects this silo's model at place {evaluate.models[file.name]}, but it "
+            f"has {member}"
         )
     source, folder = source_of(kit, evaluate)
     path = folder / "models" / "personal.safetensors"

@@ -204,9 +204,7 @@ class RowCache:
         data = content(self._path(digest), WEIGHTS)
         if sha256(data) != digest:
             self._path(digest).unlink()
-            raise ProtocolError(
-                "a row that was held has changed on the disk; it will be fetched again"
-            )
+            raise ProtocolError("a stored row has changed on disk; it will be fetched again")
         return data
 
     def _path(self, digest: str) -> Path:

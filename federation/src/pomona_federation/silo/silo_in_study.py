@@ -69,7 +69,8 @@ class Silo:
             return Silo(self.folder, decision, decision.trial(agreement))
         if not self.studying:
             raise ProtocolError(
-                f"this silo knows no study {agreement[:16]}; there: pomona silo studies --ask"
+                f"this silo does not know study {agreement[:16]}; run there: pomona silo studies "
+                "--ask"
             )
         return self
 

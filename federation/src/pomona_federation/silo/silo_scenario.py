@@ -47,7 +47,7 @@ def require_device(name: str) -> str:
         except Exception as fault:  # of any kind, from the driver or the build
             raise ConfigError(
                 f"device = {name!r}, but PyTorch cannot use it ({worded(fault)}); set device = "
-                "'cpu' in silo.toml, or see to the GPU's driver and PyTorch's build"
+                "'cpu' in silo.toml, or check the GPU's driver and PyTorch's build"
             ) from fault
     return device_type
 

@@ -85,8 +85,8 @@ class StudyDecision(Settings):
         """Raise ProtocolError unless it was accepted."""
         if self.status == "pending":
             raise ProtocolError(
-                f"study {self.study.name} waits for this silo's administrator; there: pomona silo "
-                "studies"
+                f"study {self.study.name} waits for this silo's administrator; run there: pomona "
+                "silo studies"
             )
         if self.status == "declined":
             raise ProtocolError(f"study {self.study.name} was declined by this silo")

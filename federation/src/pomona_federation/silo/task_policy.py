@@ -145,7 +145,7 @@ class TaskPolicy:
         for key, entry in task.downlink.items():
             if entry.form != entry_forms[key]:
                 raise ProtocolError(
-                    f"{key}: {_worded(entry.form)} came, the model and method agreed on have "
+                    f"{key}: received {_worded(entry.form)}, but the agreed model and method have "
                     f"{_worded(entry_forms[key])}"
                 )
 
@@ -166,7 +166,7 @@ class TaskPolicy:
         for sizes in filter(None, (task.sizes, task.joined)):
             if len(sizes) != (n_places := self.silo.terms.federation.places):
                 raise ProtocolError(
-                    f"a task with {len(sizes)} places, the agreement says {n_places}"
+                    f"a task with {len(sizes)} places; the agreement says {n_places}"
                 )
             if sizes[task.place] != (n_samples := samples()):
                 raise ProtocolError(

@@ -250,8 +250,8 @@ def lines_after(path: Path, mark: Mark) -> Iterator[tuple[bytes, Mark]]:
             file.seek(mark.begin)
             if hashlib.sha256(file.read(mark.end - mark.begin)).hexdigest() != mark.sha256:
                 raise RewrittenError(
-                    f"{path} was rewritten: the line that ended at byte {mark.end} is another one "
-                    "now"
+                    f"{path} was rewritten: the line that ended at byte {mark.end} is a different "
+                    "one now"
                 )
             position = mark.end
             for text in file:

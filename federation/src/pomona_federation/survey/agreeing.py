@@ -76,8 +76,8 @@ def _common(
             )
         if extra := sorted(specs.keys() - usual):
             notes.append(
-                f"{name} has columns that the others do not have: {listed(extra)}; it leaves them "
-                "out by data.drop_columns"
+                f"{name} has columns that the others do not have: {listed(extra)}; leave them out "
+                "there with data.drop_columns"
             )
     everywhere = [column for column, count in counts.items() if count == n_silos]
     absent = sorted({*survey.columns} - {*everywhere})
@@ -194,10 +194,10 @@ def _require_cell_sizes(survey: SurveySettings, reply: FiguresReply, max_rows: i
     columns: list[SafeColumn] = [*reply.numbers.values(), *reply.targets.values()]
     if not survey.least <= reply.rows <= max_rows:
         raise ProtocolError(
-            f"its answer covers {reply.rows} rows, not of {survey.least} to {max_rows}"
+            f"its answer covers {reply.rows} rows, not {survey.least} to {max_rows}"
         )
     if any(len(column.counts) > survey.cells for column in columns):
-        raise ProtocolError(f"its answer has more than {survey.cells} cells a column")
+        raise ProtocolError(f"its answer has more than {survey.cells} cells per column")
     columns += [*reply.names.values(), *([reply.classes] if reply.classes else [])]
     if any(
         0 < n < survey.least

@@ -77,8 +77,7 @@ def _targets(result: SurveyResult) -> Tree:
     if target_type in {"classes", "segmentation"}:
         if len(result.classes) < 2:
             raise DataError(
-                "fewer than two classes were reported, so that there is nothing to learn; ask "
-                "more silos"
+                "fewer than two classes were reported, so there is nothing to learn; ask more silos"
             )
         return {"classes": list(result.classes), "outputs": len(result.classes)}
     if target_type == "survival":
@@ -87,7 +86,7 @@ def _targets(result: SurveyResult) -> Tree:
         edges = sorted({end.value for share in shares if (end := quantile(times, float(share), 1))})
         if not edges:
             raise DataError(
-                "no silo reported enough events, so that time has no intervals; ask more silos"
+                "no silo reported enough events, so time has no intervals; ask more silos"
             )
         return {"time_edges": edges, "outputs": len(edges)}
     outputs: dict[str, Any] = {"outputs": len(targets)}

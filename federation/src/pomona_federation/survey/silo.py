@@ -126,7 +126,7 @@ def _requested(
         for name, spec in requested.items()
     ):
         raise ProtocolError(
-            "the server asks about columns as another kind than their agreed cells are of"
+            "the server asks about columns as a kind that differs from their agreed cells"
         )
     return requested
 
@@ -155,8 +155,8 @@ def _as_offered(offered: ColumnSpec, requested: ColumnSpec) -> ColumnSpec:
     """
     if requested.kind not in {offered.kind, "category"}:
         raise ProtocolError(
-            f"the server asks about column {offered.name} as {requested.kind}, it was "
-            f"offered as {offered.kind}"
+            f"the server asks about column {offered.name} as {requested.kind}, but it was offered "
+            f"as {offered.kind}"
         )
     return requested.model_copy(
         update={"missing": tuple(dict.fromkeys((*offered.missing, *requested.missing)))}
