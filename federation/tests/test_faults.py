@@ -589,7 +589,7 @@ def test_a_silo_that_is_asked_no_more_stays_refused_with_the_reason(world):
         "silo-2": ("present", None),
     }
     log = (federation.server / "run" / "logs" / "server.log").read_text()
-    assert log.count("silo-1, round 3: refused too often in a row; in quarantine") == 1
+    assert log.count("silo-1, round 3: refused too often in a row; quarantined") == 1
     assert [number for number in range(1, 6) if f"silo-1, round {number}: tensor" in log] == [
         1,
         2,

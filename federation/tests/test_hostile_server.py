@@ -608,7 +608,7 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
     alone = task.model_copy(update={"downlink": {"cores": whole.model_copy(update={"form": FORM})}})
     with pytest.raises(
         ProtocolError,
-        match="one row of 610 numbers F32 came, the model and method agreed on have rows of single",
+        match=r"received one row of 610 numbers F32, but .* have rows of single",
     ):
         relay.ask(alone, enclosed)
 
@@ -622,7 +622,7 @@ def test_an_offer_has_the_form_that_the_method_gives_it(change, server):
     right = task.downlink["model"]
     form = FORM.model_copy(update=change)
     wrong = right.model_copy(update={"form": form} | ({"index": (0,)} if form.many else {}))
-    with pytest.raises(ProtocolError, match=r"agreed on have one row of 610 numbers F32|speaks of"):
+    with pytest.raises(ProtocolError, match=r"method have one row of 610 numbers F32|speaks of"):
         server.ask(task.model_copy(update={"downlink": {"model": wrong}}), enclosed)
     for downlink in ({}, {"model": right, "control": right}, {"models": right}):
         with pytest.raises(ProtocolError, match="only one side knows this entry"):

@@ -158,7 +158,7 @@ def test_a_silos_gaps_and_wards_are_read_by_the_agreement(tmp_path):
     assert task.preprocessing.features == ("age", "age missing", "ward=A", "ward=B")
     found = silo(tmp_path, "ward,outcome,age\nC,ill,\n?,well,7\n", task)
     assert found.x.tolist() == [[2, 1, 0, 0], [7, 0, 1, 0]]
-    assert "column ward: 1 of 2 rows hold categories" in found.notes[-1]
+    assert "column ward: 1 of 2 rows have categories" in found.notes[-1]
 
 
 def test_a_silos_table_without_a_header_is_read_as_the_simulations_is(tmp_path):

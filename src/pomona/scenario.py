@@ -561,9 +561,9 @@ def _assumed(config: Config, dataset: Dataset) -> tuple[str, ...]:
     if config.partition or dataset.owners or "clients" in config.model_fields_set:
         return ()
     return (
-        f"the data name no clients: their rows are dealt at random to {config.clients} (partition "
-        f"= {usual(dataset).name}, clients = {config.clients}); name the clients of the rows, or "
-        "set both",
+        f"the data do not name clients: their rows are dealt at random to {config.clients} "
+        f"(partition = {usual(dataset).name}, clients = {config.clients}); name the clients of "
+        "the rows, or set both",
     )
 
 

@@ -79,7 +79,7 @@ def test_what_is_no_bounded_json_is_the_readers_own_error(text):
 
 
 def test_length_is_looked_at_before_anything_else():
-    with pytest.raises(ProtocolError, match="12 bytes, at most 10"):
+    with pytest.raises(ProtocolError, match="12 bytes; the limit is 10"):
         bounds.parse('"0123456789"', ProtocolError, max_bytes=10)
 
 

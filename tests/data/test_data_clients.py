@@ -77,11 +77,11 @@ def test_what_cannot_be(tmp_path):
         ((one, one), "two clients have the same name"),
         (
             (one, ClientFiles(name="two", train=npz)),
-            "a.npz holds the train rows of one and the train rows of two",
+            "a.npz contains the train rows of one and the train rows of two",
         ),
         (
             (ClientFiles(name="a", train=npz, test=npz),),
-            "a.npz holds the train rows of a and the test rows of a",
+            "a.npz contains the train rows of a and the test rows of a",
         ),
     ):
         with pytest.raises(DataError, match=message):

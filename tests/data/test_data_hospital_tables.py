@@ -139,7 +139,7 @@ def test_a_decimal_point_that_is_set_leaves_no_comma_in_a_number(tmp_path):
     # and a note
     assert table(tmp_path / "a.csv", text).x.tolist() == np.float32([[1.343], [2.5]]).tolist()
     with pytest.raises(
-        DataError, match=r"first '2,5' in line 3: decimal commas\?.*if they part thousands"
+        DataError, match=r"first '2,5' in line 3: decimal commas\?.*if they separate thousands"
     ):
         table(tmp_path / "a.csv", text, decimal=".")
     whole = table(tmp_path / "a.csv", text.replace("2,5", "2"), decimal=".")

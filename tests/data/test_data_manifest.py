@@ -266,7 +266,12 @@ def test_masks_of_volumes(tmp_path):
             "L",
             r"the mask .*m.png holds 255 in 24 of 24 pixels; classes are whole numbers from 0 to 1",
         ),
-        (1, (4, 6), "L", r"the mask .*m.png has 6 x 4 x 1 values, its image 4 x 6 pixels; .* size"),
+        (
+            1,
+            (4, 6),
+            "L",
+            r"the mask .*m.png has 6 x 4 x 1 values, but its image has 4 x 6 pixels; .* size",
+        ),
         ((1, 1, 1), (6, 4), "RGB", r"the mask .*m.png has 4 x 6 x 3 values.*one class.*colours"),
     ],
 )

@@ -176,12 +176,12 @@ def test_bad_values_are_named_by_client_and_row(x, y, said):
         (lambda: from_arrays([[1], [2, 3]], Y), "x: list is not an array"),
         (lambda: from_arrays(np.ma.masked_invalid(X), Y), "x has masked cells"),
         (lambda: from_clients({}), "no client is given"),
-        (lambda: from_clients({"a": X}), "client a, train: ndarray gives no pairs"),
+        (lambda: from_clients({"a": X}), "client a, train: ndarray does not give pairs"),
         (lambda: from_clients({"a": (X, Y)}, test={"b": (X, Y)}), "'b' has no training rows"),
         (lambda: from_clients({1: (X, Y), "1": (X, Y)}), "no name, or share one"),
         (lambda: from_clients({"a": (X, Y), "a ": (X, Y)}), "or share one"),
         (lambda: from_clients({"": (X, Y)}), "clients have no name"),
-        (lambda: from_clients([(X, Y)]), "clients are a list; give a mapping"),
+        (lambda: from_clients([(X, Y)]), "clients is a list; give a mapping"),
         (lambda: read(from_clients({"a": (X, Y), "b": (X[:3], Y)})), "client b, x has 3 rows but"),
         (
             lambda: from_clients({"a": [(X[0], 0), (X[0, :2], 1)]}),
@@ -236,7 +236,7 @@ def test_a_run_goes_on_with_the_same_data_alone(tmp_path):
     out = tmp_path / "run"
     whole = pomona.run(data=from_arrays(X, Y, SITE), **RUN | {"rounds": 3})
     pomona.run(data=from_arrays(X, Y, SITE), out=out, **RUN)
-    with pytest.raises(CheckpointError, match="other values of data"):
+    with pytest.raises(CheckpointError, match="different values of data"):
         pomona.run(data=from_arrays(X[::-1], Y, SITE), out=out, resume=True, **RUN | {"rounds": 3})
     longer = pomona.run(data=from_arrays(X, Y, SITE), out=out, resume=True, **RUN | {"rounds": 3})
     assert same(longer, whole)

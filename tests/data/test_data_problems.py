@@ -60,8 +60,8 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         "  column weight: 1 of 40 are not finite numbers, first 'n.m.' in line 8",
         "  gaps: fill them with medians and flag them, data.missing=median",
         (
-            "  commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
-            "thousands, data.decimal=point, or take them out"
+            "  commas in numbers: if they are decimal marks, data.decimal=comma; if they separate "
+            "thousands, data.decimal=point, or remove them"
         ),
         """  dates: read them as days, 'data.dates=["visit"]'""",
         "  single cells: correct them, take out their rows, or, if they mark gaps, "

@@ -95,10 +95,7 @@ def test_only_training_rows_teach(tmp_path):
         [50, 1, 1, 1, 1],
         [70, 1, 10, 0, 0],
     ]
-    assert (
-        "column ward: 1 of 4 rows hold categories that the training rows have too seldom or not"
-        in data.notes[-1]
-    )
+    assert "column ward: 1 of 4 rows have categories that are too rare" in data.notes[-1]
     changed = table(tmp_path, WARD.replace(",B,", ",C,").replace("70,", "71,"), rows=[0, 2])
     assert changed.preprocessing == data.preprocessing
     assert (changed.shift, changed.scale) == (data.shift, data.scale)
@@ -163,7 +160,7 @@ def test_rare_categories_have_no_feature(tmp_path):
     assert data.columns == ("ward=A", "ward=B")
     assert data.x[-3:].tolist() == [[0, 0]] * 3
     assert (
-        "3 of 100 rows hold categories that the training rows have too seldom or not at all "
+        "3 of 100 rows have categories that are too rare in the training rows or absent from them "
         "(first 'C')"
     ) in "".join(data.notes)
     assert table(tmp_path, text, dates=(), category_share=0.38).columns == ("ward=A",)
@@ -431,10 +428,7 @@ def test_the_raw_table_is_answered_as_it_was_trained_on(tmp_path):
     turned = write(tmp_path / "u.csv", "visit,smoker,ward,age\n,1,?,\n2000-01-05,false,Z,44\n")
     samples = read_inputs(turned, about(data))
     assert samples.x.tolist() == [[50, 1, 1, 0, 1, 2, 1, 1], [44, 0, 0, 0, 0, 4, 0, 0]]
-    assert (
-        "u.csv: column ward: 1 of 2 rows hold categories that the training rows have too seldom or"
-        in samples.note
-    )
+    assert "u.csv: column ward: 1 of 2 rows have categories that are too rare" in samples.note
     assert "(first 'Z')" in samples.note
 
 

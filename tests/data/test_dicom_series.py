@@ -187,7 +187,7 @@ def test_files_fewer_than_the_header_counts_are_noted(tmp_path):
 def test_a_series_without_positions_says_so(tmp_path):
     folder = series(tmp_path / "s", volume(), ImagePositionPatient=None)
     np.testing.assert_array_equal(values(folder), volume())
-    assert "does not say how the volume lies" in " ".join(opened(folder).notes)
+    assert "does not state the volume's orientation" in " ".join(opened(folder).notes)
 
 
 # many frames

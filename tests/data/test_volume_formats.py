@@ -66,7 +66,7 @@ def silent(tmp):
     header = "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 3 4 5\nencoding: raw\n\n"
     (tmp / "r.nrrd").write_bytes(header.encode() + bytes(60))
     for name in ("n.nii", "a.img", "r.nrrd"):
-        assert "does not say how the volume lies" in opened(tmp / name).notes[0]
+        assert "does not state the volume's orientation" in opened(tmp / name).notes[0]
     slices.test_a_series_without_positions_says_so(tmp)
 
 

@@ -204,7 +204,7 @@ def test_a_header_without_orientation_is_taken_as_stored(tmp_path, silent):
         files.append(path)
     data = pair(tmp_path, *files)
     assert ((data.x[0, ..., 0] == 1000) == (data.y[0] == 1)).all()
-    assert ("does not say how" in " ".join(data.notes)) == (silent != "neither")
+    assert ("does not state" in " ".join(data.notes)) == (silent != "neither")
     assert data.orientation == ("RAS" if silent == "mask" else "")
 
 

@@ -233,7 +233,7 @@ def test_exponents_with_a_decimal_comma(tmp_path, decimal):
 def test_other_marks_of_thousands_are_named(tmp_path, cell):
     message = refused(tmp_path / "a.csv", f"plt;y\n787;0\n{cell};1\n", decimal="comma")
     assert "marks of thousands?" in message
-    assert "take them out" in message
+    assert "remove them" in message
 
 
 def test_percent_signs_are_named(tmp_path):

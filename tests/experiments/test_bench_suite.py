@@ -212,9 +212,9 @@ def test_a_row_may_have_a_name_of_its_own():
         ({"seeds": [0, 1, 0]}, "seeds: a seed is given twice"),
         ({"base": {"round": 3}}, "base: unknown key 'round'; did you mean rounds?"),
         ({"base": {"seeds": [0, 1]}}, "base: the key 'seeds' belongs at the top of the suite"),
-        ({"base": {"seed": 7}}, "seed is not set in a suite; give seeds = [...]"),
-        ({"settings": {"workers": 4}}, "workers is not set in a suite; give --jobs"),
-        ({"method": {"apple": {"search": {"seed": [1, 2]}}}}, "seed is not set in a suite"),
+        ({"base": {"seed": 7}}, "seed cannot be set in a suite; give seeds = [...]"),
+        ({"settings": {"workers": 4}}, "workers cannot be set in a suite; give --jobs"),
+        ({"method": {"apple": {"search": {"seed": [1, 2]}}}}, "seed cannot be set in a suite"),
         ({"base": {"rounds": 0}}, "scenario dirichlet, method separate: rounds = 0"),
         ({"search": {"lr": []}}, "search.lr"),
         ({"search": {"method.nu": [1, 2]}}, "unknown key 'method.nu'"),
@@ -350,7 +350,7 @@ def test_a_grid_is_drawn_from_without_being_made():
     assert points({"a": [1, 2], "b": [3, 4, 5]}, 6, 0, "x") == tuple(
         {"a": a, "b": b} for a in (1, 2) for b in (3, 4, 5)
     )
-    with pytest.raises(ConfigError, match=r"has 2\.4e\+20 points, at most 4\.6e\+18"):
+    with pytest.raises(ConfigError, match=r"has 2\.4e\+20 points; the limit is 4\.6e\+18"):
         points(space | {"x": space["k0"], "y": space["k0"]}, 3, 0, "apple")
 
 

@@ -434,7 +434,7 @@ def test_another_run_is_refused_with_the_keys(tmp_path):
     save(tmp_path, 1, {}, {"identity": {"lr": 0.1, "schema": 1}})
     found, _ = newest(tmp_path)
     require_same(tmp_path, found.meta["identity"], {"lr": 0.1, "schema": 1})
-    with pytest.raises(CheckpointError, match="other values of lr, schema;"):
+    with pytest.raises(CheckpointError, match="different values of lr, schema;"):
         require_same(tmp_path, found.meta["identity"], {"lr": 0.2, "schema": 2})
 
 

@@ -113,7 +113,7 @@ def test_runs_that_it_is_not_for(monkeypatch):
     with pytest.raises(ConfigError, match="without privacy, whose keys stay on one machine"):
         pomona.run(on_ray("fedavg", privacy=private))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(ConfigError, match="cluster is for runs without a GPU"):
+    with pytest.raises(ConfigError, match="cluster cannot run with a GPU"):
         pomona.run(on_ray("fedavg", device="cuda"))
     with pytest.raises(ConfigError, match="cluster"):
         on_ray("fedavg", cluster="ray://host:1")

@@ -132,7 +132,7 @@ def files(folder):
     [
         ("apple", {}, "config.method.name"),
         ("fedavg", {"lr": 0.2}, "config.lr"),
-        ("fedavg", {"rounds": 2}, "rounds = 3, asked for are 2"),
+        ("fedavg", {"rounds": 2}, "rounds = 3, not 2"),
         ("fedavg", {"seed": 3}, "partition"),
         ("fedavg", {"data": {"name": "breast-cancer"}}, "config.data.name"),
     ],

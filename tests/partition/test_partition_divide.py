@@ -154,7 +154,7 @@ def test_natural_pooled_splits_inside_each_owner():
 
 
 def test_natural_needs_owners_and_their_number():
-    with pytest.raises(ConfigError, match="rows names no owners"):
+    with pytest.raises(ConfigError, match="does not name the owners"):
         divided(table([5], [5]), Natural(), 1)
     with pytest.raises(ConfigError, match=r"2 owners.*set clients = 2"):
         divided(owned(["tte", "tte"]), Natural(), 3)
@@ -203,7 +203,7 @@ def test_what_cannot_be_turned():
         divided(images(12, 4, 5), Iid(turn_groups=2), 2)
     with pytest.raises(ConfigError, match="square images"):
         divided(table([12], [4]), Iid(turn_groups=2), 2)
-    with pytest.raises(ConfigError, match="3 clients make no 2 groups"):
+    with pytest.raises(ConfigError, match="3 clients cannot form 2 groups"):
         divided(images(12, 4, 4), Iid(turn_groups=2), 3)
     with pytest.raises(ValidationError):
         Iid(turn_groups=5)

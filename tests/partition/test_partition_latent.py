@@ -116,7 +116,7 @@ def test_what_cannot_be_clustered():
     texts = table([6], [2], kind="text", x=np.ones((8, 3), dtype=np.int32))
     with pytest.raises(ConfigError, match="not texts"):
         divided(texts, Latent(distributions=1), 2)
-    with pytest.raises(DataError, match="4 rows do not make 5 clusters"):
+    with pytest.raises(DataError, match="4 rows cannot form 5 clusters"):
         divided(table([3], [1]), Latent(), 5)
     same = table([60], [20], x=np.repeat(np.float32([0, 1]), 40)[:, None])
     with pytest.raises(DataError, match="form 2 clusters"):

@@ -51,7 +51,7 @@ def test_classes():
     ]
     assert said(PLAIN, classes=("Yes", "yes")) == [
         "classes that differ in capital letters, blanks or the form of characters only: Yes, yes; "
-        "write them alike if they are one"
+        "if they are one, write them the same way"
     ]
     many = table([1] * 30, [1] * 10 + [0] * 20)
     assert said(many) == ["40 rows have 30 classes; for measurements set data.targets = regression"]
@@ -81,8 +81,8 @@ def owned(counts):
         ((10, 1, 10), ["1 of 3 clients have no test rows and are in no mean: site-1"]),
         ((10, *[1] * 7), ["7 of 8 clients have no test rows and are in no mean: "
                           "site-1, site-2, site-3, site-4, site-5 and 2 more"]),
-        ((1,) * 10, [("no client has test rows, so no test figures; give more rows a client, or "
-                     "test rows of their own")]),
+        ((1,) * 10, [("no client has test rows, so there are no test figures; give more rows a "
+                     "client, or separate test rows")]),
     ],
 )  # fmt: skip
 def test_clients_without_test_rows(counts, lines):

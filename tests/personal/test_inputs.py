@@ -92,7 +92,7 @@ def test_a_model_without_names_takes_columns_in_order_and_says_so(tmp_path):
     nameless = PersonalModel.load(good(tmp_path / "n", columns=(), others=()))
     samples = read(write(tmp_path / "a.csv", "a,b\n3,5\n30,0.5\n"), nameless.about)
     assert samples.x.tolist() == WANTED
-    assert "the model knows no names of columns" in samples.note
+    assert "the model has no names of columns" in samples.note
 
 
 def test_names_that_are_numbers_are_names(tmp_path):
@@ -113,8 +113,8 @@ def test_names_that_are_numbers_are_names(tmp_path):
         ("age,dose,weight,ward\n3,5,1,2\n", "unknown weight, ward"),
         ("weight,height\n1,2\n", "missing age, dose; unknown weight, height"),
         ("age,age,dose\n1,2,3\n", "unknown age (2)"),
-        ("3,5,1\n", "3 columns, the model takes 2 (age, dose); give a header with their names"),
-        ("3\n", "1 columns, the model takes 2"),
+        ("3,5,1\n", "3 columns, but the model takes 2 (age, dose); give a header with their names"),
+        ("3\n", "1 columns, but the model takes 2"),
         ("age,dose\n3,5\n1,2,3\n1\n", "line 3: 3 cells, not 2"),
         (
             "age,dose\n3,x\n1,nan\n",
@@ -244,9 +244,9 @@ def trained(folder, images):
 @pytest.mark.parametrize(
     ("dtype", "told"),
     [
-        ("u2", "has uint16 values, the model takes uint8"),
-        ("i4", "has float32 values, the model takes uint8"),
-        ("f4", "has float32 values, the model takes uint8"),
+        ("u2", "has uint16 values, but the model takes uint8"),
+        ("i4", "has float32 values, but the model takes uint8"),
+        ("f4", "has float32 values, but the model takes uint8"),
     ],
 )
 def test_pixels_that_8_bits_cannot_hold_are_refused(tmp_path, picture, dtype, told):

@@ -83,7 +83,7 @@ def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
         ),
         (
             write_nifti(tmp_path / "e.nii", (x[0] % 100).astype(np.uint8)),
-            "has uint8 values, the model takes int16",
+            "has uint8 values, but the model takes int16",
         ),
         (tmp_path / "1.dcm", r"1.dcm has shape \(4, 3, 1\)"),
         (tmp_path / "p.png", r"p.png has shape \(4, 3, 1\)"),

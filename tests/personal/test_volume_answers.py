@@ -144,7 +144,7 @@ def test_what_differs_from_the_training_is_noted(model, tmp_path):
     assert (about.spacings, about.orientation, about.dtype) == (((3.0, 2.0, 2.0),), "RAS", "int16")
     volume, _ = scan(52)
     wide = nifti(tmp_path / "wide.nii.gz", volume, CT * [[3], [3], [3], [1]])
-    assert "voxels of 9 x 6 x 6 mm (z, y, x), the model was trained on 3 x 2 x 2" in (
+    assert "voxels of 9 x 6 x 6 mm (z, y, x), but the model was trained on 3 x 2 x 2" in (
         read(wide, about).note
     )
     nibabel.save(nibabel.Nifti1Image(volume.transpose(2, 1, 0), None), tmp_path / "bare.nii")

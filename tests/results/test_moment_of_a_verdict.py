@@ -158,7 +158,7 @@ def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(comp
     run, base = compared["last"]
     mean = Gain(0.1, 0.0, 0.2, 1200, 1200, 8, 0.05, clients=3, excluded=(ExcludedClient(1, 2, 1),))
     assert fewer_clients(Gains(run, base, [], mean)) == (
-        f"Means over clients are over all 4; statements on {run.label}'s gain leave out "
+        f"Means over clients cover all 4; statements on {run.label}'s gain leave out "
         f"{run.client(1)}, {EXCLUSION}."
     )
     assert (

@@ -150,7 +150,7 @@ def test_a_matrix_of_more_clients_than_are_drawn_is_named(monkeypatch):
     (line,) = omitted_quantities(made)
     assert "5 clients" in line
     assert "more than 4" in line
-    assert "is not drawn of more than 4; events.jsonl" in page(made)
+    assert "is drawn only up to 4 clients; events.jsonl" in page(made)
 
 
 @pytest.mark.parametrize("targets", [[-1, 0], [0, 10**9], [[0], [1]], [0.0, 1.0]])

@@ -127,7 +127,7 @@ class Federation(Settings):
         if self.insecure and not self.loopback:
             raise ValueError(
                 f"insecure = true, but server = {self.server} or bind = {self.bind} is reachable "
-                "from other machines; take insecure out, or use 127.0.0.1 for both"
+                "from other machines; remove insecure, or use 127.0.0.1 for both"
             )
         if self.insecure and self.mutual_tls:
             raise ValueError(

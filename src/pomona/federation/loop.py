@@ -290,9 +290,9 @@ class Loop:
         if len(plan.cohort) < self.quorum:
             quarantined = [self.client_name(i) for i in sorted(self._history.quarantined())]
             remedy = (
-                f"{listed(quarantined, 10)}, refused too often in a row, are in quarantine: "
-                "correct what the record of the rounds before names, and start a new run, as a "
-                "resumed one keeps the quarantine"
+                f"{listed(quarantined, 10)}, refused too often in a row, are quarantined: correct "
+                "the causes that earlier rounds record, and start a new run, since a resumed one "
+                "keeps the quarantine"
                 if quarantined
                 else "raise participation, or lower absence"
             )

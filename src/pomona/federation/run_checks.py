@@ -111,7 +111,7 @@ def _unused(scenario: Scenario) -> str:
     config = scenario.config
     if scenario.initial.statistics.numel() and not config.method.method().server.global_model:
         return (
-            f"buffers = average: {config.method.name} has no global model, so that each client's "
+            f"buffers = average: {config.method.name} has no global model, so each client's "
             "models have BatchNorm statistics of its own data"
         )
     return ""
@@ -152,7 +152,7 @@ def _activated(scenario: Scenario) -> str:
     )
     layer = f", layer {path}" if path else ""
     effect = "it changes nothing" if name == "log-softmax" else "training is slow or stops early"
-    return f"{model.name} ends in {name}{layer}: {reason}, so that {effect}; leave it out"
+    return f"{model.name} ends in {name}{layer}: {reason}, so {effect}; remove it"
 
 
 def _frozen(scenario: Scenario) -> str:

@@ -172,7 +172,7 @@ def require_tracker(track: str | None) -> None:
     """Raise ConfigError for a tracker that is not installed."""
     name = (track or "").partition(":")[0]
     if name and not find_spec(name):
-        raise ConfigError(f"track = {name} needs {name}; {with_extra(name)}, or take it out")
+        raise ConfigError(f"track = {name} needs {name}; {with_extra(name)}, or remove track")
 
 
 @dataclass

@@ -328,7 +328,7 @@ def statistics_problems(module: nn.Module) -> Iterator[str]:
             yield (
                 f"layer {name} ({type(layer).__name__}) stores or uses statistics of a batch, "
                 "which privacy cannot cover; choose a model without it (lenet, cnn, vgg11, mlp), "
-                "or put GroupNorm or LayerNorm in its place"
+                "or use GroupNorm or LayerNorm instead"
             )
 
 

@@ -90,7 +90,7 @@ def _alike(noun: str, names: Sequence[str]) -> list[str]:
     return (
         [
             f"{noun} that differ in capital letters, blanks or the form of characters only: "
-            f"{listed(similar)}; write them alike if they are one"
+            f"{listed(similar)}; if they are one, write them the same way"
         ]
         if similar
         else []

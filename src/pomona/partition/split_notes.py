@@ -204,8 +204,8 @@ def _untested(partition: Partition, names: Sequence[str]) -> list[str]:
     if len(untested) == len(names):
         return [
             (
-                "no client has test rows, so no test figures; give more rows a client, or test "
-                "rows of their own"
+                "no client has test rows, so there are no test figures; give more rows a client, "
+                "or separate test rows"
             )
         ]
     return [

@@ -308,6 +308,6 @@ def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, .
             f"{table.path} has {len(table.names)} columns, but the model takes {count}{names}; "
             f"{remedy}"
         )
-    reason = "the model knows no names of columns" if table.header else "the file has no header"
+    reason = "the model has no names of columns" if table.header else "the file has no header"
     note = f"{table.path}: {reason}; its columns are taken in the order of the training{names}"
     return tuple(range(count)), note

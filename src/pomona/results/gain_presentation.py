@@ -166,8 +166,8 @@ def fewer_clients(gains: Gains) -> str:
     if not missing:
         return ""
     return (
-        f"Means over clients are over all {len(gains.run.values)}; statements on "
-        f"{gains.run.label}'s gain leave out {client_names(gains.run, missing)}, {EXCLUSION}."
+        f"Means over clients cover all {len(gains.run.values)}; statements on {gains.run.label}'s "
+        f"gain leave out {client_names(gains.run, missing)}, {EXCLUSION}."
     )
 
 

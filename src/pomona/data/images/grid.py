@@ -22,8 +22,8 @@ TOLERANCE = 0.1  # of the smallest side of a voxel: less is rounding of numbers 
 ORIENTATION = "RAS"  # the ends to which x, y and z grow: right, anterior (front), superior (head)
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM's and ITK's axes grow to the left and back
 UNORIENTED = (
-    "the header does not say how the volume lies in the patient (left and right, front and back): "
-    "its axes are taken as stored; save it with an orientation"
+    "the header does not state the volume's orientation in the patient (left and right, front and "
+    "back): its axes are taken as stored; save it with an orientation"
 )
 
 

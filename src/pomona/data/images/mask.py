@@ -118,7 +118,7 @@ def _on_grid(mask: Grid, values: NDArray[Any], image: Grid) -> tuple[NDArray[Any
         return values, []  # the sizes are compared next
     silent, oriented = ("mask", "image") if image.oriented else ("image", "mask")
     note = (
-        f"the {silent} does not say how it lies in the patient: its axes are taken to be stored as "
+        f"the {silent} does not state its orientation in the patient: its axes are taken to be "
         f"those of the {oriented}"
     )
     return image.turned(mask.stored(values)), [note] * (mask.oriented != image.oriented)

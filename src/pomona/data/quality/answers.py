@@ -17,7 +17,7 @@ ANSWERS = (
 )
 MAX_CODES = 10  # categories of a column that may be codes
 ENOUGH_ROWS = 20  # rows of a client that show all of its codes
-SHARED = "if they are the same answers, write them alike at all clients"
+SHARED = "if they are the same answers, write them the same way at all clients"
 
 
 def damaged_letters(cells: Cells) -> list[str]:
@@ -102,7 +102,7 @@ def classes(cells: Cells) -> list[str]:
         for answers in ANSWERS
     ]
     return _disjoint("classes", cells.names, sets) or [
-        f"classes that may be one answer: {listed(names)}; write them alike if they are"
+        f"classes that may be one answer: {listed(names)}; if so, write them the same way"
         for names in spellings
         if len(names) > 1
     ]

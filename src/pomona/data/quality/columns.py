@@ -121,7 +121,7 @@ def empty(cells: Cells) -> list[str]:
         (
             name,
             f"column {name}: no value in any of the {len(cells)} rows that are kept; leave it out "
-            "by data.drop_columns, or look which rows were left out",
+            "by data.drop_columns, or check which rows were left out",
         )
         for k, name in cells.columns()
         if len(cells) and not counts[:, k].any()

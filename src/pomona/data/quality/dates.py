@@ -90,7 +90,7 @@ def _may_be_months(days: Values) -> bool:
 
 
 TESTS: dict[Callable[[Values], bool], str] = {
-    _are_whole: "dates without a time of day at {}, with one at {}; write all alike",
+    _are_whole: "dates without a time of day at {}, with one at {}; write all the same way",
     _are_shifted: (
         "all times are the same, not midnight, at {} (midnight of another time zone?), and not at "
         "{}; write dates without time, or all in one zone"

@@ -85,8 +85,8 @@ APPEARANCES = {
     "commas": Appearance(
         re.compile(r"[-+]?\d*[\d,]*,\d+(\.\d+)?([eE][-+]?\d+)?").fullmatch,
         "decimal commas?",
-        "commas in numbers: if they are decimal marks, data.decimal=comma; if they part "
-        "thousands, data.decimal=point, or take them out",
+        "commas in numbers: if they are decimal marks, data.decimal=comma; if they separate "
+        "thousands, data.decimal=point, or remove them",
     ),
     "points": Appearance(
         re.compile(r"[-+]?\d*\.\d*([eE][-+]?\d+)?").fullmatch,
@@ -114,12 +114,12 @@ APPEARANCES = {
             rf"[-+]?([\d.,]+\s*%|\d{{1,3}}(['`\u2019{_BLANKS}]\d{{3}})+([.,]\d+)?)"
         ).fullmatch,
         "percent signs or marks of thousands?",
-        "signs, apostrophes or blanks in numbers: take them out, so that a cell is a number",
+        "signs, apostrophes or blanks in numbers: remove them, so that a cell is a number",
     ),
     "markers": Appearance(
         re.compile(_MARKERS).fullmatch,
         "markers of gaps?",
-        "markers of gaps: say so, 'data.missing_values={{{markers}}}'",
+        "markers of gaps: declare them, 'data.missing_values={{{markers}}}'",
     ),
     "strays": Appearance(
         lambda _: False,

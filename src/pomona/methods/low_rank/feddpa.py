@@ -55,7 +55,7 @@ class FedDPA(base.MethodSettings):
         None,
         ge=0,
         le=10**6,
-        description="epochs of the own change a round; the run's local_epochs if not set",
+        description="epochs of a client's own change a round; the run's local_epochs if not set",
     )
 
     def method(self) -> base.Method:

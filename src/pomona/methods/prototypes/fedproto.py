@@ -49,7 +49,7 @@ class FedProto(base.MethodSettings):
         description="pull of features to the prototype of their class (lambda)",
     )
     weigh: Literal["samples", "clients"] = Field(
-        "samples", description="what counts in the mean of a class: its samples, or clients alike"
+        "samples", description="what counts in the mean of a class: its samples, or clients equally"
     )
 
     def method(self) -> base.Method:

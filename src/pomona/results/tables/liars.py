@@ -21,13 +21,13 @@ def liars(runs: list[Run]) -> Table:
             limited = rounds_naming(name, ((r.round, r.limited) for r in run.result.rounds))
             lies = client in attack.clients
             if lies or refused or limited:
-                row = [name, *[run.label] * several, attack.description if lies else "no"]
+                row = [name, *[run.label] * several, attack.description if lies else "none"]
                 rows.append([*row, spans(refused), spans(limited)])
     return Table(
         "liars",
-        "Clients that lied",
+        "Attacking clients",
         [note for run, _ in attacked if (note := _damage(run))],
-        ["Client", *["Run"] * several, "Lies", "Refused in rounds", "Counted for less in rounds"],
+        ["Client", *["Run"] * several, "Attack", "Refused in rounds", "Counted for less in rounds"],
         rows,
         range(2 + several),
     )
@@ -67,6 +67,6 @@ def _damage(run: Run) -> str:
     return (
         text
         if mean is None
-        else f"{text} With the trigger {mean:.1%} of other classes' test "
-        "samples get the liars' class."
+        else f"{text} With the trigger {mean:.1%} of other classes' test samples get the "
+        "attackers' class."
     )

@@ -187,8 +187,8 @@ def _lied(run: Run) -> Iterator[Caution]:
     """Warn that means include clients that lied."""
     if attack := attack_of(run.result):
         text = (
-            f" had clients that lied ({client_names(run, list(attack.clients))}): means and gains "
-            "count them too; the honest clients' mean is in the table of those that lied."
+            f" had attacking clients ({client_names(run, list(attack.clients))}): means and gains "
+            "include them; the honest clients' mean is in the table of attacking clients."
         )
         yield Caution(run.label, text)
 
