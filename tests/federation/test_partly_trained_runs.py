@@ -121,7 +121,7 @@ def test_a_model_answers_with_the_frozen_part_beside_it_and_not_without(tmp_path
     beside.unlink()
     with pytest.raises(
         StorageError,
-        match=r"the frozen part is missing: put frozen-[0-9a-f]{16}\.safetensors beside",
+        match=r"the frozen part is missing: put frozen-[0-9a-f]{16}\.safetensors next to",
     ):
         PersonalModel.load(path)
     assert result.models  # as files
