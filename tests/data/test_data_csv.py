@@ -190,12 +190,12 @@ BAD = {
     "no label": (
         "1,2,\n",
         {},
-        "label column 2: 1 of 1 say '', first in line 1; every row needs a label",
+        "label column 2: 1 of 1 are '', first in line 1; every row needs a label",
     ),
     "unknown class": (
         "1,2,no\n1,2,yas\n",
         {"classes": ("no", "yes")},
-        "label column 2: 1 of 2 say 'yas', first in line 2; an unknown class, did you mean yes?",
+        "label column 2: 1 of 2 are 'yas', first in line 2; an unknown class, did you mean yes?",
     ),
     "target no number": (
         "1,2,1\n1,2,a\n",

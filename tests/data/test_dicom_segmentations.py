@@ -113,7 +113,9 @@ def test_segments_without_the_name_of_a_class_are_taken_by_number(tmp_path, ct):
     found = placed(path, ct)
     np.testing.assert_array_equal(found.classes, right())
     assert "Segment A is Liver, Segment B is Lesion" in found.notes[0]
-    with pytest.raises(DataError, match=r"segments 2 \(Segment B\), data.classes names 2 classes"):
+    with pytest.raises(
+        DataError, match=r"segments 2 \(Segment B\), but data.classes names 2 classes"
+    ):
         placed(path, ct, NAMES[:2])
     path = segmentation(tmp_path / "t.dcm", ct, truth(), ["Liver", "Spleen"])
     with pytest.raises(DataError, match=r"segments 2 \(Spleen\), data.classes"):

@@ -110,7 +110,7 @@ def test_runs_that_it_is_not_for(monkeypatch):
     private = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-3, "seed": 1}
     acknowledged = ["metrics", "sample-counts", "training-loss", "feature-moments"]
     private |= {"acknowledge": [*acknowledged, "unlimited-epsilon"]}
-    with pytest.raises(ConfigError, match="without privacy, whose keys stay on one machine"):
+    with pytest.raises(ConfigError, match="with privacy, whose keys stay on one machine"):
         pomona.run(on_ray("fedavg", privacy=private))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with pytest.raises(ConfigError, match="cluster cannot run with a GPU"):

@@ -212,7 +212,7 @@ def test_groups_of_impossible_classes(classes):
 
 
 def test_groups_fit_the_number_of_clients():
-    with pytest.raises(ConfigError, match="have 5 clients, the run has clients = 6"):
+    with pytest.raises(ConfigError, match="have 5 clients, but the run has clients = 6"):
         divided(table([500] * 4, [100] * 4), FEDAMP, 6)
 
 

@@ -212,5 +212,7 @@ def test_new_rows_of_an_array_are_read_as_those_of_an_archive(tmp_path):
     np.savez(tmp_path / "new.npz", x=far)
     assert np.array_equal(read(far, model.about).x, read(tmp_path / "new.npz", model.about).x)
     assert len(np.unique(read(far, model.about).x)) == X.size
-    with pytest.raises(DataError, match=r"x: samples have shape \(2,\), the model takes \(3,\)"):
+    with pytest.raises(
+        DataError, match=r"x: samples have shape \(2,\), but the model takes \(3,\)"
+    ):
         read(far[:, :2], model.about)

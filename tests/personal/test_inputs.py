@@ -337,7 +337,7 @@ def test_an_archive_that_promises_more_than_it_holds_is_refused(tmp_path, pictur
     [
         (
             np.zeros((2, 9, 9), np.uint8),
-            r"samples have shape \(9, 9, 1\), the model takes \(8, 8, 1\)",
+            r"samples have shape \(9, 9, 1\), but the model takes \(8, 8, 1\)",
         ),
         (np.full((2, 8, 8), 0.5), "row 0 is float32 and does not fit into uint8"),
         (np.full((2, 8, 8), 256, np.uint16), "row 0 is uint16 and does not fit into uint8"),

@@ -149,7 +149,7 @@ def test_a_matrix_of_more_clients_than_are_drawn_is_named(monkeypatch):
     assert "dr" not in recorded(made[0])
     (line,) = omitted_quantities(made)
     assert "5 clients" in line
-    assert "more than 4" in line
+    assert "only up to 4" in line
     assert "is drawn only up to 4 clients; events.jsonl" in page(made)
 
 
