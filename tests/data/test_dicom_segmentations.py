@@ -118,7 +118,7 @@ def test_segments_without_the_name_of_a_class_are_taken_by_number(tmp_path, ct):
     ):
         placed(path, ct, NAMES[:2])
     path = segmentation(tmp_path / "t.dcm", ct, truth(), ["Liver", "Spleen"])
-    with pytest.raises(DataError, match=r"segments 2 \(Spleen\), data.classes"):
+    with pytest.raises(DataError, match=r"segments 2 \(Spleen\), but data.classes"):
         placed(path, ct)
 
 

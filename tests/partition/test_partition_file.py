@@ -101,7 +101,9 @@ def test_turns_need_square_images(saved):
 def test_other_data_and_other_numbers_of_clients_are_refused(saved):
     with pytest.raises(DataError, match="other data"):
         divided(table([31, 29], [10, 10]), FromFile(path=saved), 3)
-    with pytest.raises(ConfigError, match="3 clients, the run has clients = 4; set clients = 3"):
+    with pytest.raises(
+        ConfigError, match="3 clients, but the run has clients = 4; set clients = 3"
+    ):
         divided(DATA, FromFile(path=saved), 4)
 
 

@@ -43,7 +43,7 @@ class FromFile(Settings):
             )
         if len(partition.clients) != clients:
             raise ConfigError(
-                f"{self.path} has {len(partition.clients)} clients, the run has clients = "
+                f"{self.path} has {len(partition.clients)} clients, but the run has clients = "
                 f"{clients}; set clients = {len(partition.clients)}, or name another file"
             )
         check(partition, dataset, str(self.path))
