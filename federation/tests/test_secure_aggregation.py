@@ -441,7 +441,7 @@ def test_a_sum_over_too_few_or_of_a_round_not_trained_or_evaluated_is_refused(wo
     server = Summing(made)
     tasks, keys = server.trained()
     two = {place: keys[place] for place in (0, 1)}
-    with pytest.raises(ProtocolError, match="over 2 silos, secure_aggregation"):
+    with pytest.raises(ProtocolError, match="over 2 silos, but secure_aggregation"):
         server.part(tasks["silo-0"], two, "silo-0")
     other, _ = server.task(1, row=noise(2), silo="silo-0")
     with pytest.raises(ProtocolError, match="has not trained"):
