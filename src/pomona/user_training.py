@@ -126,9 +126,14 @@ class UserScoring(Scoring):
         if objective.code.test is None or split not in loaders:
             return Score(model, stage, split, 0)
         figures = objective.tested(w, client, split)
-        loss, value = figures["loss"], figures["metric"]
+        loss, value = figures["loss"], figures["loss" if name == "loss" else "metric"]
+        if value is None and loss is not None:
+            raise ConfigError(
+                "test returns a loss alone; return (loss, accuracy), or set metric=loss"
+            )
+        if value is not None and not self.metric.low <= value <= self.metric.high:
+            raise ConfigError(f"test returns {value:.4g}, which no {self.metric.title} can be")
         accuracy = value if name == "accuracy" else None
-        value = loss if name == "loss" else value
         return Score(model, stage, split, samples_in(loaders[split], split), loss, accuracy, value)
 
 
@@ -209,8 +214,8 @@ class UserFederation:
         """Return the record of a run, in memory, begun."""
         config = self.config
         tree = config.tree() | {
-            "data": {"name": "your own"},
-            "partition": {"name": "your own"},
+            "data": {"name": "loaders"},
+            "partition": {"name": "natural"},
             "model": {"name": type(self.module).__name__},
         }
         record = RunRecord(None, tree)
@@ -224,6 +229,8 @@ class UserFederation:
         config = self.config
         if config.rule.named and (warning := caution(config)):
             notes.add(warning)
+        if other := {str(p.dtype) for p in self.module.parameters()} - {"torch.float32"}:
+            notes.add(f"parameters are {min(other)}; between steps they are kept as float32")
         notes.write(record)
         return Loop(
             config,

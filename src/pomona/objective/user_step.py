@@ -481,7 +481,7 @@ class UserObjective(Objective):
                 self._fresh.add(optimizer)
                 optimizer.state.clear()  # of the pass before, or of another client
             if self.rule.named and (wanted := self.rule.mismatch(optimizer)):
-                self._refuse(f"was told of another optimizer than yours; set {wanted}")
+                self._refuse(f"has settings of another optimizer than yours; set {wanted}")
             steps += 1
             if edit and steps == 1:
                 if len(arguments) > 1 and arguments[1] is not None:

@@ -228,6 +228,7 @@ class GridTransport:
     committed: dict[int, int] = field(default_factory=dict)
     _number: int = 0
     _met: set[int] = field(default_factory=set)
+    _later: set[int] = field(default_factory=set)
 
     def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Do nothing: clients start with their first task."""
@@ -236,6 +237,11 @@ class GridTransport:
         """Exchange with the clients of a request that are connected."""
         self._number = visit.round.number
         connected = set(self.post.nodes())
+        if later := connected - {*self.nodes} - self._later:
+            self._later |= later
+            logger.warning(
+                "%d nodes connected after the start of the run and take no part", len(later)
+            )
         ids = {self.nodes[i]: i for i in visit.ids if self.nodes[i] in connected}
         places = {client: k for k, client in enumerate(visit.ids)}
         sent = {
