@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pomona.config import Config
-from pomona.core.bounds import SPLITS, Stage
+from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, listed
 from pomona.core.membership import PlannedMembership
 from pomona.core.notes import CallerWarnings
@@ -49,7 +49,7 @@ from pomona.personal.collect import collect_models
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord
 
-Half = TypeVar("Half", base.Server, base.Client)
+MethodHalf = TypeVar("MethodHalf", base.Server, base.Client)
 STEPS = ("local_epochs", "local_steps", "lr", "momentum", "weight_decay", "optimizer", "batch_size")
 """Settings of a client's steps, which must be those of the user's code."""
 SETTINGS = frozenset((*STEPS, "method", "rounds", "seed", "largest_share", "metric", "eval_every"))
@@ -83,16 +83,19 @@ def user_config(clients: int, **settings: Any) -> UserConfig:
     Raises ConfigError for settings of what is in the user's code, or in Pomona's training alone,
     and for methods that need more of the data.
     """
-    other = settings.keys() & Config.model_fields.keys() - SETTINGS - {"participation", "absence"}
-    if other:
+    misplaced = settings.keys() & Config.model_fields.keys() - SETTINGS - {
+        "participation",
+        "absence",
+    }
+    if misplaced:
         raise ConfigError(
-            f"{listed(sorted(other), 10)}: in your own code, or only with Pomona's own training, "
-            "pomona.run; leave it out"
+            f"{listed(sorted(misplaced), 10)}: in your own code, or only with Pomona's own "
+            "training, pomona.run; leave it out"
         )
     config = UserConfig(clients=clients, **settings)
     method, name = config.method.method(), config.method.name
-    if needed := INSEPARABLE.keys() & {r.name for r in method.card.privacy.releases}:
-        raise ConfigError(f"{name} needs {INSEPARABLE[min(needed)]}, and your code {ELSEWHERE}")
+    if needs := INSEPARABLE.keys() & {r.name for r in method.card.privacy.releases}:
+        raise ConfigError(f"{name} needs {INSEPARABLE[min(needs)]}, and your code {ELSEWHERE}")
     if method.card.needs.without_lora:
         raise ConfigError(f"{name} trains low-rank changes of a network, and your code {ELSEWHERE}")
     require_steps(name, method.card.needs.steps, config.momentum, config.optimizer)
@@ -111,20 +114,17 @@ class UserScoring(Scoring):
         W: Tensor,
         splits: Sequence[str] = EVALUATED,
     ) -> list[list[Score]]:
-        """Return the scores of each client's own row of a model's W (n, d) on each split."""
-        return [
-            [self.score(objective, *model, split, client, w) for split in splits]
-            for client, w in zip(clients, W, strict=True)
-        ]
-
-    def score(
-        self, objective: Objective, model: str, stage: Stage, split: str, client: int, w: Tensor
-    ) -> Score:
-        """Return a model's score on a client's loader of a split, if there is one."""
+        """Return the scores of each client's own row of W (n, d) on its loader of each split."""
         assert isinstance(objective, UserObjective)
+        rows = zip(clients, W, strict=True)
+        return [[self._tested(objective, model, s, i, w) for s in splits] for i, w in rows]
+
+    def _tested(
+        self, objective: UserObjective, model: Model, split: str, client: int, w: Tensor
+    ) -> Score:
         loaders, name = objective.loaders[client], self.metric.name
         if objective.code.test is None or split not in loaders:
-            return Score(model, stage, split, 0)
+            return Score(*model, split, 0)
         figures = objective.tested(w, client, split)
         loss, value = figures["loss"], figures["loss" if name == "loss" else "metric"]
         if value is None and loss is not None:
@@ -134,7 +134,7 @@ class UserScoring(Scoring):
         if value is not None and not self.metric.low <= value <= self.metric.high:
             raise ConfigError(f"test returns {value:.4g}, which no {self.metric.title} can be")
         accuracy = value if name == "accuracy" else None
-        return Score(model, stage, split, samples_in(loaders[split], split), loss, accuracy, value)
+        return Score(*model, split, samples_in(loaders[split], split), loss, accuracy, value)
 
 
 @dataclass(frozen=True)
@@ -227,10 +227,10 @@ class UserFederation:
     def loop(self, transport: Transport, record: RunRecord, notes: RunNotes, quorum: int) -> Loop:
         """Return the round loop over a transport."""
         config = self.config
-        if config.rule.named and (warning := caution(config)):
+        if config.rule.has_rate and (warning := caution(config)):
             notes.add(warning)
-        if other := {str(p.dtype) for p in self.module.parameters()} - {"torch.float32"}:
-            notes.add(f"parameters are {min(other)}; between steps they are kept as float32")
+        if dtypes := {str(p.dtype) for p in self.module.parameters()} - {"torch.float32"}:
+            notes.add(f"parameters are {min(dtypes)}; between steps they are kept as float32")
         notes.write(record)
         return Loop(
             config,
@@ -263,7 +263,7 @@ class UserRound(Round):
         return value
 
 
-def with_user_rounds(half: Half, config: UserConfig) -> Half:
+def with_user_rounds(half: MethodHalf, config: UserConfig) -> MethodHalf:
     """Return half of a method whose functions get a ``UserRound``."""
     size = config.batch_size if "batch_size" in config.model_fields_set else 0
 
@@ -353,8 +353,8 @@ def personalize(
     config = user_config(len(names), method=method, **settings)
     sizes = {
         split: tuple(
-            samples_in(own[split], name) if split in own else 0
-            for own, name in zip(splits, names, strict=True)
+            samples_in(client_loaders[split], name) if split in client_loaders else 0
+            for client_loaders, name in zip(splits, names, strict=True)
         )
         for split in SPLITS
     }

@@ -174,7 +174,7 @@ def test_every_method_runs_or_says_why_not(scenario, method):
 @pytest.mark.parametrize("method", ["scaffold", "apfl", "fednova", "q-fedavg", "pfedme", "pgfed"])
 def test_equations_with_a_rate_need_it(scenario, method):
     prepared = scenario("fedavg")
-    with pytest.raises(ConfigError, match=r"your (lr|batch_size)"):
+    with pytest.raises(ConfigError, match=r"optimizer: lr=0.1|your (lr|batch_size)"):
         trained(prepared.module(), loaders_of(prepared), method)
 
 
@@ -273,6 +273,26 @@ def test_a_loss_that_is_not_finite_ends_the_run(scenario):
 
     with pytest.raises(DivergedError, match="loss is nan"):
         trained(prepared.module(), loaders_of(prepared), "fedavg", step=diverges)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [(0.5, "loss alone"), ((0.5, 93.2), "no accuracy can be"), ({"loss": 0.5}, "loss alone")],
+)
+def test_a_test_that_returns_something_else(scenario, answer, words):
+    prepared = scenario("fedavg")
+    with pytest.raises(ConfigError, match=words):
+        trained(prepared.module(), loaders_of(prepared), "fedavg", test=lambda model, _: answer)
+
+
+def test_other_metrics_by_name(scenario):
+    prepared = scenario("fedavg")
+    module, loaders = prepared.module(), loaders_of(prepared)
+    answer = {"test_loss": 0.5, "auc": 0.75}
+    result = trained(module, loaders, "fedavg", test=lambda *_: answer, metric="auroc")
+    assert result.curve("global", "received")[-1].value == (0.75,) * 3
+    result = trained(module, loaders, "fedavg", test=lambda *_: 0.5, metric="loss")
+    assert result.curve("global", "received")[-1].value == (0.5,) * 3
 
 
 @pytest.mark.parametrize(

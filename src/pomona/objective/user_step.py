@@ -45,7 +45,7 @@ from pomona.objective.training import TRAINING
 
 ELSEWHERE = "does not give that; train with pomona.run, or take another method"
 Loaders = Mapping[str, Any]  # split -> a loader: iterates batches, again and again
-HELD = 8
+LATEST = 8
 """Latest batches whose gradient can be computed: of passes that a method draws from in turn."""
 
 
@@ -91,7 +91,7 @@ class OptimizerRule:
     passes: Passes
 
     @property
-    def named(self) -> bool:
+    def has_rate(self) -> bool:
         """Whether the settings name the rate."""
         return not isnan(self.lr)
 
@@ -102,10 +102,10 @@ class OptimizerRule:
 
     def mismatch(self, optimizer: Optimizer) -> str:
         """Return what to set, if an optimizer does not step as the settings say; else ""."""
-        named = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        settings = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
         for group in optimizer.param_groups:
-            actual = {name: float(group.get(name, 0.0)) for name in named}
-            if actual != named or not self._same_rule(optimizer, group):
+            actual = {name: float(group.get(name, 0.0)) for name in settings}
+            if actual != settings or not self._same_rule(optimizer, group):
                 values = [f"{name}={value:g}" for name, value in actual.items() if value]
                 rule = type(optimizer).__name__.lower()
                 return ", ".join([*values, *([] if rule == "sgd" else [f"optimizer={rule!r}"])])
@@ -114,12 +114,12 @@ class OptimizerRule:
     def _same_rule(self, optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
         expected = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
         plain = not any(group.get(key) for key in ("nesterov", "dampening", "maximize", "amsgrad"))
-        settings = self.optimizer
-        same = type(optimizer) is expected[settings.name] and plain
-        if not isinstance(settings, Adam):
-            return same
+        rule = self.optimizer
+        is_type = type(optimizer) is expected[rule.name] and plain
+        if not isinstance(rule, Adam):
+            return is_type
         moments = (*group.get("betas", ()), group.get("eps"))
-        return same and moments == (settings.beta1, settings.beta2, settings.eps)
+        return is_type and moments == (rule.beta1, rule.beta2, rule.eps)
 
 
 class LocalBatches:
@@ -152,7 +152,7 @@ class LocalBatches:
         self.batch: Any = None
 
     def __iter__(self) -> Iterator[Any]:
-        for batch in self._drawn():
+        for batch in self._batches():
             self.batch, self._used = batch, False
             yield batch
             if self._function:
@@ -175,7 +175,7 @@ class LocalBatches:
             self._refuse("takes several steps on a batch; give step, not train")
         self._used = True
         if self._function is None:
-            self._function = self._started()
+            self._function = self._start_function()
         self._function.advance()
         self._samples += size
         if not self._function.ended:
@@ -183,7 +183,7 @@ class LocalBatches:
         loss = loss_of(self._function.result)
         return None if loss is None else loss * self._samples / size
 
-    def _started(self) -> PausedFunction:
+    def _start_function(self) -> PausedFunction:
         assert self._code.train
         if self._passes != self._usual:
             self._refuse("sets the epochs of a pass itself; give step, not train")
@@ -191,7 +191,7 @@ class LocalBatches:
         first = chain([self.batch], self._epoch)
         return PausedFunction(lambda loader: train(model, loader), self._loader, first)
 
-    def _drawn(self) -> Iterator[Any]:
+    def _batches(self) -> Iterator[Any]:
         if self._passes.steps is None:
             for _ in range(self._passes.epochs):
                 self._epoch = self._shared()
@@ -271,7 +271,7 @@ class UserObjective(Objective):
         parameters = dict(module.named_parameters())
         self._parameters = [parameters[entry.name] for entry in space.parameters]
         self._ids = {id(parameter) for parameter in self._parameters}
-        self._drawn: dict[int, DrawnBatch] = {}
+        self._latest: dict[int, DrawnBatch] = {}
         self._numbers = count()
         self._fresh: WeakSet[Optimizer] = WeakSet()
         self._rates: list[tuple[dict[str, Any], Any]] = []
@@ -286,8 +286,8 @@ class UserObjective(Objective):
             for batch in source:
                 number = next(self._numbers)
                 size = size_of(batch)
-                self._drawn[number] = DrawnBatch(source, batch, size)
-                self._drawn.pop(number - HELD, None)
+                self._latest[number] = DrawnBatch(source, batch, size)
+                self._latest.pop(number - LATEST, None)
                 yield torch.full((size,), number)
         finally:
             source.close()
@@ -313,16 +313,16 @@ class UserObjective(Objective):
         batch = self._batch(indices[0]).batch
 
         def read(optimizer: Optimizer) -> None:
-            if steps_itself and (wanted := self.rule.mismatch(optimizer)):
-                self._refuse(f"steps by its own equations; set those of your optimizer: {wanted}")
+            if steps_itself and (settings := self.rule.mismatch(optimizer)):
+                self._refuse(f"steps by its own equations; set those of your optimizer: {settings}")
             self._read_gradient(G[0])
             self._clear_gradients(slice(0, self.space.trained))
 
-        before, loader = self.buffers[view.client], self.loaders[view.client]["train"]
+        buffers, loader = self.buffers[view.client], self.loaders[view.client]["train"]
         value = self._call(
             view.client, W[0], lambda: self.code.once(self._module, loader, batch), read
         )
-        self.buffers[view.client] = before
+        self.buffers[view.client] = buffers
         loss = loss_of(value)
         if loss is None:
             self._refuse("reads the loss of a batch; let your function return it")
@@ -345,7 +345,7 @@ class UserObjective(Objective):
             self._refuse("takes steps of another optimizer than yours; train with pomona.run")
         lr = self.rule.other_rate(round_)
 
-        def changed(optimizer: Optimizer) -> None:
+        def change_gradient(optimizer: Optimizer) -> None:
             if lr is not None:
                 self._rates = [(group, group["lr"]) for group in optimizer.param_groups]
                 for group in optimizer.param_groups:
@@ -359,7 +359,7 @@ class UserObjective(Objective):
                 self._clear_gradients(slice(block.stop, self.space.trained))
 
         plain = pull is None and block is None and lr is None
-        return self._stepped(W[0], indices, views, None if plain else changed)
+        return self._stepped(W[0], indices, views, None if plain else change_gradient)
 
     def mixed_step(
         self,
@@ -372,12 +372,12 @@ class UserObjective(Objective):
         """Let the user's code take its step on the client's own row of its mixture, in place."""
         slopes = torch.empty(0)
 
-        def moved(optimizer: Optimizer) -> None:
+        def move_core(optimizer: Optimizer) -> None:
             nonlocal slopes
             momenta = [group.get("momentum", 0.0) for group in optimizer.param_groups]
-            if other := [m for m in momenta if m != self.rule.momentum]:
+            if unequal := [m for m in momenta if m != self.rule.momentum]:
                 self._refuse(
-                    f"gives its weights the momentum of the run; set momentum={other[0]:g}, as of "
+                    f"gives its weights the run's momentum; set momentum={unequal[0]:g}, as of "
                     "your optimizer"
                 )
             G = torch.zeros_like(mixture.cores)
@@ -387,7 +387,7 @@ class UserObjective(Objective):
             self._write_gradient(G.mul_(mixture.own_weights)[0])
 
         row = self.mixtures(mixture)[0]
-        losses = self._stepped(row, indices, views, moved, mixture.cores[0])
+        losses = self._stepped(row, indices, views, move_core, mixture.cores[0])
         return losses, slopes
 
     def losses(self, row: Tensor, client: int, split: str) -> Tensor:
@@ -452,10 +452,10 @@ class UserObjective(Objective):
         assert views
         view = views[0]
         assert view
-        drawn = self._batch(indices[0])
-        if drawn.batch is not drawn.source.batch:
+        latest = self._batch(indices[0])
+        if latest.batch is not latest.source.batch:
             self._refuse("steps on an earlier batch")
-        loss = self._call(view.client, row, lambda: drawn.source.advance(drawn.size), edit)
+        loss = self._call(view.client, row, lambda: latest.source.advance(latest.size), edit)
         self._collect(row if target is None else target)
         self.shows_losses = self.shows_losses and loss is not None
         return torch.tensor([loss or 0.0])
@@ -480,8 +480,8 @@ class UserObjective(Objective):
             if optimizer not in self._fresh:
                 self._fresh.add(optimizer)
                 optimizer.state.clear()  # of the pass before, or of another client
-            if self.rule.named and (wanted := self.rule.mismatch(optimizer)):
-                self._refuse(f"has settings of another optimizer than yours; set {wanted}")
+            if self.rule.has_rate and (settings := self.rule.mismatch(optimizer)):
+                self._refuse(f"has settings of another optimizer than yours; set {settings}")
             steps += 1
             if edit and steps == 1:
                 if len(arguments) > 1 and arguments[1] is not None:
@@ -506,10 +506,10 @@ class UserObjective(Objective):
 
     def _batch(self, index: Tensor) -> "DrawnBatch":
         """Return the batch of an index (b,) that ``batches`` has given."""
-        drawn = self._drawn[int(index[0])]
-        if len(index) != drawn.size:
+        batch = self._latest[int(index[0])]
+        if len(index) != batch.size:
             self._refuse("divides batches; train with pomona.run")
-        return drawn
+        return batch
 
     def _after_step(self, *_: Any) -> None:
         """Give the optimizer back the rates that a method has set for a step."""

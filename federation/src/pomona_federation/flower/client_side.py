@@ -64,7 +64,7 @@ def personalize(
         introduction = Introduction(
             partition=partition if isinstance(partition, int) else None,
             samples=samples,
-            model=records.form_of(model),
+            model=records.layout_of(model),
         )
         return _reply(message, introduction, {"num-examples": samples["train"]})
     began, uplink = perf_counter(), dict[str, Tensor]()
@@ -72,7 +72,7 @@ def personalize(
     answer = Answer(number=task.number, samples=samples["train"])
     try:
         client = _Client(task, message.content, context, model)
-        answer, uplink = client.done(code, splits, answer)
+        answer, uplink = client.answered(code, splits, answer)
     except PomonaError as fault:
         refused = isinstance(fault, ConfigError)
         answer = answer.model_copy(update={"fault": str(fault), "refused": refused})
@@ -116,7 +116,7 @@ class _Client:
         self.federation = UserFederation(config, model, names, {"train": task.sizes})
         _ = self.federation.initial  # before any training changes the model
 
-    def done(
+    def answered(
         self, code: UserCode, splits: Loaders, answer: Answer
     ) -> tuple[Answer, dict[str, Tensor]]:
         """Do the task; returns the completed answer, and the uplink."""
@@ -138,15 +138,15 @@ class _Client:
         (reply,) = runtime.visit(request, downlink)
         if not reply.fault:
             runtime.commit((i,))
-            self._keep(runtime, objective)
+            self._store(runtime, objective)
         self._show(runtime, objective)
-        done = {"loss": reply.loss, "scores": tuple(reply.scores), "fault": reply.fault}
-        return answer.model_copy(update=done), reply.uplink
+        fields = {"loss": reply.loss, "scores": tuple(reply.scores), "fault": reply.fault}
+        return answer.model_copy(update=fields), reply.uplink
 
     def _start_from(self, model: nn.Module) -> None:
         """Give the model the run's initial values, which come with a client's first task."""
-        if (sent := self.content.array_records.get(records.INITIAL)) is not None:
-            self.state[records.INITIAL] = sent
+        if (record := self.content.array_records.get(records.INITIAL)) is not None:
+            self.state[records.INITIAL] = record
         initial = self.state.array_records.get(records.INITIAL)
         if initial is None:
             raise ProtocolError(
@@ -164,22 +164,22 @@ class _Client:
             state[STATE], rounds[STATE] = pending, committed
         state.pop(PENDING, None)
         state[ROUNDS] = ConfigRecord({**rounds, PENDING: 0})
-        kept = state.array_records.get(STATE)
+        stored = state.array_records.get(STATE)
         if rounds[STATE] != committed:
             raise ProtocolError(
                 f"this client does not have its state after round {committed}, as its node was "
                 "restarted; start the run again"
             )
         roster = self.federation.roster
-        if kept is None:
+        if stored is None:
             runtime.add_clients((i,), roster, None)
             return
-        tensors = {name: torch.from_numpy(array.numpy()) for name, array in kept.items()}
+        tensors = {name: torch.from_numpy(array.numpy()) for name, array in stored.items()}
         buffers = {name: t for name, t in tensors.items() if name.startswith(BUFFER)}
         objective.buffers[i] = {n.removeprefix(BUFFER): t for n, t in buffers.items()}
         runtime.restore((i,), {n: t for n, t in tensors.items() if n not in buffers}, roster)
 
-    def _keep(self, runtime: ClientRuntime, objective: UserObjective) -> None:
+    def _store(self, runtime: ClientRuntime, objective: UserObjective) -> None:
         """Keep the state after this task, to be used once the server has used the round."""
         i = self.task.client
         buffers = {f"{BUFFER}{name}": t for name, t in objective.buffers[i].items()}
@@ -191,22 +191,22 @@ class _Client:
 
     def _downlink(self, request: ClientRequest) -> Downlink:
         """Return what was received, which must have the form of what this server half sends."""
-        federation, sent = self.federation, self.content.array_records.get(records.ARRAYS)
+        federation, record = self.federation, self.content.array_records.get(records.ARRAYS)
         server, initial, seed = federation.method.server, federation.initial, federation.config.seed
         start = server.start(initial, federation.roster, seed)
         expected = server.downlink(start, request.ids, federation.roster, request.round)
         index, client = self.task.downlink, self.task.client
         if index.keys() != expected.keys():
             raise ProtocolError(f"the task has {sorted(index)}, not {sorted(expected)}")
-        forms: dict[str, Tensor] = {}
+        examples: dict[str, Tensor] = {}
         for name, rows in expected.items():
             ids = index[name]
             if rows.index.dim() == 1 and ids != (0,):
                 raise ProtocolError(f"the task's {name} is not one row")
             if len(ids) > len(self.task.sizes) or max(ids, default=0) >= len(self.task.sizes):
                 raise ProtocolError(f"the task's {name} is of clients that the run does not have")
-            forms |= dict.fromkeys(row_keys(name, rows, ids, client), rows.bank[0])
-        received = records.tensors(sent, forms)
+            examples |= dict.fromkeys(row_keys(name, rows, ids, client), rows.bank[0])
+        received = records.tensors(record, examples)
         return {
             name: _rows(name, rows, index[name], received, self.task)
             for name, rows in expected.items()
@@ -227,13 +227,13 @@ def row_keys(name: str, rows: Rows, index: tuple[int, ...], client: int) -> dict
 
 
 def _rows(
-    name: str, form: Rows, index: tuple[int, ...], received: Mapping[str, Tensor], task: Task
+    name: str, example: Rows, index: tuple[int, ...], received: Mapping[str, Tensor], task: Task
 ) -> Rows:
     """Return an entry of the downlink from the rows that were sent."""
-    if form.index.dim() == 1:
+    if example.index.dim() == 1:
         return Rows(received[name].unsqueeze(0), torch.zeros(1, dtype=torch.long))
     # rows that were not sent stay zeros, which take up no memory
-    bank = torch.zeros(len(task.sizes), form.bank.shape[1], dtype=form.bank.dtype)
-    for key, j in row_keys(name, form, index, task.client).items():
+    bank = torch.zeros(len(task.sizes), example.bank.shape[1], dtype=example.bank.dtype)
+    for key, j in row_keys(name, example, index, task.client).items():
         bank[j] = received[key]
     return Rows(bank, torch.tensor([index], dtype=torch.long))

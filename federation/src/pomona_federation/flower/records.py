@@ -93,9 +93,9 @@ def read(content: RecordDict, body_type: type[Body]) -> Body:
         return body_type.model_validate_json(text)
     except ValidationError as fault:
         problem = fault.errors(include_input=False)[0]
-        place = ".".join(map(str, problem["loc"]))
+        key = ".".join(map(str, problem["loc"]))
         raise ProtocolError(
-            f"the message is not as expected ({place}: {problem['msg']})"[:300]
+            f"the message is not as expected ({key}: {problem['msg']})"[:300]
         ) from None
 
 
@@ -104,26 +104,26 @@ def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     return ArrayRecord({name: Array(t.detach().cpu().numpy()) for name, t in tensors.items()})
 
 
-def tensors(record: ArrayRecord | None, forms: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of another party's record, which must have exactly these forms and finite
-    numbers.
+def tensors(record: ArrayRecord | None, examples: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of another party's record, which must have the names, shapes and dtypes of
+    the examples, and finite numbers.
 
     Raises ProtocolError.
     """
     record = ArrayRecord() if record is None else record
-    if record.keys() != forms.keys():
-        other = sorted(record.keys() ^ forms.keys())[0][:100]
-        raise ProtocolError(f"array {other!r} is missing, or not expected")
-    decoded = {name: _tensor(name, record[name], form) for name, form in forms.items()}
+    if record.keys() != examples.keys():
+        unmatched = sorted(record.keys() ^ examples.keys())[0][:100]
+        raise ProtocolError(f"array {unmatched!r} is missing, or not expected")
+    decoded = {name: _tensor(name, record[name], example) for name, example in examples.items()}
     if problem := non_finite(decoded):
         raise ProtocolError(problem)
     return decoded
 
 
-def _tensor(name: str, array: Array, form: Tensor) -> Tensor:
+def _tensor(name: str, array: Array, example: Tensor) -> Tensor:
     """Return an array of exactly a form; nothing is allocated before its header has been read."""
-    expected = torch.empty(0, dtype=form.dtype).numpy().dtype
-    shape, size = tuple(form.shape), form.numel() * form.element_size()
+    expected = torch.empty(0, dtype=example.dtype).numpy().dtype
+    shape, size = tuple(example.shape), example.numel() * example.element_size()
     if array.stype != "numpy.ndarray" or not size < len(array.data) <= size + HEADER:
         raise ProtocolError(f"array {name!r} is not one of NumPy with {size} bytes")
     file = BytesIO(array.data)
@@ -136,13 +136,13 @@ def _tensor(name: str, array: Array, form: Tensor) -> Tensor:
     if version != (1, 0) or header != (shape, header[1], expected) or len(content) != size:
         raise ProtocolError(f"array {name!r} is {header[0]}, {header[2]}; expected {shape}")
     values = np.frombuffer(bytearray(content), expected)
-    if form.dtype == torch.bool and (values.view(np.uint8) > 1).any():
+    if example.dtype == torch.bool and (values.view(np.uint8) > 1).any():
         raise ProtocolError(f"array {name!r} has truth values other than 0 and 1")
     ordered = values.reshape(shape, order="F" if header[1] else "C")
     return torch.from_numpy(np.ascontiguousarray(ordered)).reshape(shape)
 
 
-def form_of(model: nn.Module) -> str:
+def layout_of(model: nn.Module) -> str:
     """Return a hash of the names, shapes and dtypes of a model's tensors."""
     lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict().items()]
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -28,7 +28,7 @@ from pomona_federation.flower.client_side import row_keys
 from pomona_federation.flower.records import Answer, Introduction, Task
 
 logger = logging.getLogger("flwr")
-LACKING = (
+UNSUPPORTED = (
     "Pomona's methods in a plain Flower app: no consent to a study, no signatures, no ledger of "
     "privacy, no resuming after a restart; Pomona's own server and silos have these "
     "(docs/guides/federation.md)"
@@ -104,13 +104,13 @@ class PersonalStrategy:
             Flower's result. Metrics are means over clients; ``arrays`` has the global model of a
             method with one, and is empty otherwise.
         """
-        if other := [name for name, value in unused.items() if value is not None]:
+        if arguments := [name for name, value in unused.items() if value is not None]:
             raise ConfigError(
-                f"{', '.join(other)}: personal models are evaluated at the clients, by the test of "
+                f"{', '.join(arguments)}: clients evaluate their own models, by the test of "
                 "personalize; leave it out"
             )
         self.model.load_state_dict(initial_arrays.to_torch_state_dict())
-        logger.warning(LACKING)
+        logger.warning(UNSUPPORTED)
         post = _Post(grid, timeout, train_config or ConfigRecord())
         federation, nodes = self._introduced(post, num_rounds)
         transport = GridTransport(post, federation, nodes, initial_arrays)
@@ -135,18 +135,18 @@ class PersonalStrategy:
                 f"{len(answers)} clients answered, {self.min_available_nodes} are needed; see the "
                 "log of the others"
             )
-        if other := [n for n, a in answers.items() if a.model != records.form_of(self.model)]:
+        if unequal := [n for n, a in answers.items() if a.model != records.layout_of(self.model)]:
             raise ConfigError(
-                f"node {other[0]} has a model with other tensors than the server's; give both the "
-                "same"
+                f"node {unequal[0]} has a model with other tensors than the server's; give both "
+                "the same"
             )
         numbers = {node: answer.partition for node, answer in answers.items()}
         numbered = None not in numbers.values() and len(set(numbers.values())) == len(numbers)
-        places = {
+        order = {
             node: number if numbered and number is not None else node
             for node, number in numbers.items()
         }
-        nodes = tuple(sorted(answers, key=places.__getitem__))
+        nodes = tuple(sorted(answers, key=order.__getitem__))
         names = tuple(f"client {numbers[n]}" if numbered else f"node {n}" for n in nodes)
         sizes = {
             split: tuple(answers[node].samples.get(split, 0) for node in nodes)
@@ -227,8 +227,8 @@ class GridTransport:
     run: str = "flower"
     committed: dict[int, int] = field(default_factory=dict)
     _number: int = 0
-    _met: set[int] = field(default_factory=set)
-    _later: set[int] = field(default_factory=set)
+    _started: set[int] = field(default_factory=set)
+    _ignored: set[int] = field(default_factory=set)
 
     def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Do nothing: clients start with their first task."""
@@ -237,24 +237,24 @@ class GridTransport:
         """Exchange with the clients of a request that are connected."""
         self._number = visit.round.number
         connected = set(self.post.nodes())
-        if later := connected - {*self.nodes} - self._later:
-            self._later |= later
+        if newcomers := connected - {*self.nodes} - self._ignored:
+            self._ignored |= newcomers
             logger.warning(
-                "%d nodes connected after the start of the run and take no part", len(later)
+                "%d nodes connected after the start of the run and take no part", len(newcomers)
             )
         ids = {self.nodes[i]: i for i in visit.ids if self.nodes[i] in connected}
-        places = {client: k for k, client in enumerate(visit.ids)}
-        sent = {
-            node: self._content(visit, downlink, places[i], client=i) for node, i in ids.items()
+        positions = {client: k for k, client in enumerate(visit.ids)}
+        outgoing = {
+            node: self._content(visit, downlink, positions[i], client=i) for node, i in ids.items()
         }
-        contents = self.post.exchange(sent, self._number)
-        self._met |= {ids[node] for node in contents}
+        contents = self.post.exchange(outgoing, self._number)
+        self._started |= {ids[node] for node in contents}
         arrivals = [
-            self._arrival(i, contents[node], visit, _bytes_of(sent[node]))
+            self._arrival(i, contents[node], visit, _bytes_of(outgoing[node]))
             for node, i in ids.items()
             if node in contents
         ]
-        return sorted(arrivals, key=lambda a: places[a.reply.client])
+        return sorted(arrivals, key=lambda a: positions[a.reply.client])
 
     def commit(self, ids: Sequence[int]) -> None:
         """Note which clients' rounds are used; their next task says so."""
@@ -289,7 +289,7 @@ class GridTransport:
                 for name, rows in downlink.items()
             },
         )
-        first = {} if client in self._met else {records.INITIAL: self.initial}
+        first = {} if client in self._started else {records.INITIAL: self.initial}
         rows = records.arrays(_sent_rows(task, downlink, k))
         return {records.KEY: records.written(task), records.ARRAYS: rows, **first}
 
@@ -309,8 +309,8 @@ class GridTransport:
                 raise ConfigError(f"{name}: {answer.fault}")
             scores = checked(answer, visit, self.federation.metric)
             if visit.trains and not answer.fault:
-                sent = content.array_records.get(records.ARRAYS)
-                uplink = records.tensors(sent, visit.expects)
+                record = content.array_records.get(records.ARRAYS)
+                uplink = records.tensors(record, visit.expects)
         except ProtocolError as problem:
             unread = problem
         fault = f"{name}: {answer.fault}" if answer.fault else ""
@@ -343,17 +343,17 @@ def checked(answer: Answer, visit: ClientRequest, metric: Metric) -> list[Score]
 
 def _sent_rows(task: Task, downlink: Downlink, k: int) -> dict[str, Tensor]:
     """Return the rows of the k-th client's downlink, by their names in a message."""
-    sent: dict[str, Tensor] = {}
+    row_of: dict[str, Tensor] = {}
     for name, rows in downlink.items():
         keys = row_keys(name, rows, task.downlink[name], task.client)
         single = rows.index.dim() == 1
-        sent |= {key: rows.bank[int(rows.index[k]) if single else j] for key, j in keys.items()}
-    return sent
+        row_of |= {key: rows.bank[int(rows.index[k]) if single else j] for key, j in keys.items()}
+    return row_of
 
 
 def _bytes_of(content: Mapping[str, Any]) -> int:
-    sent = [record for record in content.values() if isinstance(record, ArrayRecord)]
-    return sum(len(array.data) for record in sent for array in record.values())
+    array_records = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    return sum(len(array.data) for record in array_records for array in record.values())
 
 
 def _result(federation: UserFederation, state: Any, run: Result) -> FlowerResult:
