@@ -4,6 +4,7 @@ many sizes.
     python tools/calibrate.py             # all cells: the table of docs/internals/statistics.md
     python tools/calibrate.py --repeats 200 auroc # a look at some
     python tools/calibrate.py accuracy --cell "13 x 5" --seed 1
+    python tools/calibrate.py --groups    # rows of one patient that resemble each other
     python tools/calibrate.py --margin    # verdicts "not worse", and the detectable gain
 
 Each repeat draws new test samples of every client of a cell and two models' answers to them, and
@@ -282,6 +283,65 @@ def print_margins(repeats: int, seed: int) -> None:
             print(f"| {name} | {cell} | {shares} |", flush=True)
 
 
+CORRELATIONS = (0.0, 0.5, 0.9)
+GROUPED = {  # clients of so many groups (patients), each of so many rows
+    "1 x 30 of 5": ((30, 5),),
+    "1 x 30 of 1 to 20": ((30, 0),),
+    "3 x 10 of 20": ((10, 20),) * 3,
+    "13 x 10 of 1 to 20": ((10, 0),) * 13,
+    "13 x 30 of 5": ((30, 5),) * 13,
+}
+
+
+def grouped(
+    draw: np.random.Generator, sizes: tuple[int, int], correlation: float, better: float
+) -> Evidence | None:
+    """One client's right and wrong answers, correlated within groups, a third of it common to both
+    models; of 0 rows a group, each has 1 to 20.
+    """
+    count, rows = sizes
+    lengths = draw.integers(1, 21, count) if not rows else np.full(count, rows)
+    group = np.repeat(np.arange(count), lengths)
+    scores = [
+        np.sqrt(correlation) * between[group] + np.sqrt(1 - correlation) * within
+        for between, within in zip(_shared(draw, count), _shared(draw, len(group)), strict=True)
+    ]
+    a, b = (
+        np.stack([right, 1 - right], 1)
+        for right in ((s > -0.8 - gain) * 1.0 for s, gain in zip(scores, (better, 0), strict=True))
+    )
+    y = np.zeros(len(group), np.int64)
+    return evidence(METRICS["accuracy"], TASKS["classes"], a, b, y, group)
+
+
+def _shared(draw: np.random.Generator, n: int) -> list[np.ndarray]:
+    """Two standard normal vectors with a correlation of a third."""
+    common = draw.normal(size=n)
+    return [np.sqrt(1 / 3) * common + np.sqrt(2 / 3) * draw.normal(size=n) for _ in range(2)]
+
+
+def print_groups(repeats: int, seed: int) -> None:
+    """Print false claims and coverage of gains over groups of correlated rows."""
+    print("| clients x groups of rows | correlation | false claims | coverage |")
+    print("| --- |" + " --- |" * 3)
+    truth = float(stats.norm.cdf(0.8 + 0.3) - stats.norm.cdf(0.8))
+    for name, sites in GROUPED.items():
+        for correlation in CORRELATIONS:
+            draw = stream(seed, "calibrate.groups", len(sites), int(10 * correlation))
+            shares = []
+            for better, gain in ((0.0, 0.0), (0.3, truth)):
+                estimates = [
+                    mean_difference(
+                        [e for size in sites if (e := grouped(draw, size, correlation, better))]
+                    )
+                    for _ in range(repeats)
+                ]
+                ends = np.array([e.interval or (-np.inf, np.inf) for e in estimates])
+                shares.append(float(((ends[:, 0] <= gain) & (gain <= ends[:, 1])).mean()))
+            rates = f"{100 * (1 - shares[0]):.1f} | {100 * shares[1]:.1f}"
+            print(f"| {name} | {correlation:g} | {rates} |", flush=True)
+
+
 def cells(names: Sequence[str]) -> Iterator[tuple[str, str, Sequence[tuple[int, int]], int]]:
     """Metric, name, clients (test samples, events) and number of seeds of each cell."""
     for name in names:
@@ -304,7 +364,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cell", help="only the cells of these clients, as in the table")
     parser.add_argument("--margin", action="store_true", help="the table of the margin")
+    parser.add_argument("--groups", action="store_true", help="the table of grouped rows")
     options = parser.parse_args()
+    if options.groups:
+        print_groups(options.repeats, options.seed)
+        return
     if options.margin:
         print_margins(options.repeats, options.seed)
         return
