@@ -2,7 +2,9 @@
 where it says so.
 """
 
+import numpy as np
 import pytest
+from scipy import stats
 
 import pomona
 from pomona.config import resolve
@@ -53,11 +55,31 @@ def ran(table, method, **data):
     return pomona.run(resolve(tree))
 
 
-def test_figures_of_single_clients_have_no_intervals_and_gains_are_by_patient(table):
+def by_patient(share: float, patients: int) -> list[float]:
+    """Wilson's interval of the effective number of alike rows: one less than the patients, as their
+    variance is unbiased, and by the quantile of t.
+    """
+    z, t = stats.norm.ppf(0.975), stats.t.ppf(0.975, patients - 1)
+    n = (patients - 1) * (z / t) ** 2 if 0 < share < 1 else patients * (z / t) ** 2
+    # the shares p with (share - p)^2 = z^2 p (1 - p) / n
+    ends = np.roots([1 + z**2 / n, -2 * share - z**2 / n, share**2])
+    return sorted(float(end) for end in ends)
+
+
+def test_figures_of_single_clients_and_gains_are_by_patient(table):
     both = runs([ran(table, m, group_column="patient") for m in ("separate", "fedavg")])
     alone, together = both
     for run in both:
-        assert {end for r in records(run) for end in r["intervals"].values()} == {None}
+        # a resample of few patients may lack one of the outcomes: no interval then
+        ranked = [(r["auroc"], r["intervals"]["auroc"]) for r in records(run)]
+        widths = [
+            ends[1] - ends[0] for auroc, ends in ranked if ends and ends[0] <= auroc <= ends[1]
+        ]
+        assert len(widths) >= 2
+        assert min(widths) > 0.05
+        for i, r in enumerate(records(run)):
+            patients = run.units(i, 0)
+            assert r["intervals"]["accuracy"] == pytest.approx(by_patient(r["accuracy"], patients))
         assert {
             end for r in records(run) for o in r["outcomes"] for end in o["intervals"].values()
         } == {None}

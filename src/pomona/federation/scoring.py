@@ -198,21 +198,12 @@ class Examination:
 
     def _figures(self, predict: Predictor, split: str) -> Figures:
         """Return full metrics of a model on a split; on test also of each outcome, at a threshold
-        from validation.
-
-        Without intervals if samples are clustered: they take every sample for an independent one.
+        from validation, without intervals if samples are clustered: they take every sample for an
+        independent one.
         """
-        figures = self._with_intervals(predict, split)
-        return (
-            without_intervals(figures)
-            if (split, self.client) in self.objective.data.clustered
-            else figures
-        )
-
-    def _with_intervals(self, predict: Predictor, split: str) -> Figures:
-        task = self.objective.data.task
+        task, groups = self.objective.data.task, self._groups(split)
         answers = predict(split, task.examine if split == "test" else task.reduce)
-        figures = full_metrics(answers, task, seed=self.seed, client=self.client)
+        figures = full_metrics(answers, task, seed=self.seed, client=self.client, groups=groups)
         if is_own(self.metric.name):
             # of the same arrays as in the rounds, without what ``examine`` adds
             figures[self.metric.name] = compute(
@@ -221,7 +212,7 @@ class Examination:
         if split != "test" or not task.outcomes:
             return figures
         validation = predict("validation", task.reduce) if self._samples("validation") else None
-        return figures | outcome_metrics(
+        outcomes = outcome_metrics(
             answers,
             validation,
             task,
@@ -229,6 +220,19 @@ class Examination:
             client=self.client,
             target=self.target,
         )
+        if groups is not None:
+            outcomes["outcomes"] = [*map(without_intervals, outcomes["outcomes"])]
+        return figures | outcomes
+
+    def _groups(self, split: str) -> NDArray[np.int64] | None:
+        """Return the group of each sample of a split, numbered from 0 on; None if the samples are
+        independent.
+        """
+        data = self.objective.data
+        if (split, self.client) not in data.clustered or data.groups is None:
+            return None
+        numbers = data.groups[data.rows[split][self.client]].cpu().numpy()
+        return np.unique(numbers, return_inverse=True)[1].ravel().astype(np.int64)
 
     def _samples(self, split: str) -> int:
         return len(self.objective.data.rows[split][self.client])

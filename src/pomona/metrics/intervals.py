@@ -69,6 +69,7 @@ def intervals(
     strata: NDArray[np.integer],
     resamples: int,
     generator: np.random.Generator | None,
+    groups: NDArray[np.int64] | None = None,
 ) -> dict[str, Interval]:
     """Return the percentile interval of each statistic, None if undefined; empty without resamples
     or generator.
@@ -78,16 +79,17 @@ def intervals(
 
     Args:
         statistics: weights (R, n) -> named values (R,), NaN where undefined.
-        strata: (n,) the stratum of each sample; resampling keeps their sizes.
+        strata: (n,) the stratum of each sample, or of each group; resampling keeps their sizes.
         resamples: number of resamples; 0 for no intervals.
         generator: random generator; None for no intervals.
+        groups: (n,) each sample's group, which is resampled as a whole; None if samples are
+            independent.
     """
     if generator is None or resamples < 1:
         return {}
-    chunks = [
-        statistics(stratified(strata, len(span), generator))
-        for span in spans(resamples, len(strata))
-    ]
+    n = len(strata) if groups is None else len(groups)
+    draws = (stratified(strata, len(span), generator) for span in spans(resamples, n))
+    chunks = [statistics(counts if groups is None else counts[:, groups]) for counts in draws]
     return {
         name: _percentiles(np.concatenate([chunk[name] for chunk in chunks])) for name in chunks[0]
     }
@@ -102,7 +104,32 @@ def _percentiles(values: Array) -> Interval:
     return [float(low), float(high)]
 
 
-def wilson(hits: int, n: int) -> Interval:
+def proportion(hits: Array, groups: NDArray[np.int64] | None = None) -> Interval:
+    """Return the interval of a proportion from zeros and ones (n,): Wilson's.
+
+    Of grouped samples it is that of the effective number of samples, by the groups' variance and
+    degrees of freedom (Korn and Graubard, "Confidence intervals for proportions with small expected
+    number of positive counts estimated from survey data", Survey Methodology 1998), or of the
+    groups if all samples are alike; None for less than ``FEW`` groups. ``groups``: (n,) numbers
+    from 0 on.
+    """
+    n, share = len(hits), float(np.mean(hits)) if len(hits) else 0.0
+    if groups is None:
+        return wilson(round(n * share), n)
+    count = int(groups.max(initial=-1)) + 1
+    if count < FEW:
+        return None
+    from scipy.special import ndtri, stdtrit  # late, as below
+
+    totals = np.bincount(groups, hits - share)
+    variance = count / (count - 1) * float((totals**2).sum()) / n**2
+    effective = min(n, share * (1 - share) / variance) if variance > 0 else count
+    tail = (1 + CONFIDENCE) / 2
+    effective *= (float(ndtri(tail)) / float(stdtrit(count - 1, tail))) ** 2
+    return wilson(share * effective, effective)
+
+
+def wilson(hits: float, n: float) -> Interval:
     """Return Wilson's score interval of a proportion (Wilson, JASA 1927, uncorrected); None without
     samples.
     """

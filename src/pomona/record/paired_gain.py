@@ -159,12 +159,22 @@ def gains(
     by_client = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
     model, base_model = (str(HeadlineModel.of_runs(side) or "") for side in (runs, bases))
     common: dict[str, Any] = {"model": model, "base_model": base_model, "margin": _margin(first)}
+    widest = first.metric.high - first.metric.low
     clients = [
-        replace(_gain([outcome]), client=name, **common) if isinstance(outcome, Evidence) else None
+        replace(_within(_gain([outcome]), widest), client=name, **common)
+        if isinstance(outcome, Evidence)
+        else None
         for name, outcome in zip(names, by_client, strict=True)
     ]
     mean = _mean(by_client)
-    return clients, mean and replace(mean, **common)
+    return clients, mean and replace(_within(mean, widest), **common)
+
+
+def _within(gain: Gain, widest: float) -> Gain:
+    """Limit an interval to the differences that the metric's range allows."""
+    if gain.low is None or gain.high is None:
+        return gain
+    return replace(gain, low=max(gain.low, -widest), high=min(gain.high, widest))
 
 
 def _margin(run: Result) -> float | None:

@@ -15,7 +15,7 @@ from pomona.core.errors import ConfigError, suggestion
 from pomona.core.registry import import_own_code
 from pomona.core.rng import stream
 from pomona.metrics.influence import FEW
-from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, wilson
+from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, proportion
 from pomona.metrics.metric import (
     ACCURACY,
     EVERY_METRIC,
@@ -172,6 +172,7 @@ def evaluate(
     targets: NDArray[Any],
     generator: Callable[[], np.random.Generator] | None = None,
     resamples: int = RESAMPLES,
+    groups: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """Return every metric of predictions, see ``Task``, as JSON values, with None for undefined
     ones.
@@ -187,12 +188,16 @@ def evaluate(
         targets: as stored in the data set.
         generator: creates the bootstrap's generator, the same each time; None for no bootstrap.
         resamples: number of bootstrap resamples.
+        groups: (n,) each sample's group, of numbers from 0 on, if samples of one group are not
+            independent; the bootstrap then draws groups, from ``FEW`` on, in one stratum.
     """
     n, truth = len(targets), exact(targets)
+    units = n if groups is None else int(groups.max(initial=-1)) + 1
 
     def resample(statistics: Statistics) -> dict[str, Interval]:
-        draws = generator() if generator and n >= FEW else None
-        return intervals(statistics, task.strata(truth), resamples, draws)
+        draws = generator() if generator and units >= FEW else None
+        strata = task.strata(truth) if groups is None else np.zeros(units, np.int64)
+        return intervals(statistics, strata, resamples, draws, groups)
 
     details = task.details(predictions, truth, resample)
     # a measure with two names has the last: the loss of numbers is their mse
@@ -203,6 +208,10 @@ def evaluate(
     def statistics(weights: Array) -> dict[str, Array]:
         return {m.name: measured(m, task, predictions, truth, weights) for m in interval_metrics}
 
+    def hits(name: str) -> Array:
+        measure: Any = task.measures[name]
+        return np.asarray(measure(predictions, truth), np.float64) if n else np.zeros(0)
+
     bootstrap = resample(statistics)
     once = np.ones((1, n))
     point = {m.name: defined(measured(m, task, predictions, truth, once)[0]) for m in metrics}
@@ -212,14 +221,22 @@ def evaluate(
         **details,
         "intervals": {
             **{m.name: bootstrap.get(m.name) for m in interval_metrics},
-            **{name: wilson(round(n * (point[name] or 0)), n) for name in task.proportions},
+            **{name: proportion(hits(name), groups) for name in task.proportions},
         },
     }
 
 
-def full_metrics(answers: Answers, task: Task, *, seed: int, client: int) -> dict[str, Any]:
+def full_metrics(
+    answers: Answers,
+    task: Task,
+    *,
+    seed: int,
+    client: int,
+    groups: NDArray[np.int64] | None = None,
+) -> dict[str, Any]:
     """Return ``evaluate`` of a model's outputs on a client's samples."""
-    return evaluate(task, *_predictions(answers, task), partial(stream, seed, "bootstrap", client))
+    draws = partial(stream, seed, "bootstrap", client)
+    return evaluate(task, *_predictions(answers, task), draws, groups=groups)
 
 
 def confidence(
@@ -259,13 +276,8 @@ def outcome_metrics(
 
 
 def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics, and those of outcomes, with None for every interval."""
-    result = {**figures, "intervals": dict.fromkeys(figures["intervals"])}
-    return result | (
-        {"outcomes": [without_intervals(outcome) for outcome in result["outcomes"]]}
-        if "outcomes" in result
-        else {}
-    )
+    """Return metrics with None for every interval."""
+    return {**figures, "intervals": dict.fromkeys(figures["intervals"])}
 
 
 def _predictions(answers: Answers, task: Task) -> Predictions:

@@ -384,8 +384,7 @@ def _events(runs: list[Run]) -> Iterator[str]:
     if any(units < samples for _, samples, units in sizes):
         yield (
             "Test samples of one group (data.group_column) belong together, such as the rows of a "
-            "patient: single clients have no intervals, and intervals of gains are computed over "
-            "groups."
+            "patient: intervals are computed over groups; classes at a threshold have none."
         )
     if small:
         yield (
