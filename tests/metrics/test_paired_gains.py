@@ -497,3 +497,11 @@ def test_small_strata_of_a_client_are_taken_together():
 
 def test_evidence_of_one_unit_is_none():
     assert mean_difference([Evidence(1.0, (), 1, 1)]).interval is None
+
+
+def test_an_interval_stays_within_the_range_of_the_metric():
+    """Six right answers against six wrong ones but one: the t interval alone passes 1."""
+    each, mean = gains_of("accuracy", "classes", [answered([1] * 7, [0] * 6 + [1])])
+    assert mean.value == pytest.approx(-6 / 7) or mean.value == pytest.approx(6 / 7)
+    assert max(map(abs, each[0].interval)) == 1
+    assert max(map(abs, mean.interval)) == 1
