@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# HEAD's wheels on the Python of another Debian, such as 3.14 of forky; nothing else of this machine is used. As root, with
+# debootstrap; 7 GB, of which a cache of pip; FOLDER stays, and is used again:
+#     bash tools/another_debian.sh FOLDER [SUITE]
+# Builds the three wheels, installs them, then runs a project of `pomona new`, its tests, a rehearsal, and the demo.
+set -euo pipefail
+root=$1 suite=${2:-forky}
+packages=ca-certificates,g++,python3-dev,python3-venv
+if [ ! -x "$root/usr/bin/python3" ]; then # the script is that of sid, since debootstrap may be older than the suite
+  debootstrap --variant=minbase --include=$packages "$suite" "$root" "${MIRROR:-http://deb.debian.org/debian}" /usr/share/debootstrap/scripts/sid
+fi
+cp /etc/resolv.conf /etc/hosts "$root/etc/" # the network's, and its certificates
+cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+[ -s "$root/etc/machine-id" ] || tr -d - < /proc/sys/kernel/random/uuid > "$root/etc/machine-id" # a silo asks for it
+rm -rf "$root/work"
+mkdir -p "$root/work/source"
+git -C "$(dirname "$0")/.." archive HEAD | tar x -C "$root/work/source"
+cat > "$root/work/try.sh" << 'END'
+set -euxo pipefail
+cd /work
+export HOME=/root OMP_NUM_THREADS=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+python3 --version
+python3 -m venv build
+build/bin/pip wheel --quiet --no-deps --wheel-dir wheels source source/federation source/native
+python3 -m venv env
+env/bin/pip install --quiet --no-deps wheels/*.whl
+env/bin/pip install --quiet -c source/constraints.txt pomona-federation pomona-native pytest
+env/bin/pip check
+PATH=/work/env/bin:$PATH
+pomona new heart
+cd heart
+pomona run run.toml engine=native --no-report
+pytest -q
+pomona deploy rehearse federation.toml rounds=2
+pomona demo
+END
+# mounts of their own, which end with the process
+root=$root exec unshare --mount bash -c 'mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
+  exec env -i PATH=/usr/bin:/bin TERM=dumb SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt chroot "$root" bash /work/try.sh'
