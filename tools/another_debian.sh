@@ -36,4 +36,4 @@ pomona demo
 END
 # mounts of their own, which end with the process
 root=$root exec unshare --mount bash -c 'mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
-  exec env -i PATH=/usr/bin:/bin TERM=dumb SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt chroot "$root" bash /work/try.sh'
+  exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt chroot "$root" bash /work/try.sh'
