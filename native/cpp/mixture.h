@@ -9,14 +9,15 @@
 
 namespace pomona {
 
-// N rows of d numbers, in which client i's own row is another one: cores[i] in the place of copies[own[i]].
+// N rows of d numbers for each client, in which client i's own row is another one: cores[i] in the place of own[i].
 struct Bank {
   ptrdiff_t clients, rows, d;
-  const float* copies;  // (rows, d), a row `apart` from the next: 0 where all are one
-  ptrdiff_t apart;
-  float* cores;         // (clients, d)
+  const float* const* copies;  // where the rows begin: (rows,) if `shared`, else (clients, rows)
+  bool shared;
+  float* cores;                // (clients, d)
   const int64_t* own;
 
+  const float* const* of(ptrdiff_t i) const { return copies + (shared ? 0 : i * rows); }
   float weight(const float* weights, ptrdiff_t i) const { return weights[i * rows + own[i]]; }
 };
 
@@ -24,25 +25,27 @@ struct Bank {
 // together, far enough to be worth it, and stay in the first cache for all clients of the call.
 constexpr ptrdiff_t MIXED = 1024, MULTIPLIED = 2048;
 
-// made (columns,) = or += the sum of N rows with weights.
+// made (columns,) = or += the sum of N rows with weights, from column `at` on.
 template <int N>
-inline void add_rows(const float* weights, const float* rows, ptrdiff_t apart, ptrdiff_t columns,
+inline void add_rows(const float* weights, const float* const* rows, ptrdiff_t at, ptrdiff_t columns,
                      float* __restrict made, bool first) {
+  const float* from[N];
+  for (int j = 0; j < N; ++j) from[j] = rows[j] + at;
   for (ptrdiff_t c = 0; c < columns; ++c) {
     float sum = first ? 0.0f : made[c];
 #pragma GCC unroll 4
-    for (int j = 0; j < N; ++j) sum += weights[j] * rows[j * apart + c];
+    for (int j = 0; j < N; ++j) sum += weights[j] * from[j][c];
     made[c] = sum;
   }
 }
 
 // As `add_rows`, of n rows known at run time, at most N.
 template <int N>
-inline void add_rows_of(ptrdiff_t n, const float* weights, const float* rows, ptrdiff_t apart, ptrdiff_t columns,
+inline void add_rows_of(ptrdiff_t n, const float* weights, const float* const* rows, ptrdiff_t at, ptrdiff_t columns,
                         float* made, bool first) {
   if constexpr (N > 1)
-    if (n < N) return add_rows_of<N - 1>(n, weights, rows, apart, columns, made, first);
-  add_rows<N>(weights, rows, apart, columns, made, first);
+    if (n < N) return add_rows_of<N - 1>(n, weights, rows, at, columns, made, first);
+  add_rows<N>(weights, rows, at, columns, made, first);
 }
 
 // mixed (clients, d) = weights (clients, rows) times the rows.
@@ -53,8 +56,8 @@ inline void mix(const Bank& bank, const float* weights, float* mixed) {
     const ptrdiff_t wide = std::min(MIXED, bank.d - at);
     for (ptrdiff_t j = 0; j < bank.rows; j += 4)
       for (ptrdiff_t i = 0; i < bank.clients; ++i)
-        add_rows_of<4>(bank.rows - j, others.data() + i * bank.rows + j, bank.copies + j * bank.apart + at, bank.apart,
-                       wide, mixed + i * bank.d + at, j == 0);
+        add_rows_of<4>(bank.rows - j, others.data() + i * bank.rows + j, bank.of(i) + j, at, wide,
+                       mixed + i * bank.d + at, j == 0);
     for (ptrdiff_t i = 0; i < bank.clients; ++i) {
       const float weight = bank.weight(weights, i);
       const float* __restrict core = bank.cores + i * bank.d + at;
@@ -64,16 +67,19 @@ inline void mix(const Bank& bank, const float* weights, float* mixed) {
   }
 }
 
-// sums (M, row) += the products of M rows with N others, over some columns; both begin where these do.
+// sums (M, row) += the products of M rows (M, d) with N others, over some columns from `at` on.
 template <int M, int N>
-inline void products(const float* left, ptrdiff_t d, const float* right, ptrdiff_t apart, ptrdiff_t columns,
+inline void products(const float* left, ptrdiff_t d, const float* const* others, ptrdiff_t at, ptrdiff_t columns,
                      double* sums, ptrdiff_t row) {
   Vector kept[M][N]{};
+  const float* right[N];
+  for (int j = 0; j < N; ++j) right[j] = others[j] + at;
+  left += at;
   const ptrdiff_t sure = columns / LANES * LANES;
   for (ptrdiff_t c = 0; c < sure; c += LANES) {
     Vector b[N];
 #pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) b[j] = load(right + j * apart + c);
+    for (int j = 0; j < N; ++j) b[j] = load(right[j] + c);
 #pragma GCC unroll 8
     for (int i = 0; i < M; ++i) {
       const Vector a = load(left + i * d + c);
@@ -84,20 +90,20 @@ inline void products(const float* left, ptrdiff_t d, const float* right, ptrdiff
   for (int i = 0; i < M; ++i)
     for (int j = 0; j < N; ++j) {
       float sum = total(kept[i][j]);
-      for (ptrdiff_t c = sure; c < columns; ++c) sum += left[i * d + c] * right[j * apart + c];
+      for (ptrdiff_t c = sure; c < columns; ++c) sum += left[i * d + c] * right[j][c];
       sums[i * row + j] += sum;
     }
 }
 
 // As `products`, of m and n rows known at run time, at most M and N.
 template <int M, int N>
-inline void products_of(ptrdiff_t m, ptrdiff_t n, const float* left, ptrdiff_t d, const float* right, ptrdiff_t apart,
-                        ptrdiff_t columns, double* sums, ptrdiff_t row) {
+inline void products_of(ptrdiff_t m, ptrdiff_t n, const float* left, ptrdiff_t d, const float* const* others,
+                        ptrdiff_t at, ptrdiff_t columns, double* sums, ptrdiff_t row) {
   if constexpr (M > 1)
-    if (m < M) return products_of<M - 1, N>(m, n, left, d, right, apart, columns, sums, row);
+    if (m < M) return products_of<M - 1, N>(m, n, left, d, others, at, columns, sums, row);
   if constexpr (N > 1)
-    if (n < N) return products_of<M, N - 1>(m, n, left, d, right, apart, columns, sums, row);
-  products<M, N>(left, d, right, apart, columns, sums, row);
+    if (n < N) return products_of<M, N - 1>(m, n, left, d, others, at, columns, sums, row);
+  products<M, N>(left, d, others, at, columns, sums, row);
 }
 
 // slopes (clients, rows) = the products of gradients (clients, d) with the rows. `after(at, wide)` is called when all
@@ -106,15 +112,17 @@ template <class After>
 inline void slopes_of(const Bank& bank, const float* gradients, float* slopes, After after) {
   Numbers<double> sums(static_cast<size_t>(bank.clients * bank.rows), 0.0);
   std::vector<double> own(static_cast<size_t>(bank.clients), 0.0);
+  const ptrdiff_t high = bank.shared ? HIGH : 1;
   for (ptrdiff_t at = 0; at < bank.d; at += MULTIPLIED) {
     const ptrdiff_t wide = std::min(MULTIPLIED, bank.d - at);
     for (ptrdiff_t j = 0; j < bank.rows; j += WIDE)
-      for (ptrdiff_t i = 0; i < bank.clients; i += HIGH)
-        products_of<HIGH, WIDE>(bank.clients - i, bank.rows - j, gradients + i * bank.d + at, bank.d,
-                                bank.copies + j * bank.apart + at, bank.apart, wide, sums.data() + i * bank.rows + j,
-                                bank.rows);
-    for (ptrdiff_t i = 0; i < bank.clients; ++i)
-      products<1, 1>(gradients + i * bank.d + at, bank.d, bank.cores + i * bank.d + at, bank.d, wide, &own[i], 1);
+      for (ptrdiff_t i = 0; i < bank.clients; i += high)
+        products_of<HIGH, WIDE>(std::min(high, bank.clients - i), bank.rows - j, gradients + i * bank.d, bank.d,
+                                bank.of(i) + j, at, wide, sums.data() + i * bank.rows + j, bank.rows);
+    for (ptrdiff_t i = 0; i < bank.clients; ++i) {
+      const float* core = bank.cores + i * bank.d;
+      products<1, 1>(gradients + i * bank.d, bank.d, &core, at, wide, &own[i], 1);
+    }
     after(at, wide);
   }
   for (ptrdiff_t i = 0; i < bank.clients; ++i) sums[i * bank.rows + bank.own[i]] = own[i];

@@ -19,6 +19,11 @@ def rows(n, N, d, seed=0):
     return randn(n, N), own, randn(N, d), randn(n, d), randn(n, d), randn(n, d)
 
 
+def same(package, copies):
+    """The rows of copies (N, d) for all clients."""
+    return package.Copies([copies], None)
+
+
 def banks(own, copies, cores):
     """What each client mixes (n, N, d), in float64."""
     each = copies.double().repeat(len(own), 1, 1)
@@ -32,15 +37,15 @@ def test_mixtures_slopes_and_steps_are_those_of_float64(n, N, d, kind):
     package, (p, own, copies, cores, g, v) = native.load(kind), rows(n, N, d, n + 20 * N)
     before, each = cores.clone(), banks(own, copies, cores)
     made, slopes = torch.full((n, d), torch.nan), torch.full((n, N), torch.nan)
-    package.mix(p, own, copies, cores, made)
+    package.mix(p, own, same(package, copies), cores, made)
     assert torch.equal(cores, before)
     terms = (p.double().unsqueeze(2) * each).abs().sum(1)
     assert ((made - torch.einsum("ij,ijd->id", p.double(), each)).abs() <= 1e-6 * terms).all()
     alone = torch.full((n, N), torch.nan)
-    package.products(own, copies, cores, g, alone)
+    package.products(own, same(package, copies), cores, g, alone)
     assert torch.equal(cores, before)
     velocity = v.clone()
-    package.move(p, own, copies, cores, g, velocity, slopes, 0.1, 0.9, 0.01)
+    package.move(p, own, same(package, copies), cores, g, velocity, slopes, 0.1, 0.9, 0.01)
     assert torch.equal(alone, slopes)
     sizes = torch.einsum("id,ijd->ij", g.double().abs(), each.abs())
     assert ((slopes - torch.einsum("id,ijd->ij", g.double(), each)).abs() <= 1e-6 * sizes).all()
@@ -54,19 +59,29 @@ def test_mixtures_slopes_and_steps_are_those_of_float64(n, N, d, kind):
 def test_a_client_gets_the_same_bits_beside_any_others(kind):
     n, N, d = 7, 11, 20_011  # several tiles, of another size for another number of clients
     package, (p, own, copies, cores, g, _) = native.load(kind), rows(n, N, d)
-    none = torch.empty(n, 0)
+    none, other = torch.empty(n, 0), copies.flip(1)
 
-    def computed(some):
+    def computed(some, held):
         part = cores[some].clone()
         made, slopes = torch.empty_like(part), torch.empty(len(part), N)
-        package.mix(p[some], own[some], copies, part, made)
-        package.move(p[some], own[some], copies, part, g[some], none[some], slopes, 0.1, 0.0, 0.0)
+        package.mix(p[some], own[some], held, part, made)
+        package.move(p[some], own[some], held, part, g[some], none[some], slopes, 0.1, 0.0, 0.0)
         return made, part, slopes
 
-    together = computed(slice(0, n))
+    def differ(alone, together, k):
+        return not all(torch.equal(a[0], b[k]) for a, b in zip(alone, together, strict=True))
+
+    together = computed(slice(0, n), same(package, copies))
+    # rows by number, each in memory of its own, of which every client has others
+    versions = [row.clone().unsqueeze(0) for row in (*copies, *other)]
+    index = torch.randint(0, 2, (n, N), generator=torch.Generator().manual_seed(0))
+    numbered = computed(slice(0, n), package.Copies(versions, index * N + torch.arange(N)))
     for k in range(n):
-        alone = computed(slice(k, k + 1))
-        assert all(torch.equal(a[0], b[k]) for a, b in zip(alone, together, strict=True))
+        alone = computed(slice(k, k + 1), same(package, copies))
+        assert not differ(alone, together, k)
+        mine = torch.where(index[k].bool().unsqueeze(1), other, copies)
+        alone = computed(slice(k, k + 1), same(package, mine))
+        assert not differ(alone, numbered, k)
 
 
 def test_whole_numbers_are_mixed_without_error():
@@ -81,12 +96,20 @@ def test_whole_numbers_are_mixed_without_error():
         whole(4, 3001),
     )
     made, slopes = torch.empty(4, 3001), torch.empty(4, 5)
-    package, same = native.load(KINDS[0]), copies[1].expand(5, -1)
-    for held, each in ((copies, banks(own, copies, cores)), (same, banks(own, same, cores))):
-        package.mix(p, own, held, cores, made)
-        package.move(p, own, held, cores, g, torch.empty(4, 0), slopes, 0.0, 0.0, 0.0)
+    package = native.load(KINDS[0])
+    for held in (copies, copies[1].expand(5, -1)):
+        each = banks(own, held, cores)
+        package.mix(p, own, same(package, held), cores, made)
+        package.move(
+            p, own, same(package, held), cores, g, torch.empty(4, 0), slopes, 0.0, 0.0, 0.0
+        )
         assert torch.equal(made.double(), torch.einsum("ij,ijd->id", p.double(), each))
         assert torch.equal(slopes.double(), torch.einsum("id,ijd->ij", g.double(), each))
+
+
+def call(name, arguments):
+    package = native.load(KINDS[0])
+    getattr(package, name)(**(arguments | {"copies": same(package, arguments["copies"])}))
 
 
 SPOILT = [
@@ -109,9 +132,9 @@ SPOILT = [
 def test_the_door_to_mixing_refuses(spoilt):
     good = {"weights": torch.zeros(2, 3), "own": torch.tensor([0, 2]), "copies": torch.zeros(3, 5)}
     good |= {"cores": torch.zeros(2, 5), "made": torch.zeros(2, 5)}
-    native.load(KINDS[0]).mix(**good)
+    call("mix", good)
     with pytest.raises((ValueError, TypeError)):
-        native.load(KINDS[0]).mix(**(good | spoilt))
+        call("mix", good | spoilt)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +157,36 @@ def test_the_door_to_moving_refuses(spoilt):
         "moments": torch.zeros(2, 5),
     }
     good |= {"slopes": torch.zeros(2, 3), "lr": 0.1, "momentum": 0.5, "decay": 0.0}
-    native.load(KINDS[0]).move(**good)
+    call("move", good)
     with pytest.raises((ValueError, TypeError)):
-        native.load(KINDS[0]).move(**(good | spoilt))
+        call("move", good | spoilt)
+
+
+@pytest.mark.parametrize(
+    ("tables", "index"),
+    [
+        ([], None),
+        ([torch.zeros(0, 5)], None),
+        ([torch.zeros(3, 10)[:, ::2]], None),
+        ([torch.zeros(3, 5), torch.zeros(1, 4)], None),
+        ([torch.zeros(3, 5).double()], None),
+        ([torch.zeros(3, 5)], torch.tensor([[0, 3]])),
+        ([torch.zeros(3, 5)], torch.tensor([[0, -1]])),
+        ([torch.zeros(3, 5)], torch.tensor([0, 1])),
+    ],
+)
+def test_the_door_to_copies_refuses(tables, index):
+    package = native.load(KINDS[0])
+    package.Copies([torch.zeros(3, 5), torch.zeros(1, 5)], torch.tensor([[0, 3]]))
+    with pytest.raises((ValueError, TypeError)):
+        package.Copies(tables, index)
+
+
+def test_each_client_of_a_call_needs_copies():
+    package, cores = native.load(KINDS[0]), torch.zeros(2, 5)
+    copies = package.Copies([torch.zeros(3, 5)], torch.tensor([[0, 1]]))
+    with pytest.raises(ValueError, match="each client"):
+        package.mix(torch.zeros(2, 2), torch.tensor([0, 1]), copies, cores, torch.zeros(2, 5))
 
 
 ROOM = torch.zeros(6, 5)  # for rows that share memory
@@ -149,20 +199,19 @@ def test_the_door_refuses_to_write_over_what_it_reads():
         "copies": ROOM[:3],
         "cores": ROOM[3:5],
     }
-    package, apart = native.load(KINDS[0]), torch.zeros(2, 5)
-    package.mix(**good, made=apart)
+    call("mix", good | {"made": torch.zeros(2, 5)})
     for made in (ROOM[3:5], ROOM[4:6], ROOM[:2], ROOM[2:4]):
         with pytest.raises(ValueError, match=r"made.* shares memory"):
-            package.mix(**good, made=made)
+            call("mix", good | {"made": made})
     rates = {"lr": 0.1, "momentum": 0.5, "decay": 0.0}
     good |= {
         "gradients": torch.zeros(2, 5),
         "moments": torch.zeros(2, 5),
         "slopes": torch.zeros(2, 3),
     } | rates
-    package.move(**good)
-    package.move(**(good | {"copies": ROOM[0].expand(3, -1), "gradients": ROOM[:2]}))
-    package.move(**(good | {"momentum": 0.0, "moments": good["cores"]}))  # unused without momentum
+    call("move", good)
+    call("move", good | {"copies": ROOM[0].expand(3, -1), "gradients": ROOM[:2]})
+    call("move", good | {"momentum": 0.0, "moments": good["cores"]})  # unused without momentum
     shared = [
         {"copies": ROOM[2:5]}, {"copies": ROOM[:6:2]}, {"gradients": good["cores"]}, {"moments": good["cores"]},
         {"moments": good["gradients"]}, {"slopes": good["weights"]},
@@ -170,15 +219,15 @@ def test_the_door_refuses_to_write_over_what_it_reads():
     ]  # fmt: skip
     for some in shared:
         with pytest.raises(ValueError, match="shares memory"):
-            package.move(**(good | some))
+            call("move", good | some)
     of = {name: good[name] for name in ("own", "copies", "cores", "gradients")}
-    package.products(**of, slopes=good["slopes"])
+    call("products", of | {"slopes": good["slopes"]})
     for slopes in (ROOM.view(-1)[13:19].view(2, 3), ROOM.view(-1)[15:21].view(2, 3)):
         with pytest.raises(ValueError, match="shares memory"):
-            package.products(**of, slopes=slopes)
+            call("products", of | {"slopes": slopes})
     for spoilt in (
         {"slopes": torch.zeros(2, 2)},
         {"slopes": good["slopes"], "gradients": torch.zeros(2, 4)},
     ):
         with pytest.raises(ValueError, match="each client"):
-            package.products(**(of | spoilt))
+            call("products", of | spoilt)

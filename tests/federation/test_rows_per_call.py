@@ -86,7 +86,9 @@ def test_clients_share_calls_where_they_read_alike_and_numbers_cannot_differ(mon
     assert chosen(method={"name": "apple", "core_step": "local"}) == together
     assert chosen(engine="torch") == grouped(sizes, 1)
     assert chosen(room=0.99) == alone
-    assert chosen(method={"name": "apple", "budget": 2}) == alone
+    assert chosen(method={"name": "apple", "budget": 2}) == together
+    for own_copies in ({"core_radius": 2.0}, {"budget": 2, "core_step": "local"}):
+        assert chosen(method={"name": "apple", **own_copies}) == alone
     assert chosen(rows_per_call=2) == grouped(sizes, 2)
 
     def of_any(row, **over):

@@ -1,7 +1,8 @@
 """The objective of the native engine: gradients, whole steps and mixtures."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +14,14 @@ from pomona.objective.dataset import EVALUATION_BATCH, BatchFunction, statistics
 from pomona.objective.engine import Computation
 from pomona.objective.objective import ConstantFeatures, Criterion, Mixture, Pull, RowCriterion
 from pomona.objective.pytorch import Estimates, TorchObjective
+from pomona.storage.row_bank import RowBank
 from pomona_native.network import NativeNetwork, Prepared, prepared
-
-# weights (m, N), own positions (m,), copies (N, d), own rows (m, d)
-MixArguments = tuple[Tensor, Tensor, Tensor, Tensor]
 
 
 class NativeObjective(TorchObjective):
     """Losses and gradients of rows W (n, d), row by row.
 
-    Mixtures are computed in passes over all mixed rows, each for all clients of a call; a client's
+    Mixtures are computed in passes over all mixed rows, for all clients of a call; a client's
     results are bit-identical whatever other clients are in the call. Criteria that differ from the
     run's, products with a Hessian, and features of the last layer are PyTorch's.
 
@@ -90,18 +89,22 @@ class NativeObjective(TorchObjective):
         """Return the copies as they are: a row that fills several places is read once."""
         return copies
 
+    def copies(self, bank: RowBank, index: Tensor) -> Any:
+        """Return rows by number, where they are in their bank."""
+        numbers, places = index.unique(return_inverse=True)
+        rows = [bank.row(number).unsqueeze(0) for number in numbers.tolist()]
+        return self._network.package.Copies(rows, places)
+
     def mixtures(self, mixture: Mixture) -> Tensor:
         """Return the mixtures (n, d)."""
         W = torch.empty_like(mixture.cores)
-        for rows, arguments in _mix_calls(mixture):
-            self._network.package.mix(*arguments, W[rows])
+        self._network.package.mix(mixture.weights, *self._rows(mixture), W)
         return W
 
     def products(self, mixture: Mixture, G: Tensor) -> Tensor:
         """Return the products (n, N) of rows G (n, d) with the mixed rows."""
         slopes = torch.empty_like(mixture.weights)
-        for rows, arguments in _mix_calls(mixture):
-            self._network.package.products(*arguments[1:], G[rows], slopes[rows])
+        self._network.package.products(*self._rows(mixture), G, slopes)
         return slopes
 
     def mixed_step(
@@ -120,13 +123,22 @@ class NativeObjective(TorchObjective):
         W, G = self._room(*mixture.cores.shape)
         slopes = torch.empty_like(mixture.weights)
         rates = round_.lr, round_.momentum, round_.weight_decay
-        mix_calls, package = list(_mix_calls(mixture)), self._network.package
-        for rows, arguments in mix_calls:
-            package.mix(*arguments, W[rows])
+        weights, rows, package = mixture.weights, self._rows(mixture), self._network.package
+        package.mix(weights, *rows, W)
         losses = self._network.gradient(W, G, self._batches(indices, views))
-        for rows, arguments in mix_calls:
-            package.move(*arguments, G[rows], moments[rows], slopes[rows], *rates)
+        package.move(weights, *rows, G, moments, slopes, *rates)
         return losses, slopes
+
+    def _rows(self, mixture: Mixture) -> tuple[Tensor, Any, Tensor]:
+        """Return own positions (n,), copies as the package takes them, and own rows (n, d)."""
+        copies, own = mixture.copies, mixture.own_mask.int().argmax(1)
+        if isinstance(copies, Tensor):
+            index = None
+            if copies.dim() == 3:
+                index = torch.arange(copies.shape[0] * copies.shape[1]).view(copies.shape[:2])
+                copies = copies.flatten(0, 1)
+            copies = self._network.package.Copies([copies], index)
+        return own, copies, mixture.cores
 
     @torch.no_grad()
     def batchwise(
@@ -188,13 +200,3 @@ class NativeObjective(TorchObjective):
         if self._memory.shape[1] < n or self._memory.shape[2] != d:
             self._memory = torch.zeros(2, n, d)
         return self._memory[:, :n]
-
-
-def _mix_calls(mixture: Mixture) -> Iterator[tuple[slice, MixArguments]]:
-    """Yield the calls to make with their clients: one for all, or one for each client with copies
-    of its own.
-    """
-    positions, shared = mixture.own_mask.int().argmax(1), mixture.copies.dim() == 2
-    for rows in [slice(None)] if shared else [slice(k, k + 1) for k in range(len(positions))]:
-        copies = mixture.copies if shared else mixture.copies[rows][0]
-        yield rows, (mixture.weights[rows], positions[rows], copies, mixture.cores[rows])

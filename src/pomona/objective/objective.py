@@ -15,6 +15,7 @@ from pomona.models.parameter_space import Head, ParameterSlice
 from pomona.objective.batches import Pass, Views, ordinary
 from pomona.objective.dataset import BatchFunction, DeviceDataset
 from pomona.objective.optimizer_step import optimizer_step
+from pomona.storage.row_bank import RowBank
 
 Criterion = Callable[[Tensor, Tensor], Tensor]  # (outputs (b, K), targets) -> losses (b,)
 # (outputs, targets, features (b, f)) -> loss ()
@@ -59,13 +60,14 @@ class Mixture:
     Attributes:
         weights: p (n, N).
         own_mask: (n, N), True at each client's own position, one per row.
-        copies: of all rows, (N, d) if all clients have the same, else (n, N, d).
+        copies: of all rows, (N, d) if all clients have the same, else (n, N, d), or what
+            ``GradientSource.copies`` returns.
         cores: the clients' own rows (n, d).
     """
 
     weights: Tensor
     own_mask: Tensor
-    copies: Tensor
+    copies: Any
     cores: Tensor
 
     @property
@@ -182,6 +184,12 @@ class GradientSource(Protocol):
         """
         # PyTorch's products would copy a row that fills several places in each step.
         return copies.contiguous()
+
+    def copies(self, bank: RowBank, index: Tensor) -> Any:
+        """Return rows by their numbers (n, N) in a bank, as every step of a round mixes them: (n,
+        N, d), or what the engine's own mixtures read.
+        """
+        return self.mixing_layout(bank[index])
 
     def mixtures(self, mixture: Mixture) -> Tensor:
         """Return the mixtures (n, d)."""

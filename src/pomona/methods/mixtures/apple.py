@@ -290,6 +290,8 @@ class APPLEState:
 def client(settings: APPLE) -> base.Client:
     """Learn a core and a DR row."""
     rule = RULES[settings.core_step]
+    # whether copies under a budget are needed in mixtures alone
+    mixes_only = settings.core_step == "paper" and settings.core_radius is None
 
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
@@ -312,10 +314,15 @@ def client(settings: APPLE) -> base.Client:
         state: APPLEState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[APPLEState]:
         members = training.roster.member_mask.to(state.dr.device)
-        cores, received_ids = downloaded(received["cores"])
-        if settings.core_radius:
-            cores = bounded(cores, state.core, training.clients, members, settings.core_radius)
-        cores = training.objective.mixing_layout(cores)
+        offer, objective = received["cores"], training.objective
+        if isinstance(offer, base.Copies) and mixes_only:
+            cores = objective.copies(offer.bank, offer.index)
+        else:
+            cores = offer.rows() if isinstance(offer, base.Copies) else offer.bank
+            if settings.core_radius:
+                cores = bounded(cores, state.core, training.clients, members, settings.core_radius)
+            cores = objective.mixing_layout(cores)
+        received_ids = offer.received if isinstance(offer, base.Copies) else offer.index
         fetched = state.seen.scatter(1, received_ids, True)
         P = state.dr.masked_fill(~members, 0)
         p0 = training.roster.shares.to(P)
@@ -343,9 +350,9 @@ def client(settings: APPLE) -> base.Client:
     ) -> base.Trained[APPLEState]:
         return train(state, received, training, rule.unseen(round_))
 
-    # Under a budget, or within a radius, clients have their own copies, and a call for several
-    # reads as much as calls for each.
-    reads_alike = settings.budget is None and settings.core_radius is None
+    # Within a radius clients have their own copies, as with ``local`` under a budget, and a call
+    # for several reads as much as calls for each.
+    reads_alike = mixes_only or (settings.budget is None and settings.core_radius is None)
     return base.Client(
         start,
         train,
@@ -354,17 +361,6 @@ def client(settings: APPLE) -> base.Client:
         keeps={"cores": copies},
         reads_alike=reads_alike,
         rate=rule.rate,
-    )
-
-
-def downloaded(offer: base.Rows | base.Copies) -> tuple[Tensor, Tensor]:
-    """Return the cores to mix, (N, d) or under a budget copies (n, N, d); and the ids received (n,
-    M).
-    """
-    return (
-        (offer.rows(), offer.received)
-        if isinstance(offer, base.Copies)
-        else (offer.bank, offer.index)
     )
 
 

@@ -8,6 +8,7 @@ the purpose.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,22 +25,24 @@ DR_LR = 1e-3
 class Mixing:
     """The models that clients mix in a round.
 
-    ``copies`` of all cores: (N, d) if all clients have the same, else (n, N, d); ``origins`` (n,
-    d), from which progress is measured; ``is_self`` (n, N) marks a client's own position, ``members``
+    ``copies`` of all cores, as in ``Mixture``: (N, d) if all clients have the same, else (n, N, d)
+    or, of the paper's rule, an engine's own; ``origins`` (n, d), from which progress is measured; ``is_self`` (n, N) marks a client's own position, ``members``
     (N,) the members; ``p0`` (N,) the shares to which ``pull``, i.e. lambda(r) mu, draws the
     relationships.
     """
 
-    copies: Tensor
+    copies: Any
     origins: Tensor
     is_self: Tensor
     members: Tensor
     p0: Tensor
     pull: float
 
-    def copies_of(self, n: int) -> Tensor:
+    def copies_of(self, n: int) -> Any:
         """Return the copies of the first n clients."""
-        return self.copies[:n] if self.copies.dim() == 3 else self.copies
+        if isinstance(self.copies, Tensor) and self.copies.dim() == 3:
+            return self.copies[:n]
+        return self.copies
 
     def penalty(self, p: Tensor) -> Tensor:
         """Return the penalty's gradient at rows p (n, N)."""
