@@ -21,7 +21,7 @@ cd /work
 export HOME=/root OMP_NUM_THREADS=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 python3 --version
 python3 -m venv build
-build/bin/pip wheel --quiet --no-deps --wheel-dir wheels source source/federation source/native
+build/bin/pip wheel --quiet --no-deps --wheel-dir wheels ./source ./source/federation ./source/native
 python3 -m venv env
 env/bin/pip install --quiet --no-deps wheels/*.whl
 env/bin/pip install --quiet -c source/constraints.txt pomona-federation pomona-native pytest
