@@ -376,4 +376,5 @@ def _figure(
 
 def listed(names: Sequence[str]) -> str:
     """List the first names, each bounded in length, and the number of further ones."""
-    return errors.listed([bounds.plain(name, 40) for name in names], MAX_NAMES)
+    shown = [bounds.plain(name, 40) for name in names[:MAX_NAMES]]  # of any number, for each card
+    return errors.listed([*shown, *names[MAX_NAMES:]], MAX_NAMES)
