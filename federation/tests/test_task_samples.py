@@ -161,7 +161,7 @@ def test_data_that_is_named_has_to_fit_the_task(tmp_path):
     made = scenario(federation(tmp_path, digits), over)
     assert (made.dataset.scale, len(made.partition.clients)) == ((16.0,), 2)
     for wrong, words in (
-        ({"input_shape": [9, 8, 1]}, r"shape \(8, 8, 1\)"),
+        ({"input_shape": [9, 8, 1]}, r"shape of a sample: \(8, 8, 1\)"),
         ({"classes": ["a", "b"]}, "classes are 0"),
     ):
         with pytest.raises(DataError, match=words):
@@ -248,4 +248,4 @@ def test_a_study_runs_on_the_command_line_and_asks_for_data(tmp_path, rows, caps
     words = [*over, 'data.label_columns=["y", "z"]', "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit, match="0"):
         main(["deploy", "simulate", str(path), *words])
-    assert "model global" in capsys.readouterr().out
+    assert "FedAvg  global  received" in capsys.readouterr().out
