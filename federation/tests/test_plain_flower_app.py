@@ -335,6 +335,21 @@ def test_a_client_that_answers_otherwise_counts_as_absent(scenario, answer, word
     assert words in rounds[1].refused[0]
 
 
+def test_a_client_that_reports_many_samples_weighs_half_at_most(scenario):
+    def boasts(grid, task, node, reply):
+        if not task and node == 899:
+            said = json.loads(reply.content[wire.KEY][wire.BODY])
+            said["samples"]["train"] = 10**12
+            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(said)})
+        return reply
+
+    app = App(scenario("fedavg"))
+    result = app.started(app.grid(boasts), "fedavg")
+    assert any("largest_share" in note.text for note in result.personal.notes)
+    # what it trains on is not what it reports
+    assert [row.cohort for row in result.personal.rounds] == [(0, 2)] * ROUNDS
+
+
 def test_more_than_half_of_a_round_must_answer(scenario):
     app = App(scenario("fedavg"))
 

@@ -314,3 +314,19 @@ def test_wrong_arguments_are_named(changed, words):
     arguments = {"method": "fedavg"} | arguments | changed
     with pytest.raises((ConfigError, DataError), match=words):
         pomona.personalize(nn.Linear(3, 2), **arguments)
+
+
+@pytest.mark.long
+def test_convolutions_have_the_same_bits_however_a_loader_lays_out_images(monkeypatch):
+    monkeypatch.setattr(objective, "ordinary", in_order)
+    data = {"name": "digits", "train_limit": 120, "test_limit": 40}
+    run = {"rounds": 2, "lr": LR, "batch_size": SIZE, "workers": 1, "engine": "torch", "clients": 2}
+    prepared = Scenario.prepare(pomona.Config(method="apple", data=data, model="small", **run))
+    expected = simulate(prepared)
+    loaders = {
+        name: [(x.contiguous(), y) for x, y in splits["train"]]
+        for name, splits in loaders_of(prepared).items()
+    }
+    result = pomona.personalize(prepared.module(), loaders, "apple", step, rounds=2)
+    for client, models in expected.models.items():
+        assert all(result.models[client][k].equal(t) for k, t in models.items())

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from torch import Tensor, nn
 
 from pomona import methods
-from pomona.core.bounds import SPLITS
+from pomona.core.bounds import SPLITS, without_paths
 from pomona.core.errors import ConfigError, PomonaError, ProtocolError
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest
@@ -75,7 +75,7 @@ def personalize(
         answer, uplink = client.answered(code, splits, answer)
     except PomonaError as fault:
         refused = isinstance(fault, ConfigError)
-        answer = answer.model_copy(update={"fault": str(fault), "refused": refused})
+        answer = answer.model_copy(update={"fault": without_paths(str(fault)), "refused": refused})
     answer = answer.model_copy(update={"seconds": round(perf_counter() - began, 1)})
     loss = {} if answer.loss is None else {"train_loss": answer.loss}
     return _reply(message, answer, {"num-examples": samples["train"], **loss}, uplink)

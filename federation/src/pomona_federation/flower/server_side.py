@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic, sleep
 from typing import Any, NoReturn
 
@@ -28,6 +28,8 @@ from pomona_federation.flower.client_side import row_keys
 from pomona_federation.flower.records import Answer, Introduction, Task
 
 logger = logging.getLogger("flwr")
+LARGEST_SHARE = 0.5
+"""Largest weight of one client in a mean, as in Pomona's own federations."""
 UNSUPPORTED = (
     "Pomona's methods in a plain Flower app: no consent to a study, no signatures, no ledger of "
     "privacy, no resuming after a restart; Pomona's own server and silos have these "
@@ -52,7 +54,8 @@ def strategy(
         model: of the form of the clients' models.
         settings: of ``Config``, as for ``pomona.personalize``, and Flower's ``fraction_train``,
             ``min_available_nodes`` (2), and ``min_train_nodes``: answers that a round needs, more
-            than half of those asked if not set.
+            than half of those asked if not set. ``largest_share``, of one client in a mean by
+            samples, is 0.5 if not set, as a client reports its own number of samples.
 
     Raises:
         ConfigError: also for a method that cannot be had around a user's own training.
@@ -62,8 +65,9 @@ def strategy(
         settings["participation"] = settings.pop("fraction_train")
     if "rounds" in settings:
         raise ConfigError("rounds: give num_rounds to start")
-    user_config(1, method=method, **settings)
-    return PersonalStrategy({"method": method, **settings}, model, *nodes)
+    settings = {"largest_share": LARGEST_SHARE, "method": method, **settings}
+    user_config(1, **settings)
+    return PersonalStrategy(settings, model, *nodes)
 
 
 @dataclass
@@ -117,7 +121,13 @@ class PersonalStrategy:
         record, began = federation.record(), monotonic()
         cohort = cohort_size(federation.config, len(nodes))
         quorum = self.min_train_nodes or cohort // 2 + 1
-        loop = federation.loop(transport, record, RunNotes(_Log()), quorum)
+        notes = RunNotes(_Log())
+        if (
+            federation.roster.shares.tolist()
+            != replace(federation.roster, largest=1.0).shares.tolist()
+        ):
+            notes.add(f"largest_share: no client weighs more than {federation.roster.largest:g}")
+        loop = federation.loop(transport, record, notes, quorum)
         state = loop.run()
         return _result(federation, state, close_record(record, monotonic() - began))
 
