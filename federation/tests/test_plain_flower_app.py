@@ -514,6 +514,16 @@ def free_port():
         return one.getsockname()[1]
 
 
+def wait_for(port, seconds=120):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        with socket.socket() as one:
+            if one.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.5)
+    pytest.fail("SuperLink does not listen")
+
+
 @pytest.mark.slow
 def test_the_example_over_a_superlink_with_two_supernodes(tmp_path):
     port = free_port()
@@ -522,32 +532,35 @@ def test_the_example_over_a_superlink_with_two_supernodes(tmp_path):
         f'[superlink]\ndefault = "here"\n[superlink.here]\naddress = "127.0.0.1:{port}"\n'
         "insecure = true\n"
     )
-    quiet = {"FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"}
-    environment = os.environ | quiet | {"FLWR_DISABLE_UPDATE_CHECK": "1"}
+    environment = os.environ | {
+        "FLWR_HOME": str(tmp_path),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}",  # SuperLink starts others by name
+    }
+    processes = []
 
     def begin(name, *arguments):
         command = [tools / name, "--insecure", "--host", "127.0.0.1", *arguments]
-        log = (tmp_path / f"{name}.log").open("a")
-        return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+        with (tmp_path / f"{name}.log").open("a") as log:
+            processes.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
 
-    offline = "--disable-runtime-dependency-installation"
-    processes = [begin("flower-superlink", "--port", str(port), offline)]
     try:
-        time.sleep(10)
+        begin("flower-superlink", "--port", str(port), "--disable-runtime-dependency-installation")
+        wait_for(port)
         for i in range(2):
             node = f"partition-id={i} num-partitions=2"
             link, own = f"127.0.0.1:{port}", str(free_port())
-            processes.append(
-                begin("flower-supernode", "--superlink", link, "--port", own, "--node-config", node)
-            )
+            begin("flower-supernode", "--superlink", link, "--port", own, "--node-config", node)
         command = [tools / "flwr", "run", EXAMPLE, "here", "--stream"]
         command += ["--run-config", "num-server-rounds=2 method='apple'"]
         run = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=900, check=True
+            command, env=environment, capture_output=True, text=True, timeout=900, check=False
         )
     finally:
         for process in processes:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
+    assert run.returncode == 0, run.stdout + run.stderr
     assert "no consent to a study" in run.stdout
     assert len(re.findall(r"round_number=2.*model='personal', when='trained'", run.stdout)) == 2

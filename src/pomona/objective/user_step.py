@@ -474,14 +474,8 @@ class UserObjective(Objective):
 
         def before_step(optimizer: Optimizer, arguments: Any, _: Any) -> None:
             nonlocal steps
-            groups = optimizer.param_groups
-            if not any(id(p) in self._ids for group in groups for p in group["params"]):
+            if not self._steps_model(optimizer):
                 return
-            if optimizer not in self._fresh:
-                self._fresh.add(optimizer)
-                optimizer.state.clear()  # of the pass before, or of another client
-            if self.rule.has_rate and (settings := self.rule.mismatch(optimizer)):
-                self._refuse(f"has settings of another optimizer than yours; set {settings}")
             steps += 1
             if edit and steps == 1:
                 if len(arguments) > 1 and arguments[1] is not None:
@@ -503,6 +497,18 @@ class UserObjective(Objective):
             )
         self.buffers[client] = _copied(dict(self._module.named_buffers()))
         return value
+
+    def _steps_model(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer steps the model; its state begins anew with each pass."""
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        if self._ids.isdisjoint(map(id, parameters)):
+            return False
+        if optimizer not in self._fresh:
+            self._fresh.add(optimizer)
+            optimizer.state.clear()  # of the pass before, or of another client
+        if self.rule.has_rate and (settings := self.rule.mismatch(optimizer)):
+            self._refuse(f"has settings of another optimizer than yours; set {settings}")
+        return True
 
     def _batch(self, index: Tensor) -> "DrawnBatch":
         """Return the batch of an index (b,) that ``batches`` has given."""

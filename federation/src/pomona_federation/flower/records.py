@@ -37,7 +37,7 @@ class Introduction(Settings):
     """
 
     partition: Count | None
-    samples: dict[Literal["train", "validation", "test"], Count]
+    samples: dict[Label, Count] = Field(max_length=3)
     model: Sha256
 
 

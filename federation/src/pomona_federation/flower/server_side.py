@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result as PlainResult
 from torch import Tensor, nn
 
-from pomona.core.bounds import plain
+from pomona.core.bounds import SPLITS, plain
 from pomona.core.errors import ConfigError, ProtocolError, QuorumError
 from pomona.core.round import Roster
 from pomona.federation.callbacks import NullCallback, RunNotes
@@ -116,52 +116,55 @@ class PersonalStrategy:
         self.model.load_state_dict(initial_arrays.to_torch_state_dict())
         logger.warning(UNSUPPORTED)
         post = _Post(grid, timeout, train_config or ConfigRecord())
-        federation, nodes = self._introduced(post, num_rounds)
+        federation, nodes = self._federation(self._introductions(post), num_rounds)
         transport = GridTransport(post, federation, nodes, initial_arrays)
         record, began = federation.record(), monotonic()
         cohort = cohort_size(federation.config, len(nodes))
         quorum = self.min_train_nodes or cohort // 2 + 1
         notes = RunNotes(_Log())
-        if (
-            federation.roster.shares.tolist()
-            != replace(federation.roster, largest=1.0).shares.tolist()
-        ):
-            notes.add(f"largest_share: no client weighs more than {federation.roster.largest:g}")
+        roster = federation.roster
+        if not roster.shares.equal(replace(roster, largest=1.0).shares):
+            notes.add(f"largest_share: no client weighs more than {roster.largest:g}")
         loop = federation.loop(transport, record, notes, quorum)
         state = loop.run()
         return _result(federation, state, close_record(record, monotonic() - began))
 
-    def _introduced(self, post: "_Post", rounds: int) -> tuple[UserFederation, tuple[int, ...]]:
-        """Return the clients that are connected and the nodes that they are on, in the order of
-        their parts of the data, if Flower numbers these, else of their nodes' numbers.
+    def _introductions(self, post: "_Post") -> dict[int, Introduction]:
+        """Return who is connected, by node.
+
+        Raises QuorumError for too few, and ConfigError for a model of another form.
         """
         post.wait_for(self.min_available_nodes)
-        answers: dict[int, Introduction] = {}
         hello = {records.HELLO: ConfigRecord()}
-        for node, content in post.exchange(dict.fromkeys(post.nodes(), hello)).items():
-            answers[node] = records.read(content, Introduction)
+        contents = post.exchange(dict.fromkeys(post.nodes(), hello))
+        answers = {node: records.read(c, Introduction) for node, c in contents.items()}
         if len(answers) < self.min_available_nodes:
             raise QuorumError(
                 f"{len(answers)} clients answered, {self.min_available_nodes} are needed; see the "
                 "log of the others"
             )
-        if unequal := [n for n, a in answers.items() if a.model != records.layout_of(self.model)]:
+        layout = records.layout_of(self.model)
+        if unequal := [node for node, answer in answers.items() if answer.model != layout]:
             raise ConfigError(
                 f"node {unequal[0]} has a model with other tensors than the server's; give both "
                 "the same"
             )
-        numbers = {node: answer.partition for node, answer in answers.items()}
-        numbered = None not in numbers.values() and len(set(numbers.values())) == len(numbers)
-        order = {
-            node: number if numbered and number is not None else node
-            for node, number in numbers.items()
-        }
-        nodes = tuple(sorted(answers, key=order.__getitem__))
-        names = tuple(f"client {numbers[n]}" if numbered else f"node {n}" for n in nodes)
-        sizes = {
-            split: tuple(answers[node].samples.get(split, 0) for node in nodes)
-            for split in ("train", "validation", "test")
-        }
+        return answers
+
+    def _federation(
+        self, answers: Mapping[int, Introduction], rounds: int
+    ) -> tuple[UserFederation, tuple[int, ...]]:
+        """Return the clients and the nodes that they are on, in the order of their parts of the
+        data if Flower numbers these, else of their nodes' numbers.
+        """
+        parts = {a.partition: node for node, a in answers.items() if a.partition is not None}
+        numbered = len(parts) == len(answers)
+        order = (
+            dict(sorted(parts.items())) if numbered else {node: node for node in sorted(answers)}
+        )
+        nodes = tuple(order.values())
+        names = tuple(f"{'client' if numbered else 'node'} {number}" for number in order)
+        sizes = {s: tuple(answers[node].samples.get(s, 0) for node in nodes) for s in SPLITS}
         config = user_config(len(nodes), rounds=rounds, **self.settings)
         return UserFederation(config, self.model, names, sizes), nodes
 
