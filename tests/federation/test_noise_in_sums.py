@@ -30,6 +30,7 @@ PRIVACY = {
     "noise_multiplier": SIGMA,
     "max_grad_norm": C,
     "delta": 1e-4,
+    "accountant": "rdp",
     "honest": HONEST,
     "acknowledge": ["sample-counts", "metrics", "unlimited-epsilon", "noise-of-others"],
 }

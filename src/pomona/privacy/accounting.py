@@ -22,6 +22,7 @@ from pomona.privacy.settings import Privacy
 
 # beyond this the numerical accountant's grid does not fit into memory, and epsilon is meaningless
 CONFIDENT = 100.0
+LARGE_ORDERS = (64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
 ROUNDING = 1e-9  # relative tolerance for sums of epsilons and deltas
 PRV_ERROR = (
     0.03  # its bound is within 0.01 of epsilon on either side, at a delta within a thousandth
@@ -83,12 +84,24 @@ def _renyi(event: Event) -> Any:
 
 
 def _orders() -> list[float]:
-    return list(import_module("opacus.accountants.rdp").RDPAccountant.DEFAULT_ALPHAS)
+    """Return Opacus' orders, up to 63, and larger ones for small q and large sigma."""
+    return [
+        *import_module("opacus.accountants.rdp").RDPAccountant.DEFAULT_ALPHAS,
+        *LARGE_ORDERS,
+    ]
 
 
 def _numerical_epsilon(delta: float, counts: History) -> float:
+    return _of_releases(delta, tuple((*event, count) for event, count in sorted(counts.items())))
+
+
+@lru_cache(1024)
+def _of_releases(delta: float, releases: tuple[tuple[float, float, int], ...]) -> float:
+    """Return the numerical accountant's epsilon; cached, since it takes seconds, and clients of one
+    size have the same.
+    """
     accountant = import_module("opacus.accountants").create_accountant("prv")
-    accountant.history = [(*event, count) for event, count in sorted(counts.items())]
+    accountant.history = [*releases]
     return float(accountant.get_epsilon(delta=delta))
 
 

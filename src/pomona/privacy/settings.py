@@ -37,7 +37,9 @@ class Privacy(Settings):
         description="no client spends more (epsilon): a simulation ends first; no limit if not set",
     )
     accountant: Literal["rdp", "prv"] = Field(
-        "rdp", description="how privacy losses add up: Renyi, or the tighter numerical one"
+        "prv",
+        description="how privacy losses add up: prv, the smaller of Renyi's and the numerical accountant's "
+        "bound; rdp, Renyi's alone, which is faster",
     )
     unit: Literal["row", "group"] = Field(
         "row",
