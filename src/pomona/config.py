@@ -504,8 +504,14 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 
 
 def fitted(config: Config) -> Config:
-    """Return a run whose low-rank changes are trained as its method trains them."""
-    train, trained = config.model.train, config.method.method().card.needs.lora
+    """Return a run whose low-rank changes are trained as its method trains them, and whose network
+    has the bodies that it needs.
+    """
+    needs = config.method.method().card.needs
+    if needs.bodies != config.model.bodies:
+        two = config.model.model_copy(update={"bodies": max(needs.bodies, config.model.bodies)})
+        config = config.model_copy(update={"model": two})
+    train, trained = config.model.train, needs.lora
     if trained == "both" or not isinstance(train, LoraTraining):
         return config
     lora = train.lora.model_copy(update={"trained": trained})

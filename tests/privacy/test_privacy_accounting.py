@@ -17,6 +17,7 @@ from pomona.core.errors import ConfigError, PrivacyError
 from pomona.core.training_settings import Passes
 from pomona.methods import METHODS
 from pomona.privacy.accounting import (
+    LARGE_ORDERS,
     Budget,
     Event,
     Gradients,
@@ -25,6 +26,7 @@ from pomona.privacy.accounting import (
     projected,
     projected_epsilon,
 )
+from pomona.privacy.settings import Privacy
 
 
 def test_goldens_of_independent_accountants():
@@ -34,6 +36,34 @@ def test_goldens_of_independent_accountants():
     assert rdp == pytest.approx(7.3293, abs=0.01)
     assert prv == pytest.approx(6.779, abs=0.005)
     assert 6.769 <= prv + 0.02 <= rdp
+
+
+EXACT = [
+    (10, 0.001, 1000, 0.0082, 0.0087, 0.0087), (4, 0.001, 1000, 0.0219, 0.0338, 0.0317),
+    (2, 0.001, 10000, 0.1755, 0.2013, 0.1833), (1, 0.001, 1000, 0.1490, 0.6778, 0.1589),
+    (1, 0.01, 1000, 1.8282, 2.1014, 1.8384), (1.5, 0.04, 2250, 6.7688, 7.3293, 6.7791),
+    (1, 0.1, 200, 9.9713, 11.0631, 9.9818), (2, 0.1, 500, 5.5555, 6.0346, 5.5658),
+    (0.8, 0.05, 100, 5.7412, 6.6583, 5.7517), (4, 1.0, 3, 1.6980, 1.8473, 1.7081),
+    (4, 1.0, 100, 13.2067, 14.1322, 13.2173), (50, 1.0, 1, 0.0586, 0.0702, 0.0659),
+]  # fmt: skip
+"""sigma, q, steps; dp-accounting 0.5.1 at delta 1e-5: its PLD accountant, which is exact, and its RDP
+accountant (of (4, 0.001) and (50, 1) coarser than ours); and the default here.
+"""
+
+
+@pytest.mark.parametrize("case", EXACT, ids=str)
+def test_the_default_is_above_the_exact_number_by_a_hundredth_or_by_renyis_slack(case):
+    sigma, q, count, exact, rdp, default = case
+    history = {Event(sigma, q): count}
+    renyi, least = (
+        epsilon(Privacy(**TERMS, **over), history) for over in ({"accountant": "rdp"}, {})
+    )
+    assert exact <= least == pytest.approx(default, abs=6e-5)
+    assert least <= min(exact + 0.011, renyi)
+    assert renyi <= rdp + 6e-5
+
+
+TERMS = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5}
 
 
 @pytest.mark.parametrize(
@@ -120,6 +150,7 @@ def test_training_stops_before_the_budget_is_exceeded(tmp_path):
 
 COVERED = [
     (name, {"fedphp": {"transfer_weight": 0.0}, "partialfed": {"rule": "lower-shared"}, "fed-rod": {"gamma": 0.0}, "moon": {"mu": 0.0},
+            "perfcl": {"mu": 0.0, "gamma": 0.0},
             "feddbe": {"kappa": 0.0}, "fedproto": {"lambda": 0.0}, "fedpac": {"lambda": 0.0},
             "fedas": {"alignment_epochs": 0}}
      .get(name.partition("+")[0], {}))
@@ -174,7 +205,8 @@ def test_releases_that_are_kept_give_opacus_epsilon_to_the_bit(history, delta):
     accountant.history = [(*event, count) for event, count in sorted(history.items())]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = accountant.get_epsilon(delta=delta)
+        orders = [*accountant.DEFAULT_ALPHAS, *LARGE_ORDERS]
+        expected = accountant.get_epsilon(delta=delta, alphas=orders)
     assert epsilon(privacy(delta=delta), history) == expected
 
 

@@ -69,6 +69,7 @@ from pomona.methods.shared_parts.fedper import FedPer
 from pomona.methods.shared_parts.fedrep import FedRep
 from pomona.methods.shared_parts.fedrod import FedRoD
 from pomona.methods.shared_parts.fedselect import FedSelect
+from pomona.methods.shared_parts.fenda import FENDA, PerFCL
 from pomona.methods.shared_parts.floco import Floco
 from pomona.methods.shared_parts.lg_fedavg import LGFedAvg
 from pomona.methods.shared_parts.partialfed import PartialFed
@@ -116,6 +117,8 @@ _CLASSES: tuple[type[MethodSettings], ...] = (
     FedBN,
     FedBABU,
     FedRoD,
+    FENDA,
+    PerFCL,
     FedDBE,
     FedProto,
     FedPAC,

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -348,6 +348,7 @@ class Needs:
         without_norms, without_lora: the equivalent method for a network without normalisation
             layers, or without low-rank changes, if any.
         lora: what is trained of low-rank changes.
+        bodies: of the network, next to each other under its last layer.
     """
 
     cohort: str = "any cohort"
@@ -357,6 +358,7 @@ class Needs:
     without_norms: str | None = None
     without_lora: str | None = None
     lora: LoraPart = "both"
+    bodies: Literal[1, 2] = 1
 
 
 @dataclass(frozen=True)

@@ -110,11 +110,41 @@ def _build(
     """Build the network, with its weights if given, and freeze what is not trained."""
     from torch import nn
 
-    from pomona.models import huggingface, layers, lora, packages, weights
-    from pomona.models.compatibility import call_family, construction
+    from pomona.models import layers, lora
+    from pomona.models.two_bodies import TwoBodies
 
     if settings.patch:
         input_shape = settings.patch.shape_of(input_shape)
+    sizes = input_shape, n_outputs, vocabulary
+    module = _whole(settings, initial_weights, *sizes)
+    if not isinstance(module, nn.Module):
+        return module  # type: ignore[return-value]  # ``verified`` refuses it
+    if settings.bodies == 2:
+        module = TwoBodies(module, _whole(settings, initial_weights, *sizes), settings.name)  # type: ignore[arg-type]
+    if isinstance(settings.train, LoraTraining):
+        change = settings.train.lora
+        lora.insert(module, change.rank, change.scale, change.on, change.trained)
+        layers.unfreeze(module, change.beside, "model.train.lora.beside")
+    elif settings.train != "all":
+        module.requires_grad_(False)
+        globs = (settings.train,) if isinstance(settings.train, str) else settings.train
+        layers.unfreeze(module, globs, "model.train")
+    return module
+
+
+def _whole(
+    settings: ModelSettings,
+    initial_weights: "Weights | None",
+    input_shape: tuple[int, ...],
+    n_outputs: int,
+    vocabulary: int,
+) -> object:
+    """Build a network by its name, with its weights if given; what own code returns may be none."""
+    from torch import nn
+
+    from pomona.models import huggingface, packages, weights
+    from pomona.models.compatibility import call_family, construction
+
     sizes = input_shape, n_outputs, vocabulary
     with construction(settings.name):
         if packages.package(settings.name):
@@ -125,18 +155,8 @@ def _build(
                 module = family(**settings.args)
             else:
                 module = call_family(family, settings.name, settings, *sizes)
-    if not isinstance(module, nn.Module):
-        return module  # type: ignore[return-value]  # ``verified`` refuses it
-    if initial_weights:
+    if initial_weights and isinstance(module, nn.Module):
         if settings.name.startswith(huggingface.PREFIX):
             initial_weights = huggingface.renamed(module, initial_weights)
         weights.load(module, initial_weights, settings.init_skip)
-    if isinstance(settings.train, LoraTraining):
-        change = settings.train.lora
-        lora.insert(module, change.rank, change.scale, change.on, change.trained)
-        layers.unfreeze(module, change.beside, "model.train.lora.beside")
-    elif settings.train != "all":
-        module.requires_grad_(False)
-        globs = (settings.train,) if isinstance(settings.train, str) else settings.train
-        layers.unfreeze(module, globs, "model.train")
     return module

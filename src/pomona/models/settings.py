@@ -161,6 +161,11 @@ class ModelSettings(Settings):
     init_skip: tuple[Glob, ...] = Field(
         (), max_length=1000, description="globs of tensors that start at random"
     )
+    bodies: Literal[1, 2] = Field(
+        1,
+        description="2: two copies of all layers but the last, one of them a client's own, under "
+        "one last layer (fenda and perfcl set it)",
+    )
     train: Literal["all", "head"] | Globs | LoraTraining = Field(
         "all",
         description="what is trained: all; head, the last layer; a list of globs over parameters; "
