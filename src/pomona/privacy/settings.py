@@ -38,8 +38,8 @@ class Privacy(Settings):
     )
     accountant: Literal["rdp", "prv"] = Field(
         "prv",
-        description="how privacy losses add up: prv, the smaller of Renyi's bound and the numerical "
-        "accountant's; rdp, Renyi's alone, which is faster",
+        description="how privacy losses add up: prv, the smaller of Renyi's and the numerical "
+        "bound; rdp, Renyi's alone, which is faster",
     )
     unit: Literal["row", "group"] = Field(
         "row",
