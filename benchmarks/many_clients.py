@@ -4,16 +4,16 @@ others in turns.
     python benchmarks/many_clients.py [--quick] [SRC ...]
 
 A ``SRC`` is the ``src`` folder of another checkout, behind the folder of its native engine and a
-colon if that is not the installed one. Native engine, one process with one thread, images of noise;
-FedAvg with ``logistic`` and evaluation of the received model, APPLE with M = 5 and an ``mlp`` of
-12,730 numbers without. Milliseconds per client and round: each run's median of rounds after a first
-one, and of the runs.
+colon if that is not the installed one. Native engine where there is one, one process with one
+thread, images of noise; FedAvg with ``logistic`` and evaluation of the received model, APPLE with M
+= 5 and an ``mlp`` of 12,730 numbers without. Milliseconds per client and round: each run's median
+of rounds after a first one, and of the runs.
 """
 
 from functools import partial
 from itertools import product
 
-from timing import Table, Times, answered, builds, chosen, publish
+from timing import Table, Times, answered, builds, chosen, engines_here, publish
 
 PROGRAM = """
 import statistics, sys
@@ -25,14 +25,14 @@ from rounds import Rounds, noise, scenario_of
 from pomona.config import resolve
 
 torch.set_num_threads(1)
-clients, rounds = map(int, sys.argv[2:])
+clients, rounds = map(int, sys.argv[3:])
 small = {"name": "mlp", "hidden": [16]}
 over, watched = {
     "fedavg": ({"model": "logistic"}, {"received"}),
     "apple": ({"model": small, "method": {"name": "apple", "budget": 5}}, ()),
 }[sys.argv[1]]
 data = {"name": "rounds:noise", "validation_share": 0.0, "test_share": 0.25}
-settings = {"lr": 0.01, "data": data, "partition": {"name": "iid"}, "engine": "native"}
+settings = {"lr": 0.01, "data": data, "partition": {"name": "iid"}, "engine": sys.argv[2]}
 config = resolve(settings, {"clients": clients, "batch_size": 10, **over})
 run = Rounds(scenario_of(config, noise(12 * clients)), 1, frozenset(watched))
 taken = []
@@ -46,13 +46,14 @@ FULL = {"fedavg": 1000, "apple": 200}, 3, 5
 QUICK = {"fedavg": 12, "apple": 6}, 1, 1
 
 
-def main(size: tuple[dict[str, int], int, int], words: list[str]) -> Table:
+def main(size: tuple[dict[str, int], int, int], words: list[str]) -> list[Table]:
     """Measure and print."""
     counts, rounds, turns = size
     sources = builds(words)
 
     def measured(source: str, method: str) -> float:
-        return float(answered(source, PROGRAM, method, str(counts[method]), str(rounds))[0])
+        words = method, engines_here()[-1], str(counts[method]), str(rounds)
+        return float(answered(source, PROGRAM, *words)[0])
 
     names = {f"{method}, {counts[method]} clients, {build}": (method, build)
              for method, build in product(counts, sources)}  # fmt: skip
@@ -71,7 +72,7 @@ def main(size: tuple[dict[str, int], int, int], words: list[str]) -> Table:
         }
         for name, (method, _) in names.items()
     }
-    return publish("A client's part of a round of many", rows, times.turns, threads=1)
+    return [publish("A client's part of a round of many", rows, times.turns, threads=1)]
 
 
 if __name__ == "__main__":
