@@ -11,7 +11,7 @@ from pathlib import Path
 
 from method_pages import write
 from pomona.cli.settings import TABLES, Setting, owners, table_settings
-from pomona_federation.cli.deploy import FILES, STUDY_OF_KIND, settings_of
+from pomona_federation.cli.file_settings import FILES, STUDY_OF_KIND, settings_of
 from pomona_federation.unused_uplinks import REASONS
 
 

@@ -296,6 +296,41 @@ def test_supervisors_status_add_and_renew_load_no_pytorch(module):
     assert subprocess.run([sys.executable, "-c", code], timeout=100, check=False).returncode == 0
 
 
+WRONG = """
+import sys
+from pomona.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    print(end.code, sorted({"torch", "flwr", "pyarrow"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["deploy", "provision", "absent.toml"],
+        ["deploy", "rehearse", "absent.toml"],
+        ["deploy", "simulate", "absent.toml"],
+        ["deploy", "task", "absent.toml"],
+        ["server", "start", "--folder", "absent"],
+        ["server", "study", "submit", "absent.toml", "--folder", "."],
+        ["silo", "start", "--folder", "absent"],
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_file_is_answered_before_pytorch_is_imported(words, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", WRONG, *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "2 []\n"
+    assert "absent" in done.stderr
+
+
 def test_the_kit_is_in_the_environment_of_its_app_and_in_no_setting_of_a_run(tmp_path):
     """A run's settings are open to all members."""
     with mock.patch.dict(os.environ):

@@ -4,7 +4,7 @@ import pytest
 
 from pomona.cli.settings import find
 from pomona_federation.agreement import Federation
-from pomona_federation.cli.deploy import FILES, in_files
+from pomona_federation.cli.file_settings import FILES, in_files
 from pomona_federation.silo.settings import SiloFile
 from pomona_federation.study import STUDY_TYPES, StudyTerms
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from pomona.cli.output import laid_out
-from pomona.cli.run import print_summary
+from pomona.cli.run_outcome import print_summary
 from pomona.config import Config
 from pomona.federation.progress import RunProgress
 from pomona.federation.trackers import scalars

@@ -61,7 +61,7 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
     [
         (
             ["run", "fedavg", "--out", "r"],
-            "pomona.cli.run.run_with_progress",
+            "pomona.cli.run_outcome.run_with_progress",
             "the same command starts again",
         ),
         (
@@ -107,7 +107,7 @@ def test_a_run_that_is_interrupted_names_its_folder_and_its_last_round(
         raise KeyboardInterrupt
 
     before = signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr("pomona.cli.run.run_with_progress", interrupted)
+    monkeypatch.setattr("pomona.cli.run_outcome.run_with_progress", interrupted)
     monkeypatch.chdir(tmp_path)
     try:
         with pytest.raises(SystemExit, match="130"):

@@ -337,11 +337,11 @@ def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write
         ),
         (
             ["run", "apple", "--rounds", "5"],
-            "--rounds is a setting, not an option; write rounds=VALUE",
+            "Unknown option: --rounds. A setting is written rounds=VALUE.",
         ),
         (
             ["bench", "digits", "--batch-size=5"],
-            "--batch-size is a setting, not an option; write batch_size=VALUE",
+            "A setting is written batch_size=VALUE.",
         ),
         (
             ["run", "apple", "epochs=2"],

@@ -3,7 +3,7 @@
 import pytest
 
 import pomona
-from pomona.cli.run import _privacy_line
+from pomona.cli.run_outcome import _privacy_line
 from pomona.results.summary_table import table
 from problems import Notes, tiny
 

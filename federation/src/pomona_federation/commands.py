@@ -17,7 +17,7 @@ DEPLOY: Commands = {
     "task": ("deploy:task", "Write the section [task] for silos with files like yours."),
     "rehearse": ("rehearse:rehearse", "Run a federation on this machine, and compare."),
     "simulate": ("rehearse:simulate", "Simulate a study on data that fit its task."),
-    "settings": ("deploy:settings", "Explain the files of a federation, or one KEY."),
+    "settings": ("file_settings:settings", "Explain the files of a federation, or one KEY."),
     "renew-key": ("kits:certify_key", "Certify a silo's next key."),
 }
 SERVER: Commands = {

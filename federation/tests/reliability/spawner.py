@@ -18,7 +18,7 @@ import faults
 import sklearn.datasets  # noqa: F401
 import torch
 
-import pomona.cli.run  # noqa: F401
+import pomona.cli.run_outcome  # noqa: F401
 from pomona.cli import main
 
 codes = {}

@@ -66,23 +66,16 @@ TAKE_SETTINGS = (["run"], ["bench"], ["data", "show"])  # the commands that acce
 
 
 def _setting_hint(fault: CycloptsError, arguments: Sequence[str]) -> str:
-    """Return the replacement for an option that is a setting; empty if it is not a setting, or if
-    the command does not accept settings.
+    """Return how a setting is written, for a command that takes settings and got an unknown
+    option.
     """
     if not isinstance(fault, UnknownOptionError) or not any(
         arguments[: len(c)] == c for c in TAKE_SETTINGS
     ):
         return ""
-    from pomona.config import keys  # late: it imports every settings record
-
     option = (fault.token.keyword or fault.token.value).partition("=")[0]
     setting = option.lstrip("-").replace("-", "_")
-    settings = {key.partition(".")[0] for key in keys({})}
-    return (
-        f"{option} is a setting, not an option; write {setting}=VALUE"
-        if setting in settings
-        else ""
-    )
+    return f" A setting is written {setting}=VALUE."
 
 
 class SafeStderr:
@@ -179,9 +172,8 @@ def _command_path(arguments: Sequence[str]) -> str:
 
 
 def _exit_usage(fault: CycloptsError, arguments: Sequence[str]) -> NoReturn:
-    help_ = f"See {_command_path(arguments)} --help."
-    message = _setting_hint(fault, arguments) or f"{' '.join(str(fault).split())} {help_}"
-    print(f"error[USAGE]: {message}", file=sys.stderr)
+    text, hint = " ".join(str(fault).split()), _setting_hint(fault, arguments)
+    print(f"error[USAGE]: {text}{hint} See {_command_path(arguments)} --help.", file=sys.stderr)
     sys.exit(2)
 
 

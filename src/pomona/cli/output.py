@@ -50,12 +50,12 @@ def config_of(
 
     ``base``: a tree below all of them.
     """
-    from pomona.config import read_overrides, resolve
-
     pairs = [
         argument for argument in arguments if "=" in argument and Path(argument).suffix != ".toml"
     ]
     files = [_settings(Path(argument)) for argument in arguments if argument not in pairs]
+    from pomona.config import read_overrides, resolve  # late: it imports every method
+
     return resolve(base or {}, *files, *options, read_overrides(pairs))
 
 

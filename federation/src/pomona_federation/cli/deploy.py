@@ -1,36 +1,15 @@
-"""``pomona deploy``: kits for a federation between organisations, and the reference of its
-files.
-"""
+"""``pomona deploy``: kits for a federation between organisations."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit
-from pomona.cli.settings import Setting, SettingsTable, find, show, table_settings
 from pomona.core.errors import ConfigError
 from pomona.core.files import content
-from pomona.core.settings import Settings
-from pomona_federation.agreement import Federation, FoundingMember
 from pomona_federation.provision.kit_files import LOCK, Libraries, described
-from pomona_federation.server.settings import NotifySettings, ServerFile
-from pomona_federation.silo.consent_rules import ConsentPolicy
-from pomona_federation.silo.settings import SiloFile, StudyLimits
-from pomona_federation.study import (
-    STUDY_TYPES,
-    EvaluateTerms,
-    EvaluationStudy,
-    SearchStudy,
-    SearchTerms,
-    StudyTerms,
-    SurveyStudy,
-    TrainingStudy,
-)
-from pomona_federation.survey.settings import Noise, SurveySettings
-from pomona_federation.task_settings import TaskSettings
 
 if TYPE_CHECKING:
     from pomona_federation.provision.provision import Provisioned
@@ -124,13 +103,14 @@ def task(
     words
         settings of the data: data=table data.path=rows.csv data.label_column=outcome
     """
+    config = config_of(words)
     import tomli_w
 
     from pomona.core.files import publish, writing
     from pomona.scenario import Scenario
     from pomona_federation.task_settings import of_files
 
-    tree = {"task": of_files(Scenario.prepare(config_of(words)).dataset)}
+    tree = {"task": of_files(Scenario.prepare(config).dataset)}
     with writing(out):
         publish(out, [tomli_w.dumps(tree).encode("utf-8")])
     emit({**tree, "written": out}) if json else print(out)
@@ -211,57 +191,3 @@ def _record(provisioned: "Provisioned") -> dict[str, object]:
             for name in provisioned.silos
         ],
     }
-
-
-STUDY_OF_KIND = "STUDY.toml of kind "
-FILES: Mapping[str, type[Settings]] = {
-    "federation.toml": Federation,
-    "federation.toml, each [[silo]]": FoundingMember,
-    "STUDY.toml": StudyTerms,
-    f"{STUDY_OF_KIND}train": TrainingStudy,
-    f"{STUDY_OF_KIND}evaluate": EvaluationStudy,
-    f"{STUDY_OF_KIND}search": SearchStudy,
-    f"{STUDY_OF_KIND}survey": SurveyStudy,
-    "[task]": TaskSettings,
-    "[evaluate] of STUDY.toml": EvaluateTerms,
-    "[search] of STUDY.toml": SearchTerms,
-    "[survey] of STUDY.toml": SurveySettings,
-    "[survey.noise] of STUDY.toml": Noise,
-    "silo.toml": SiloFile,
-    "silo.toml, each [[limits]]": StudyLimits,
-    "policy.toml": ConsentPolicy,
-    "server.toml": ServerFile,
-    "[notify] of server.toml": NotifySettings,
-}
-
-
-def settings(key: str | None = None, *, json: Json = False) -> None:
-    """Explain the settings of a federation's files.
-
-    Parameters
-    ----------
-    key
-        a key or a file; all settings if not given
-    """
-    show(find(key, in_files()) if key else in_files(), json)
-
-
-def in_files() -> list[Setting]:
-    """Every setting of a federation's files, by file."""
-    return [
-        replace(setting, owner=title)
-        for title, record in FILES.items()
-        for setting in settings_of(record)
-    ]
-
-
-def settings_of(record: type[Settings]) -> list[Setting]:
-    """The keys that a record adds: those of every kind of study are listed once, a federation's own
-    study's too.
-    """
-    common = {"study"} | (set(StudyTerms.model_fields) if record in STUDY_TYPES.values() else set())
-    return [
-        setting
-        for setting in table_settings(SettingsTable("", record))
-        if setting.key not in common
-    ]

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from pomona.cli.output import Json, config_of, emit, print_table, size
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
+from pomona.core.toml import read_file
 
 if TYPE_CHECKING:
     from pomona_federation.rehearsal.run import Rehearsal
@@ -43,12 +44,13 @@ def rehearse(
         fit the task and is partitioned among the silos: data=table data.path=rows.csv
         partition.beta=0.1
     """
-    from pomona.config import read_overrides
     from pomona_federation.agreement import Federation
+
+    planned = Federation.load(federation)
+    from pomona.config import read_overrides  # late: what follows imports PyTorch
     from pomona_federation.rehearsal.inputs import scenario
     from pomona_federation.rehearsal.run import rehearse as rehearsed
 
-    planned = Federation.load(federation)
     prepared = scenario(planned, read_overrides(words))
     folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
@@ -131,7 +133,8 @@ def simulate(
     words the data, which must fit the task, and other settings: data=table data.path=rows.csv
         data.client_column=silo
     """
-    from pomona.cli.run import print_summary, run_with_progress
+    read_file(study)  # a wrong one is answered before PyTorch is imported
+    from pomona.cli.run_outcome import print_summary, run_with_progress
     from pomona.results.web.report_page import write
     from pomona_federation.rehearsal.inputs import of_study
 
