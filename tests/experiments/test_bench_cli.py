@@ -337,7 +337,7 @@ def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write
         ),
         (
             ["run", "apple", "--rounds", "5"],
-            "Unknown option: --rounds. A setting is written rounds=VALUE.",
+            "A setting is written rounds=VALUE.",
         ),
         (
             ["bench", "digits", "--batch-size=5"],
