@@ -155,8 +155,8 @@ def test_a_mistake_names_the_file_the_key_and_near_names(tmp_path, changes, word
 # or address, also when a silo trains alone for its report; else it belongs to ELSEWHERE.
 OF_RUN = """absence augment batch_size buffers engine eval_every keep largest_share local_epochs
 local_steps lr lr_decay lr_factor lr_milestones lr_schedule lr_warmup_rounds method metric model
-momentum optimizer participation precision privacy rounds secure_aggregation seed specificity stop
-weight_decay"""
+momentum optimizer participation precision privacy rounds secure_aggregation seed sensitivity specificity
+stop verdict weight_decay"""
 
 
 def test_each_setting_of_a_run_is_a_studys_or_a_silos():

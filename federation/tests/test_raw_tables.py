@@ -179,7 +179,7 @@ def test_a_silos_table_without_a_header_is_read_as_the_simulations_is(tmp_path):
         ("age,outcome\n1,ill\n2,well\n", "data.categories: .*own.csv has no column 'ward'"),
         (
             "age,ward,sex,outcome\n1,A,1,ill\n2,B,0,well\n",
-            "has the columns age, ward, sex, the agreement says age, ward",
+            "has the columns age, ward, sex, but the agreement says age, ward",
         ),
         (
             "age,ward,outcome\nold,A,ill\n2,B,well\n",

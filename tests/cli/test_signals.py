@@ -67,7 +67,7 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
         (
             ["bench", "digits", "--out", "b"],
             "pomona.cli.bench.run",
-            "finished cells are in b",
+            "run the same command again to continue; finished cells are in b",
         ),
         (
             ["privacy-audit", "r"],

@@ -68,7 +68,7 @@ def test_values_are_toml_else_text():
         ({"rounds": 0, "batch_size": 0}, ["rounds", "batch_size"]),
         (
             {"data": {"name": "table", "path": "a/" + "x" * 256}},
-            ["data.path", "more than 255 bytes; correct the path"],
+            ["data.path", "longer than 255 bytes; correct the path"],
         ),
         (
             {"model": {"train": []}},

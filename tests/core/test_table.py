@@ -74,7 +74,7 @@ def test_nothing_else_in_the_package_writes_csv():
     writers = [
         p.name
         for p in source.rglob("*.py")
-        if re.search(r"csv\w*\.(writer|DictWriter)", p.read_text())
+        if "templates" not in p.parts and re.search(r"csv\w*\.(writer|DictWriter)", p.read_text())
     ]
     assert writers == ["table.py"]
 

@@ -41,7 +41,7 @@ def test_a_table_has_a_bounded_number_of_rows(tmp_path, monkeypatch, suffix):
         if rows == 3:
             assert columns(path).arrays[0].to_pylist()[-1] in (2, "2")
             continue
-        with pytest.raises(DataError, match=r"more than 3 rows"):
+        with pytest.raises(DataError, match=r"more than .* 3 rows"):
             columns(path)
 
 
@@ -51,7 +51,7 @@ def test_a_file_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     parquet.write_table(pa.table({"a": ["x" * 1000] * 4000}), path, compression="zstd")
     assert path.stat().st_size < 10_000
     monkeypatch.setattr(transfer, "MOST_BYTES", 1 << 20)
-    with pytest.raises(DataError, match="more than 1048576 bytes"):
+    with pytest.raises(DataError, match=r"more than .* 1048576 bytes"):
         columns(path)
 
 

@@ -396,7 +396,7 @@ def test_ag_news_without_its_training_file(tmp_path):
     data = learnt(data, np.arange(8))
     assert (data.x[8:] == 1).any(axis=1).all()  # the numbers of held-out rows are unknown words
     write(path, news([1, 5]))
-    with pytest.raises(DataError, match=r"test.csv: .* say .5., first in line 2; an unknown class"):
+    with pytest.raises(DataError, match=r"test.csv: .* are .5., first in line 2; an unknown class"):
         read(data_settings(name="ag-news", dir=tmp_path))
 
 

@@ -497,7 +497,7 @@ def test_a_window_brings_8_and_16_bits_together(tmp_path):
     assert data.x.dtype == np.uint8
     np.testing.assert_array_equal(data.x[0, ..., 0], EIGHT)
     assert data.x[2, ..., 0].tolist() == [[0, 0, 128], [191, 255, 255]]
-    assert "2 images of 8 bits (N/a/1.dcm and 1 more) are as stored" in " ".join(data.notes)
+    assert "2 8-bit images (N/a/1.dcm and 1 more) are kept as stored" in " ".join(data.notes)
     with pytest.raises(DataError, match=r"do not mix .*N/a/1.dcm.*S/a/1.dcm.* data.window"):
         read(data_settings(name="images", path=tmp_path))
 

@@ -127,7 +127,7 @@ def test_arrays_that_are_wrong_say_where(tmp_path, y, message):
 
 def test_one_column_is_not_enough(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"but 1 label columns; set data.label_columns to two: time, event"
+        ConfigError, match=r"there are 1 label columns; set data.label_columns to two: time, event"
     ):
         read(settings(csv(tmp_path, *ROWS), label_columns=["days"]))
 

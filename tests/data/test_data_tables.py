@@ -237,7 +237,7 @@ def test_names_in_the_settings_replace_none_in_a_file(tmp_path):
     parquet.write_table(pa.table({"a": [30.0], "b": [0]}), tmp_path / "t.parquet")
     settings = resolve_custom(tmp_path / "t.parquet")
     with pytest.raises(
-        ConfigError, match=r"data.columns is for CSV, .*t.parquet has Parquet; remove it"
+        ConfigError, match=r"data.columns is for CSV, .*t.parquet is Parquet; remove it"
     ):
         tabular.read(settings)  # as a reader of the user's own may
 

@@ -128,7 +128,7 @@ def test_float_pixels(tmp_path, name):
     )  # fmt: skip
     file, got = value(path)
     np.testing.assert_array_equal(got, values.astype(np.float32))
-    assert ("64 bits" in " ".join(file.notes)) == (name[0] == "D")
+    assert ("64-bit" in " ".join(file.notes)) == (name[0] == "D")
 
 
 @pytest.mark.parametrize(

@@ -104,12 +104,12 @@ def transparency(path):
 @PICTURES.line("P3")
 def deep_colours(path):
     deep = RGB.astype(np.uint16) * 200
-    refused(pnm(path / "1.ppm", "P6", 65535, deep), "16 bits", "TIFF")
-    refused(pnm(path / "1.ppm", "P6", 4095, deep % 4096), "16 bits")
+    refused(pnm(path / "1.ppm", "P6", 65535, deep), "16-bit", "TIFF")
+    refused(pnm(path / "1.ppm", "P6", 4095, deep % 4096), "16-bit")
     import imagecodecs
 
     (path / "2.png").write_bytes(imagecodecs.png_encode(deep))
-    refused(path / "2.png", "16 bits", "TIFF")
+    refused(path / "2.png", "16-bit", "TIFF")
 
 
 @PICTURES.line("P4")
@@ -164,7 +164,7 @@ def inks(path):
     data = (path / "1.jpg").read_bytes()
     start = data.index(b"\xff\xee")  # the marker of Adobe
     (path / "2.jpg").write_bytes(data[:start] + data[start + 2 + int.from_bytes(data[start + 2 : start + 4], "big") :])  # fmt: skip
-    refused(path / "2.jpg", "inks", "RGB")
+    refused(path / "2.jpg", "CMYK", "RGB")
 
 
 @PICTURES.line("P7")

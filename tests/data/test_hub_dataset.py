@@ -147,7 +147,7 @@ def test_a_picture_that_is_none_is_named_by_its_row(cache):
         ({"train.parquet": 0}, {"revision": ""}, "no revision"),
         ({"train.parquet": 0}, {"subset": "../.."}, "has no Parquet files in"),
         ({"train.parquet": 0}, {"test_part": "dev"}, "no files of data.test_part = dev"),
-        ({"rows.parquet": 0}, {}, "no file is of training"),
+        ({"rows.parquet": 0}, {}, "no file is for training"),
         ({"train-test.parquet": 0}, {}, "files are both"),
         ({"a/train.parquet": 0, "b/train.parquet": 0}, {}, "subsets a, b; set data.subset"),
     ],

@@ -345,7 +345,7 @@ def _row_names(folder):
     for start in (0, 1):
         cells, notes = read(xlsx(folder, [[None, "a"], [start, 5], [start + 1, 6]]))
         assert cells == {"a": ["5", "6"]}
-        note(notes, "count the rows", "left out: A")
+        note(notes, "number the rows", "left out: A")
     refused(xlsx(folder, [[None, "a"], [7, 5], [3, 6]]), "column A", "no name")
 
 

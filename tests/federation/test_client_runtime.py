@@ -73,7 +73,7 @@ def test_answers_are_put_into_units_once_a_score(monkeypatch):
 
     monkeypatch.setattr(DeviceDataset, "in_units", noted)
     for metric in ("loss", "macro_f1"):
-        scored = Scoring(METRICS[metric]).score
-        scored(objective, "global", "received", "test", 1, scenario.initial())
+        row = scenario.initial().unsqueeze(0)
+        Scoring(METRICS[metric]).scores(objective, ("global", "received"), (1,), row, ("test",))
         assert calls.pop() == (1, "test")
         assert not calls

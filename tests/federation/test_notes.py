@@ -208,7 +208,7 @@ def test_a_network_that_ends_in_softmax_is_noted():
 
     (line,) = lines("softmax_network")
     assert "softmax, layer 1" in line
-    assert "leave it out" in line
+    assert "remove it" in line
     assert lines("raw_network") == []
 
 

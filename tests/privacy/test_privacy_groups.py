@@ -146,7 +146,7 @@ def test_a_ledger_counts_one_unit(tmp_path):
         last = json.loads(ledger.read_text().splitlines()[-1])
         assert last.get("unit", "row") == unit
         KeyStore.open(tmp_path / unit, 0, privacy(unit=unit))
-        with pytest.raises(PrivacyError, match=f"releases of a {unit}.*privacy.unit is '{other}'"):
+        with pytest.raises(PrivacyError, match=f"releases per {unit}.*privacy.unit is '{other}'"):
             KeyStore.open(tmp_path / unit, 0, privacy(unit=other))
 
 

@@ -1,6 +1,7 @@
 """Files and arrays with their names, for messages; arrays joined to one."""
 
 import gzip
+import re
 import struct
 import tarfile
 import zipfile
@@ -27,6 +28,7 @@ FAULTS = (
     tarfile.TarError,
     struct.error,
 )
+_SHEET = re.compile(r"(.+\.(?:ods|xls|xlsb|xlsm|xlsx))#(.+)", re.IGNORECASE)
 
 
 @contextmanager
@@ -48,6 +50,12 @@ def file(path: Path) -> Path:
     return files.regular(
         path, lambda reason: DataError(f"{reason}; correct the path, or put the file there")
     )
+
+
+def workbook(path: Path) -> tuple[Path, str]:
+    """Return the file and the sheet of ``book.xlsx#sheet``; of other paths the path, no sheet."""
+    sheet = _SHEET.fullmatch(path.name)
+    return (path.with_name(sheet[1]), sheet[2]) if sheet and not path.exists() else (path, "")
 
 
 @contextmanager

@@ -11,10 +11,9 @@ from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.core.files import expanded
 from pomona.data import cell_values, formats, npz, text
-from pomona.data.array_file import file
+from pomona.data.array_file import file, workbook
 from pomona.data.axes import Arrays, Table, Texts
 from pomona.data.dataset import Dataset
-from pomona.data.formats import workbook
 from pomona.data.settings import DataSettings, FilesByClient
 from pomona.data.tables import tabular
 

@@ -10,6 +10,7 @@ import tomli_w
 
 from pomona.core.errors import CheckpointError, LockedError
 from pomona.core.files import probe, writing
+from pomona.core.registry import load
 from pomona.storage.lock import locked
 from pomona.storage.run_status import Status, last_round, read_status, status_after
 from pomona_federation import flower_internals
@@ -24,7 +25,6 @@ from pomona_federation.server.settings import ServerFile
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.superlink_client import APP, SuperLinkClient, connection
 from pomona_federation.server.superlink_supervisor import ServerPolicy
-from pomona_federation.superlink import main as serve_superlink
 from pomona_federation.supervision.fork import Program
 from pomona_federation.supervision.process_logs import SUPERVISOR, LogFile
 from pomona_federation.supervision.supervisor import FLOWER, SERVER_KIT, Supervisor, environment
@@ -109,7 +109,7 @@ def _served(
             env,
             state / "logs" / "superlink.log",
             first=APP,
-            program=Program(serve_superlink, superlink.MODULES),
+            program=Program(load("pomona_federation.superlink:main"), superlink.MODULES),
         )
         policy = ServerPolicy(
             folder,

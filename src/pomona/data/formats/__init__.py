@@ -12,7 +12,6 @@ A package can add a format too, by an entry point of the group ``pomona.readers`
 suffix and whose object is a ``Format``.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from pomona.core.errors import ConfigError, DataError, listed, with_extra
 from pomona.core.registry import load
-from pomona.data.array_file import file
+from pomona.data.array_file import file, workbook
 from pomona.data.settings import (
     CsvFile,
     DataSettings,
@@ -85,15 +84,6 @@ def formats() -> Mapping[str, Format]:
         ending: file_format for file_format, endings in _FORMATS.items() for ending in endings
     }
     return {**outside, **inside}
-
-
-_SHEET = re.compile(r"(.+\.(?:ods|xls|xlsb|xlsm|xlsx))#(.+)", re.IGNORECASE)
-
-
-def workbook(path: Path) -> tuple[Path, str]:
-    """Return the file and the sheet of ``book.xlsx#sheet``; of other paths the path, no sheet."""
-    sheet = _SHEET.fullmatch(path.name)
-    return (path.with_name(sheet[1]), sheet[2]) if sheet and not path.exists() else (path, "")
 
 
 def suffix(path: Path) -> str:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed, refuse, suggestion
 from pomona.core.files import opened
-from pomona.data.formats import workbook
+from pomona.data.array_file import workbook
 from pomona.data.formats.columns import Columns, text_array
 from pomona.data.formats.workbook_marks import read_marks
 from pomona.data.settings import MARKS, DecimalMark, SpreadsheetForm

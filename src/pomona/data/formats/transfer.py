@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pomona.core.errors import DataError, listed
 from pomona.core.table import reads_as_number
-from pomona.data.formats import workbook
+from pomona.data.array_file import workbook
 from pomona.data.formats.columns import MOST_ROWS, Columns, Reader, text_array
 from pomona.data.reader_process import Reply, read_in_child
 from pomona.data.settings import Columns as ColumnSettings
