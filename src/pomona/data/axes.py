@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
-from pomona.data.formats import formats, workbook
+from pomona.data.array_file import workbook
+from pomona.data.formats import formats
 from pomona.data.settings import (
     DEFAULT,
     ClassNames,

@@ -9,8 +9,8 @@ from typing import Any
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.files import expanded
 from pomona.core.toml import read_file
+from pomona.data.array_file import workbook
 from pomona.data.axes import BundledImages, BundledTable, PublicImages, PublicTexts
-from pomona.data.formats import workbook
 from pomona.data.settings import DataSettings, OwnPath
 
 
