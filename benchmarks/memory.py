@@ -42,14 +42,7 @@ SETTINGS = [
 APPLE = ["method=apple", "model=cnn", "rounds=2"]
 RESNET = ["model=resnet18", "rounds=1", "clients=20"]
 # 1,628,170 numbers
-WIDE = [
-    "model=mlp",
-    "model.hidden=[2048]",
-    "clients=40",
-    "rounds=2",
-    "eval_every=2",
-    "workers=2",
-]
+WIDE = ["model=mlp", "model.hidden=[2048]", "clients=40", "rounds=2", "eval_every=2", "workers=2"]
 BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
 COPIES = ["method=apple", "model=cnn", "method.budget=5", "workers=2", "rounds=3", "eval_every=3"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]

@@ -150,11 +150,7 @@ def shares(folder: Path) -> list[list[str]]:
     another honest client; 1: no difference.
     """
     rows = []
-    for method, quantity in (
-        ("apple", "dr"),
-        ("fedamp", "attention"),
-        ("pfedgraph", "graph"),
-    ):
+    for method, quantity in (("apple", "dr"), ("fedamp", "attention"), ("pfedgraph", "graph")):
         cells = []
         for scenario in ("honest", *(f"{lie}-4" for lie in LIES)):
             ratios = [ratio(run, quantity) for run in runs(folder, scenario, method)]

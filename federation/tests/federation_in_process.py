@@ -112,11 +112,7 @@ class LocalGrid(Grid):
 
     def __init__(self, folders):
         # as Flower sets in an app's process
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
-            1,
-            1,
-            1,
-        )
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (1, 1, 1)
         self.folders, self.faults, self.sent, self.gone = dict(folders), [], [], set()
         self._ids, self._replies = count(1), {}
 

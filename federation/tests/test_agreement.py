@@ -404,9 +404,7 @@ def test_a_default_written_out_is_the_same_agreement():
 
 def test_a_silos_paths_are_relative_to_its_file(tmp_path):
     path = tmp_path / "silo.toml"
-    data = {
-        "clients": [{"name": "n", "train": "data/a.npz", "test": "/srv/b.npz"}],
-    }
+    data = {"clients": [{"name": "n", "train": "data/a.npz", "test": "/srv/b.npz"}]}
     path.write_text(tomli_w.dumps({"name": "north", "data": data}))
     [files] = SiloFile.load(path).data.clients
     assert (str(files.train), str(files.test)) == (str(tmp_path / "data/a.npz"), "/srv/b.npz")
@@ -424,7 +422,7 @@ def test_a_silos_paths_are_relative_to_its_file(tmp_path):
         (
             {
                 "data": {
-                    "clients": [{"name": "a", "train": "a.npz"}, {"name": "b", "train": "b.npz"}],
+                    "clients": [{"name": "a", "train": "a.npz"}, {"name": "b", "train": "b.npz"}]
                 }
             },
             ["2 clients"],

@@ -22,13 +22,7 @@ import tomli_w
 
 from command_line import command
 from federation_in_process import APPLE, deployed, lost, same, settings, stopped_after
-from pomona.core.errors import (
-    ConfigError,
-    LockedError,
-    PomonaWarning,
-    PrivacyError,
-    StorageError,
-)
+from pomona.core.errors import ConfigError, LockedError, PomonaWarning, PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.privacy.accounting import Event, combined, rate, steps
 from pomona.privacy.ledger import Ledger

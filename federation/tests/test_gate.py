@@ -192,10 +192,7 @@ def test_an_answer_that_superlink_refuses_makes_no_room_for_more_pieces(status):
         pieces = [await behind.ask(PIECE, b"x" * whole) for _ in range(TRIES)]
         behind.status = status
         # the gate refuses that one
-        said = [
-            await behind.ask(ANSWERS, b"x"),
-            await behind.ask(ANSWERS, b"x" * 11),
-        ]
+        said = [await behind.ask(ANSWERS, b"x"), await behind.ask(ANSWERS, b"x" * 11)]
         behind.status = 200
         return pieces, said, await behind.ask(PIECE, b"x")
 

@@ -607,8 +607,7 @@ def test_an_offer_names_the_rows_that_it_brings(relay):
             relay.ask(task.model_copy(update={"downlink": {"cores": offer}}), enclosed)
     alone = task.model_copy(update={"downlink": {"cores": whole.model_copy(update={"form": FORM})}})
     with pytest.raises(
-        ProtocolError,
-        match=r"received one row of 610 numbers F32, but .* have rows of single",
+        ProtocolError, match=r"received one row of 610 numbers F32, but .* have rows of single"
     ):
         relay.ask(alone, enclosed)
 

@@ -271,16 +271,7 @@ def test_a_silo_that_changes_its_mind_for_ever_fills_no_disk(federation, offered
     monkeypatch.setattr(consents, "MOST_CHANGES", 3)
     answers = [visited(federation, (offered.agreement, k % 2 == 0)) for k in range(8)]
     # what it has said last may be said again
-    assert answers == [
-        200,
-        200,
-        200,
-        200,
-        400,
-        200,
-        400,
-        200,
-    ]
+    assert answers == [200, 200, 200, 200, 400, 200, 400, 200]
     assert noted(federation) == ["accepted", "declined", "accepted", "declined"]
 
 

@@ -164,9 +164,7 @@ def test_a_file_that_was_just_written_is_not_kept_yet(kit, monkeypatch):
         {"name": "own_module:data", "path": "rows.csv"},
         {"name": "table", "path": "rows.parquet"},
         {"name": "images", "path": "images"},
-        {
-            "clients": [{"name": "n", "train": "rows.csv", "test": "rows.parquet"}],
-        },
+        {"clients": [{"name": "n", "train": "rows.csv", "test": "rows.parquet"}]},
         {"name": "digits"},
     ],
 )

@@ -51,11 +51,7 @@ def test_what_a_child_and_its_child_print_is_stamped_without_colours(tmp_path):
     found = lines(tmp_path / "logs" / "node.log")
     assert all(STAMP.fullmatch(line) for line in found)
     said = [(line.level, line.text) for line in (parsed("node", text) for text in found)]
-    assert said[:3] == [
-        ("INFO", "ready"),
-        ("ERROR", "it broke"),
-        ("ERROR", "[uvicorn] INFO: two"),
-    ]
+    assert said[:3] == [("INFO", "ready"), ("ERROR", "it broke"), ("ERROR", "[uvicorn] INFO: two")]
     assert ("ERROR", "  File 1") in said
     assert any(text == "[of the grandchild]" for _, text in said)
     assert (tmp_path / "logs" / "node.log").stat().st_mode & 0o077 == 0

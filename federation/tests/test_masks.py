@@ -183,10 +183,7 @@ def test_masks_are_sums_over_pairs(n):
     keys, zeros = shown(private), np.zeros(LENGTH, np.uint32)
     for place, secret in private.items():
         pairs = [{place: keys[place], peer: keys[peer]} for peer in set(keys) - {place}]
-        total = sum(
-            (masked(zeros, secret, place, pair, CONTEXT) for pair in pairs),
-            start=zeros,
-        )
+        total = sum((masked(zeros, secret, place, pair, CONTEXT) for pair in pairs), start=zeros)
         np.testing.assert_array_equal(masked(zeros, secret, place, keys, CONTEXT), total)
 
 

@@ -228,10 +228,7 @@ def asked(
 
 def test_the_parts_of_two_silos_add_up_to_their_weighted_changes(silo):
     other = (SimpleNamespace(samples=3), MOVED[1].astype("<f4").tobytes())
-    (ours, first), (_, second) = (
-        asked(silo),
-        asked(silo, kept=other, secret=SECRETS[1], place=1),
-    )
+    (ours, first), (_, second) = (asked(silo), asked(silo, kept=other, secret=SECRETS[1], place=1))
     weights = Roster((1, 3), silo.part.silo.terms.config.largest_share).weights((0, 1)).tolist()
     open_ = [encoded(MOVED[i].astype("<f4"), weights[i], TERMS) for i in (0, 1)]
     words = [np.frombuffer(data, np.uint32) for data in (first, second)]

@@ -386,10 +386,7 @@ def test_the_page_fits_screens_of_both_widths_and_schemes(ran, tmp_path, browser
     colour = "return getComputedStyle(document.body).backgroundColor"
     assert (
         browser.execute_script(colour)
-        == {
-            "light": "rgb(253, 253, 251)",
-            "dark": "rgb(21, 24, 26)",
-        }[scheme]
+        == {"light": "rgb(253, 253, 251)", "dark": "rgb(21, 24, 26)"}[scheme]
     )
 
 

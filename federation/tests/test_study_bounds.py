@@ -321,11 +321,7 @@ def test_passes_over_the_data_are_those_of_all_models_rounds_and_trials():
         "local_epochs": 2,
     }
     tried = SearchStudy(
-        name="tried",
-        kind="search",
-        task=task,
-        run=ditto,
-        search={"space": {"rounds": [4, 5]}},
+        name="tried", kind="search", task=task, run=ditto, search={"space": {"rounds": [4, 5]}}
     )
     assert StudyText.from_terms(FEDERATION.terms_of(tried)).epochs == (2 + 3) * (4 + 5)
     assert (

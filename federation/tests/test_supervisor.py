@@ -112,10 +112,7 @@ class Fake:
             f"/ 'run'\n{program}"
         )
         self.submitted.append(
-            (
-                subprocess.Popen([sys.executable, "-c", text, "flwr-serverapp", str(self.kit)]),
-                fab,
-            )
+            (subprocess.Popen([sys.executable, "-c", text, "flwr-serverapp", str(self.kit)]), fab)
         )
         return len(self.submitted)
 

@@ -279,8 +279,7 @@ class Config(Settings):
         "different answer from the report's",
     )
     engine: Annotated[
-        str,
-        WithJsonSchema({"anyOf": [{"enum": ["auto", "torch", "native"]}, {"type": "string"}]}),
+        str, WithJsonSchema({"anyOf": [{"enum": ["auto", "torch", "native"]}, {"type": "string"}]})
     ] = Field(
         "auto",
         pattern="^[a-z0-9-]{1,40}$",

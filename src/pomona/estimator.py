@@ -142,13 +142,7 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         chosen = self.predict_proba(X, groups).argmax(axis=1)
         return np.asarray(self.classes_[chosen])
 
-    def score(
-        self,
-        X: Any,
-        y: Any,
-        groups: Any = None,
-        sample_weight: Any = None,
-    ) -> float:
+    def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy over all rows; arguments as ``predict_proba``."""
         return float(accuracy_score(y, self.predict(X, groups), sample_weight=sample_weight))
 

@@ -35,13 +35,7 @@ from pomona.models.layers import active, frozen, share
 from pomona.models.parameter_space import ParameterSpace
 from pomona.models.weights import initial as initial_weights
 from pomona.objective import augmentation, class_weights
-from pomona.objective.dataset import (
-    DeviceDataset,
-    as_learned,
-    cached,
-    groups_of,
-    largest_groups,
-)
+from pomona.objective.dataset import DeviceDataset, as_learned, cached, groups_of, largest_groups
 from pomona.objective.engine import NATIVE, Computation, EngineError, load_engine
 from pomona.objective.objective import Criterion, Objective
 from pomona.objective.private import PrivateObjective
@@ -56,12 +50,7 @@ from pomona.partition.poison import poisoned
 from pomona.partition.recipe import class_numbers
 from pomona.partition.split_notes import Clients, split_notes
 from pomona.privacy.accounting import epsilon, of_groups, projected
-from pomona.scenario_checks import (
-    require_covered,
-    require_patches,
-    require_samples,
-    require_task,
-)
+from pomona.scenario_checks import require_covered, require_patches, require_samples, require_task
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import constants, criterion, require_per_sample
 from pomona.tasks.scores import Choice, choose, compute

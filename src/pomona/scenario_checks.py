@@ -19,11 +19,7 @@ from pomona.privacy.settings import WITHOUT_GROUPS, release_problems
 
 
 def require_covered(
-    config: Config,
-    dataset: Dataset,
-    partition: Partition,
-    agreed: bool,
-    module: nn.Module | None,
+    config: Config, dataset: Dataset, partition: Partition, agreed: bool, module: nn.Module | None
 ) -> None:
     """Raise one ConfigError with all that keeps a run from training privately: its method, network
     and unit of privacy, and releases that are not acknowledged.

@@ -26,12 +26,7 @@ from pomona.core.membership import PlannedMembership
 from pomona.core.notes import CallerWarnings, Note
 from pomona.core.round import Roster
 from pomona.federation import ray_cluster
-from pomona.federation.callbacks import (
-    CallbackList,
-    NullCallback,
-    RunNotes,
-    require_hooks,
-)
+from pomona.federation.callbacks import CallbackList, NullCallback, RunNotes, require_hooks
 from pomona.federation.checkpointing import Checkpointing, identity
 from pomona.federation.client import ClientRuntime
 from pomona.federation.client_states import PlaceState, choose, require_training, unchanged
@@ -150,10 +145,7 @@ def _one_thread() -> Iterator[None]:
 
 @_one_thread()
 def simulate(
-    scenario: Scenario,
-    folder: Path | None = None,
-    callback: object = None,
-    resume: bool = False,
+    scenario: Scenario, folder: Path | None = None, callback: object = None, resume: bool = False
 ) -> Result:
     """Apply ``run`` to a prepared scenario; the notes are for the callback alone."""
     require_possible(scenario)

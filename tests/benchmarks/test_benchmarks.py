@@ -15,13 +15,7 @@ pytestmark = pytest.mark.long
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
 # run by tests of their own: Linux only, and many processes
-APART = {
-    "memory",
-    "server_half",
-    "deployment",
-    "deployment_peers",
-    "light_silos",
-}
+APART = {"memory", "server_half", "deployment", "deployment_peers", "light_silos"}
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - HELPERS)
 MAY_BE_ANYTHING = {"DR within groups", "DR between groups", "of a loss", "of a model"}
 
@@ -126,10 +120,7 @@ def test_what_does_not_fit_into_memory_is_named_and_not_run(load, monkeypatch):
     growth = load("growth")
     monkeypatch.setattr(growth, "free", lambda: 4 * 3 * 60_000)
     # 50,890 parameters: one client's copies of three cores are 600 kB
-    model = {
-        "name": "mlp",
-        "hidden": [64],
-    }
+    model = {"name": "mlp", "hidden": [64]}
     configs = {
         name: growth.resolve(
             growth.SETTINGS, {"method": how, "clients": 3, "model": model, "batch_size": 4}

@@ -160,11 +160,7 @@ def test_scalars_are_named_by_the_metric():
             "the training loss ended at 6, from 0.5 in the first round",
         ),
         (((9.0, 9.0), (9.0, 9.0)), (0.5, 0.5), "where a constant answer has 0.5"),
-        (
-            ((0.5, 0.5), (None, None)),
-            (0.5, 0.4),
-            "the last test loss of no client is finite",
-        ),
+        (((0.5, 0.5), (None, None)), (0.5, 0.4), "the last test loss of no client is finite"),
         (((0.5, 0.5), (None, 0.5)), (0.5, 0.4), ""),
     ],
 )

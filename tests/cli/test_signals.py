@@ -69,11 +69,7 @@ def test_a_signal_in_a_callback_is_delivered_again(number, ends, fall):
             "pomona.cli.bench.run",
             "run the same command again to continue; finished cells are in b",
         ),
-        (
-            ["privacy-audit", "r"],
-            "pomona.cli.audit.load",
-            "the same command continues",
-        ),
+        (["privacy-audit", "r"], "pomona.cli.audit.load", "the same command continues"),
         (["report", "runs"], "pomona.cli.report.load", "the same command starts again"),
     ],
 )

@@ -10,11 +10,7 @@ from pomona.core.fixed_point import clipped, decoded, encoded, error, integer_dt
 from pomona.core.round import Roster
 from pomona.core.training_settings import SecureAggregation
 
-TERMS = st.builds(
-    SecureAggregation,
-    max_norm=st.floats(1e-6, 1e6),
-    bits=st.sampled_from([32, 64]),
-)
+TERMS = st.builds(SecureAggregation, max_norm=st.floats(1e-6, 1e6), bits=st.sampled_from([32, 64]))
 
 
 def total(changes, weights, terms):

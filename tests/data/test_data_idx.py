@@ -55,10 +55,7 @@ def test_layouts(tmp_path, name, folder, suffix):
     assert (data.n_train, data.kind, data.classes) == (6, "image", CATALOGUE[name].classes)
     assert (data.x.dtype, data.y.dtype, data.x.shape) == (np.uint8, np.int64, (9, 5, 5, 1))
     # the model sees -1 to 1
-    assert (np.array([0, 255]) - data.shift[0]).tolist() == [
-        -data.scale[0],
-        data.scale[0],
-    ]
+    assert (np.array([0, 255]) - data.shift[0]).tolist() == [-data.scale[0], data.scale[0]]
 
 
 @pytest.mark.parametrize("split", ["byclass", "balanced", "letters"])

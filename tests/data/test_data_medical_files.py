@@ -306,11 +306,7 @@ def test_png_of_16_bits(tmp_path):
     (tmp_path / "1.png").write_bytes(png(16, 0, raw))
     np.testing.assert_array_equal(pixels(tmp_path / "1.png")[..., 0], raw)
     # Pillow would cut them to 8 bits
-    for colour, shape in (
-        (2, (4, 3, 3)),
-        (4, (4, 3, 2)),
-        (6, (4, 3, 4)),
-    ):
+    for colour, shape in ((2, (4, 3, 3)), (4, (4, 3, 2)), (6, (4, 3, 4))):
         (tmp_path / "2.png").write_bytes(png(16, colour, values("u2", shape)))
         with pytest.raises(DataError, match=r"16-bit .*TIFF"):
             opened(tmp_path / "2.png")
@@ -456,10 +452,7 @@ def test_memory_does_not_grow_with_the_number_of_volumes(tmp_path, kind, monkeyp
     peak(1)  # what is imported once
     few, many = peak(3), peak(18)
     # fifteen more volumes, and not one of them in memory
-    assert many < few + volume.nbytes, (
-        few,
-        many,
-    )
+    assert many < few + volume.nbytes, (few, many)
 
 
 def test_images_of_16_bits_are_brought_to_one_size(tmp_path):

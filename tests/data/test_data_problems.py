@@ -254,8 +254,7 @@ def test_small_files_that_promise_large_pictures_are_refused(tmp_path, side):
     pictures(tmp_path)
     bomb(tmp_path / "cat" / "9.png", side)
     assert re.search(
-        r"cannot read the image cat/9\.png",
-        str(refused(name="images", path=tmp_path)),
+        r"cannot read the image cat/9\.png", str(refused(name="images", path=tmp_path))
     )
 
 

@@ -171,10 +171,7 @@ WRONG = {
         r"client of the owners is int64 \(2,\), not int64 \(20,\)",
     ),
     "labels of two rows": ({"y": np.arange(2)}, "20 inputs but 2 labels"),
-    "groups of two rows": (
-        {"groups": RowGroups("g", np.arange(2))},
-        r"groups are int64 \(2,\)",
-    ),
+    "groups of two rows": ({"groups": RowGroups("g", np.arange(2))}, r"groups are int64 \(2,\)"),
     "one axis": ({"x": np.ones(20, np.float32)}, r"x is float32 \(20,\)"),
     "a column without a name": ({"columns": ("",)}, "one of the columns is empty or longer"),
     "a long name": ({"columns": ("v" * 501,)}, "is empty or longer than 500 characters"),

@@ -39,10 +39,7 @@ def test_a_table_of_times(tmp_path):
     assert data.y.dtype == np.float32
     assert data.y[3].tolist() == [40, 1]
     # until a partition says which rows are for training
-    assert (data.labels, data.edges) == (
-        (),
-        (),
-    )
+    assert (data.labels, data.edges) == ((), ())
 
 
 def test_edges_are_quantiles_of_event_times_of_training_rows(tmp_path):

@@ -43,12 +43,7 @@ def repository(cache, files, features=None):
 
 
 def section(**over):
-    return {
-        "repository": "mine/things",
-        "revision": COMMIT,
-        "label_column": "label",
-        **over,
-    }
+    return {"repository": "mine/things", "revision": COMMIT, "label_column": "label", **over}
 
 
 def rows(*values):

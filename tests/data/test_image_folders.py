@@ -65,8 +65,7 @@ def test_folders_of_the_same_names_are_classes_of_sites(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "pattern",
-    ["North+South/{part}/benign+malign", "{part}/North+South/benign+malign"],
+    "pattern", ["North+South/{part}/benign+malign", "{part}/North+South/benign+malign"]
 )
 def test_sites_with_parts(tmp_path, pattern):
     for part, n in (("train", 4), ("val", 1), ("test", 2)):

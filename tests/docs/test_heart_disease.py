@@ -151,10 +151,5 @@ def test_the_real_files(tmp_path, monkeypatch):
     assert gaps["slope"] == [0, 190, 17, 102]
     assert (gaps["chol"][1], gaps["chol"][2], gaps["fbs"][2]) == (23, 123, 75)
     # of cp, as met: Cleveland writes 1.0, the others 1
-    assert data.raw.values[2] == (
-        "1",
-        "4",
-        "3",
-        "2",
-    )
+    assert data.raw.values[2] == ("1", "4", "3", "2")
     answered(tmp_path)

@@ -28,11 +28,7 @@ def test_three_cameras_are_three_clients(real_data, tmp_path):
             with np.load(tmp_path / f"{name}-{part}.npz") as made:
                 assert made["x"].shape == (size, 64, 64, 3)
                 assert 0.1 < made["y"].mean() < 0.3
-    data = {
-        "clients": clients,
-        "targets": "segmentation",
-        "classes": ["background", "vessel"],
-    }
+    data = {"clients": clients, "targets": "segmentation", "classes": ["background", "vessel"]}
     settings = {
         "data": data,
         "partition": {"name": "natural"},

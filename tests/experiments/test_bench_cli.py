@@ -285,11 +285,7 @@ def test_explain_says_what_would_be_run_and_runs_nothing(call, tmp_path, monkeyp
     assert [(t["scenario"], t["method"]) for t in told] == [(g.scenario, g.method) for g in groups]
     for t in told:
         # a trial is the final run of its point and seed
-        assert (t["points"], t["seeds"], t["runs"]) == (
-            3,
-            2,
-            3 + 1,
-        )
+        assert (t["points"], t["seeds"], t["runs"]) == (3, 2, 3 + 1)
         assert t["searched"] == {"lr": [0.1, 0.2], "method.mu": [1, 2]}
         assert t["settings"]["momentum"] == 0.9
     assert {p.name for p in tmp_path.iterdir()} == {"suite.toml"}
@@ -335,14 +331,8 @@ def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write
             ["run", "apple", file],
             f"{file} is a suite, a table of runs; run it with: pomona bench {file}",
         ),
-        (
-            ["run", "apple", "--rounds", "5"],
-            "A setting is written rounds=VALUE.",
-        ),
-        (
-            ["bench", "digits", "--batch-size=5"],
-            "A setting is written batch_size=VALUE.",
-        ),
+        (["run", "apple", "--rounds", "5"], "A setting is written rounds=VALUE."),
+        (["bench", "digits", "--batch-size=5"], "A setting is written batch_size=VALUE."),
         (
             ["run", "apple", "epochs=2"],
             "unknown key 'epochs'; did you mean local_epochs or partition.epochs?",

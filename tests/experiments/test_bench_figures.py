@@ -69,7 +69,7 @@ def test_where_there_are_no_accuracies_the_loss_chooses():
                 evaluation(r, split, none, loss)
                 for r, loss in losses.items()
                 for split in ("validation", "test")
-            ],
+            ]
         )
     )
     assert made["validation"] == {"value": -1.0, "round": 2}

@@ -253,11 +253,7 @@ def test_a_norm_that_overflows_is_refused_even_while_nothing_is_known():
 def test_the_window_forgets_the_oldest(monkeypatch):
     history = History(norms={"core": (1.0, 2.0, 3.0)})
     monkeypatch.setattr(admission, "WINDOW", 3)
-    assert judged(arrival(0), history=history).history.norms["core"] == (
-        2.0,
-        3.0,
-        math.sqrt(6),
-    )
+    assert judged(arrival(0), history=history).history.norms["core"] == (2.0, 3.0, math.sqrt(6))
 
 
 def test_three_refusals_in_a_row_are_quarantine_and_an_accepted_one_clears():

@@ -16,10 +16,7 @@ from pomona.record.rows import Evaluation
 from problems import Notes, tiny
 
 # no accuracy is better by more than 1: the first evaluation stays the best
-NEVER = {
-    "patience": 2,
-    "min_gain": 1.0,
-}
+NEVER = {"patience": 2, "min_gain": 1.0}
 RUN = {"rounds": 6, "model": {"name": "mlp", "hidden": [8]}, "metric": "accuracy"}
 means = st.lists(st.one_of(st.none(), st.sampled_from([0.1, 0.2, 0.3, 0.4])), max_size=8)
 
@@ -216,10 +213,7 @@ def test_a_stopped_run_is_finished_and_one_that_was_cut_short_stops_where_it_wou
 
     last = len(whole.rounds)
     # before patience ends, and between the last commit and the closing evaluation
-    for cut in (
-        2,
-        last,
-    ):
+    for cut in (2, last):
         commit, out = Checkpointing.commit, tmp_path / f"cut-{cut}"
 
         def breaks(self, number, tensors, meta, cut=cut, commit=commit):

@@ -179,9 +179,7 @@ def test_zeros_accepted_before_do_not_lift_the_bound_of_what_follows():
 
 
 @given(
-    st.lists(st.floats(2e-3, 1.0), min_size=2, max_size=4),
-    st.floats(1e-9, 1e9),
-    st.floats(0, 1e9),
+    st.lists(st.floats(2e-3, 1.0), min_size=2, max_size=4), st.floats(1e-9, 1e9), st.floats(0, 1e9)
 )
 def test_norms_within_the_early_factor_of_each_other_are_never_refused(norms, unit, sent):
     """Whatever their unit, and whatever was sent."""

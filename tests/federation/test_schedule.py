@@ -29,10 +29,7 @@ def test_the_rates_of_each_schedule():
     quarters = [(1 + cos(pi * k / 4)) / 2 for k in range(4)]
     assert rates(2) == [1, 1, 1]
     # the closing visit is as the last round
-    assert rates(4, lr_schedule="cosine") == [
-        *quarters,
-        quarters[-1],
-    ]
+    assert rates(4, lr_schedule="cosine") == [*quarters, quarters[-1]]
     assert rates(4, lr_schedule="cosine", lr_warmup_rounds=2) == [1 / 3, 2 / 3, 1, half, half]
     assert rates(5, lr_schedule="steps", lr_milestones=[2, 4], lr_factor=0.5) == [
         1,
@@ -64,12 +61,7 @@ def test_a_rate_is_above_0_and_the_factor_of_a_methods_other_rates(rounds, sched
         **milestones,
     )
     # those beyond: the closing visit, and adapting
-    for number in (
-        1,
-        rounds,
-        rounds + 1,
-        rounds + 10,
-    ):
+    for number in (1, rounds, rounds + 1, rounds + 10):
         round_ = round_of(config, number)
         assert 0 < round_.decay <= 1
         assert round_.lr == 0.3 * round_.decay

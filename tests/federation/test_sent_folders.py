@@ -21,12 +21,7 @@ pytestmark = pytest.mark.long
 
 ROUNDS = 2
 # what a reader needs before it writes
-READ = {
-    "events.jsonl",
-    "config.toml",
-    "status.json",
-    "partition.json",
-}
+READ = {"events.jsonl", "config.toml", "status.json", "partition.json"}
 
 
 @pytest.fixture(scope="module")

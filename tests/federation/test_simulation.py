@@ -112,11 +112,7 @@ def test_part_of_the_clients_takes_part_and_everybody_is_evaluated():
 def test_bytes_are_models_times_their_size():
     result = pomona.run(tiny("apple", {"budget": 2}))
     # a byte a client says whose cores are there
-    model, request, there = (
-        4 * result.about["parameters"],
-        2 * 8,
-        4,
-    )
+    model, request, there = (4 * result.about["parameters"], 2 * 8, 4)
     assert all(r.bytes_up == (model + request,) * 4 for r in result.rounds)
     first, *later = (r.bytes_down for r in result.rounds)
     assert first == (there,) * 4  # every client makes the initial cores itself

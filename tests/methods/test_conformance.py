@@ -88,11 +88,7 @@ def method(name, settings):
 def checks(table, of=lambda check: True):
     """The checks of all methods in a table."""
     return [
-        pytest.param(
-            check,
-            id=f"{named(name, settings)}: {check}",
-            marks=marks(name, str(check)),
-        )
+        pytest.param(check, id=f"{named(name, settings)}: {check}", marks=marks(name, str(check)))
         for name, settings in table
         for check in conformance(METHODS[name](**settings))
         if of(check)

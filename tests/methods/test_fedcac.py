@@ -73,10 +73,7 @@ def test_the_threshold_rises_from_the_mean_to_the_largest():
 
 def test_nothing_critical_is_fedavg_local_to_the_bit():
     problem = uneven(5, 3, 2)
-    one, two = (
-        trained(FedCAC(tau=0.0), problem, 4),
-        trained(FedAvgLocal(), problem, 4),
-    )
+    one, two = (trained(FedCAC(tau=0.0), problem, 4), trained(FedAvgLocal(), problem, 4))
     for i in range(3):
         assert torch.equal(one.model(i, "personal", "received"), two.model(i, "global", "received"))
         assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))

@@ -452,18 +452,10 @@ def test_a_request_is_the_order_of_all_others_by_affinity():
     p = torch.tensor([0.2, 5.0, -1.0, 0.7])
     assert make_request(
         FedFomo(budget=1), p, torch.ones(4, dtype=torch.bool), 1, a_round(1)
-    ).tolist() == [
-        3,
-        0,
-        2,
-    ]
+    ).tolist() == [3, 0, 2]
     known = torch.tensor([True, True, False, True])
     # its own place for who is no member
-    assert make_request(FedFomo(), p, known, 1, a_round(1)).tolist() == [
-        3,
-        0,
-        1,
-    ]
+    assert make_request(FedFomo(), p, known, 1, a_round(1)).tolist() == [3, 0, 1]
 
 
 def test_a_client_that_nobody_learns_from_keeps_the_models_of_the_last_round():

@@ -18,10 +18,7 @@ from problems import Federation, Quadratics, a_round, judged, quadratics, traine
 
 def test_one_model_is_fedavg_to_the_bit():
     problem = uneven(5, 3, 1)
-    one, two = (
-        trained(IFCA(clusters=1), problem, 4),
-        trained(FedAvg(), problem, 4),
-    )
+    one, two = (trained(IFCA(clusters=1), problem, 4), trained(FedAvg(), problem, 4))
     assert torch.equal(one.server.models[0], two.server)
     assert torch.equal(one.model(0, "personal", "received"), two.model(0, "global", "received"))
     assert one.method.server.closing(one.server, one.roster, a_round()) is None

@@ -87,10 +87,7 @@ def test_a_heavy_pull_to_the_shares_is_fedavg_and_none_is_separate():
     problem = uneven(5, 3, 2)
     heavy = trained(PFedGraph(alpha=1e9, mu=0.0), problem, 4)
     light = trained(PFedGraph(alpha=1e-9, mu=0.0), problem, 4)
-    local, alone = (
-        trained(FedAvgLocal(), problem, 4),
-        trained(Separate(), problem, 4),
-    )
+    local, alone = (trained(FedAvgLocal(), problem, 4), trained(Separate(), problem, 4))
     for i in range(3):
         ours = heavy.model(i, "personal", "trained")
         assert_close(ours, local.model(i, "local", "trained"), atol=1e-7, rtol=0)
@@ -99,10 +96,7 @@ def test_a_heavy_pull_to_the_shares_is_fedavg_and_none_is_separate():
 
 def test_the_first_round_is_fedavgs_to_the_bit():
     problem = uneven(5, 3, 2)
-    one, two = (
-        trained(PFedGraph(mu=0.5), problem, 1),
-        trained(FedAvgLocal(), problem, 1),
-    )
+    one, two = (trained(PFedGraph(mu=0.5), problem, 1), trained(FedAvgLocal(), problem, 1))
     for i in range(3):
         assert torch.equal(one.model(i, "personal", "trained"), two.model(i, "local", "trained"))
 

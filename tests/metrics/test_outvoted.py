@@ -131,10 +131,7 @@ def test_with_two_clients_the_best_round_is_that_of_the_highest_mean(rounds):
     assert means[found.round - 1] == pytest.approx(max(means))
 
 
-@given(
-    st.lists(st.lists(st.none() | score, min_size=3, max_size=3), max_size=9),
-    st.integers(0, 9),
-)
+@given(st.lists(st.lists(st.none() | score, min_size=3, max_size=3), max_size=9), st.integers(0, 9))
 def test_the_best_of_a_longer_curve_follows_from_its_beginning(rounds, cut):
     points = curve(*rounds)
     first = best(points[:cut], ACCURACY)

@@ -172,8 +172,7 @@ def test_a_table_split_by_date(tmp_path):
         assert days[client.train].max() <= days[client.test].min()
     wrong = {"label_column": "sick", "time_column": "hospital", "drop_columns": ["patient", "day"]}
     with pytest.raises(
-        DataError,
-        match=r"time column hospital: 960 of 960 .*, first 'H0' in line 2",
+        DataError, match=r"time column hospital: 960 of 960 .*, first 'H0' in line 2"
     ):
         read(data_settings(name="table", path=tmp_path / "visits.csv", **wrong))
 

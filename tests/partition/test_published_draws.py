@@ -24,20 +24,7 @@ MNIST = (
     [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
 )
 # of APPLE's repository
-APPLE_FIGURE = [
-    10914,
-    6605,
-    5485,
-    1131,
-    596,
-    5775,
-    1132,
-    10118,
-    1122,
-    596,
-    5848,
-    10629,
-]
+APPLE_FIGURE = [10914, 6605, 5485, 1131, 596, 5775, 1132, 10118, 1122, 596, 5848, 10629]
 
 
 def test_apples_practical_draw_has_the_sizes_of_its_published_figure():

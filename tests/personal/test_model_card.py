@@ -269,12 +269,7 @@ def test_epsilon_is_that_of_the_summary(tmp_path):
         "noise_multiplier": 1.0,
         "max_grad_norm": 1.0,
         "delta": 1e-3,
-        "acknowledge": [
-            "metrics",
-            "sample-counts",
-            "feature-moments",
-            "unlimited-epsilon",
-        ],
+        "acknowledge": ["metrics", "sample-counts", "feature-moments", "unlimited-epsilon"],
     }
     result = pomona.run(config(method="fedavg", rounds=1, privacy=privacy), tmp_path / "private")
     pomona.run(config(method="fedavg", rounds=1), tmp_path / "open")

@@ -21,10 +21,7 @@ PATH = (
 )
 RETINA = [540, 140, 234, 214, 72], [174, 46, 92, 68, 20]
 # of a letter of EMNIST, whose paper prints no counts: a quarter of the mean of its letters
-LETTERS = (
-    1_800,
-    300,
-)
+LETTERS = (1_800, 300)
 
 COUNTS = {
     "digits": ([178, 182, 177, 183, 181, 182, 181, 179, 174, 180], [0] * 10),

@@ -16,10 +16,7 @@ from paper_suites import FOLDER
 
 SUITE = FOLDER / "apple-table1.toml"
 # one with data, one whose data has to be fetched
-COLUMNS = [
-    "mnist-pathological",
-    "pathmnist-practical",
-]
+COLUMNS = ["mnist-pathological", "pathmnist-practical"]
 ROWS = ["separate", "apple"]
 DATA = os.environ.get("POMONA_DATA")
 

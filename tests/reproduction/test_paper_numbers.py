@@ -15,7 +15,7 @@ TABLES = {"apple": 3, "fedamp": 3, "fedala": 4, "fedfomo": 6, "pgfed": 1}
 ABSENT = {"FedRep+ALA", "PartialFed+ALA"}  # no whole model is received there for ALA to weigh
 ELSEWHERE = {"apple-published": "apple-table1", "fedfomo-ablations": "fedfomo-figures"}
 NO_PAPER = {
-    *("apple-draws", "apple-local", "low-rank", "low-rank-vit", "newer-methods", "real-sites"),
+    *("apple-draws", "apple-local", "low-rank", "low-rank-vit", "newer-methods", "real-sites")
 }
 LIBRARIES = {
     "flamby-heart": "benchmark",

@@ -151,13 +151,7 @@ def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Pa
 def test_no_two_figures_have_one_name() -> None:
     assert [
         p.name for p in distinct([stub("a"), stub("b"), stub("a"), stub("a-2"), stub("a")])
-    ] == [
-        "a",
-        "b",
-        "a-2",
-        "a-2-2",
-        "a-3",
-    ]
+    ] == ["a", "b", "a-2", "a-2-2", "a-3"]
 
 
 def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,11 +90,7 @@ def test_words_fit_the_shape() -> None:
         quantity("mine", 6, 6).kind,
         quantity("mine", 1, 6).kind,
         quantity("mine", 1, 1).kind,
-    ) == (
-        "matrix",
-        "values",
-        "values",
-    )
+    ) == ("matrix", "values", "values")
     assert {q.kind for q in known.values()} == {"matrix", "values", "clusters", "epochs"}
 
 

@@ -24,13 +24,7 @@ from pomona.results.run_numbers import runs
 from pomona.results.tables.outcomes import MOST_ROWS
 from pomona.results.text.narrative import basis
 from pomona.results.web import report_page
-from pomona.results.web.report_page import (
-    bounded,
-    client_tables,
-    omitted_quantities,
-    page,
-    write,
-)
+from pomona.results.web.report_page import bounded, client_tables, omitted_quantities, page, write
 
 CLIENTS = MOST_ROWS + 30
 

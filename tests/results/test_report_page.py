@@ -119,13 +119,7 @@ def check(path: Path) -> Page:
     assert len(drawings) == len(page.all("figure")) == len(page.all("figcaption"))
     assert all(inside.fullmatch(image["href"]) for image in page.all("image"))
     for _, attributes in page.tags:
-        for name in (
-            "href",
-            "aria-labelledby",
-            "aria-describedby",
-            "clip-path",
-            "fill",
-        ):
+        for name in ("href", "aria-labelledby", "aria-describedby", "clip-path", "fill"):
             target = re.fullmatch(r"(?:#|url\(#)([^)]*)\)?", attributes.get(name, ""))
             if name.startswith("aria") and name in attributes:
                 assert attributes[name] in ids

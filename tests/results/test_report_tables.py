@@ -37,13 +37,7 @@ def test_unseen_clients_stand_beside_the_members() -> None:
     table = unseen(runs([run]))
     # The test split alone, and no column for the only run.
     assert table.rows == [["clinic 4", "personal, as received", "50", "75.00", "0.2500"]]
-    assert table.header == [
-        "Client",
-        "Model",
-        "Test samples",
-        "Accuracy in %",
-        "Test loss",
-    ]
+    assert table.header == ["Client", "Model", "Test samples", "Accuracy in %", "Test loss"]
     members = 100 * np.mean(run.curve("personal", "received")[-1].accuracy)
     assert (
         f"accuracy 75.00 % on average over these clients, {members:.2f} % over the members"

@@ -207,10 +207,7 @@ def _print(scenario: "Scenario", source: "Dataset") -> None:
     rows, targets = _clients(scenario, scenario.about()), _targets(scenario)
     divided = scenario.partition.recipe.get("name", "file")
     print_table(
-        of_records(
-            rows,
-            f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}",
-        )
+        of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}")
     )
     for name in [name for name in _LEGEND if rows and name in rows[0]]:
         stdout.print(_LEGEND[name], highlight=False, soft_wrap=True)

@@ -148,11 +148,7 @@ def _by_row_clients(
 
 
 def _by_one_client(
-    model: Path,
-    inputs: Sequence[Path],
-    id_column: str | None,
-    masks: Path | None,
-    own_code: bool,
+    model: Path, inputs: Sequence[Path], id_column: str | None, masks: Path | None, own_code: bool
 ) -> Predictions:
     """Answer each sample by one client's model; masks go to a file of their own."""
     from pomona.data.formats import format_of
@@ -220,8 +216,7 @@ def export(
     run: Path,
     *,
     client: Annotated[
-        str,
-        Parameter(help="name of the client, or its number from 0 unless names are numbers"),
+        str, Parameter(help="name of the client, or its number from 0 unless names are numbers")
     ],
     to: ExportFormat,
     path: Annotated[

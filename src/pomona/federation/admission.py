@@ -148,11 +148,7 @@ class Admission:
     bounds: Mapping[str, float] = field(default_factory=dict)
 
 
-def admit(
-    arrivals: Sequence[Arrival],
-    expected: Expected,
-    history: History,
-) -> Admission:
+def admit(arrivals: Sequence[Arrival], expected: Expected, history: History) -> Admission:
     """Check a round's uplinks together, so that the order of arrival only decides which of two
     copies is first.
 

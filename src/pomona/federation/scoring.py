@@ -213,12 +213,7 @@ class Examination:
             return figures
         validation = predict("validation", task.reduce) if self._samples("validation") else None
         outcomes = outcome_metrics(
-            answers,
-            validation,
-            task,
-            seed=self.seed,
-            client=self.client,
-            target=self.target,
+            answers, validation, task, seed=self.seed, client=self.client, target=self.target
         )
         if groups is not None:
             outcomes["outcomes"] = [*map(without_intervals, outcomes["outcomes"])]

@@ -251,11 +251,7 @@ class SharedRows:
             return tensor
         content = bits(tensor)
         # integers: independent of the order of summation
-        address = (
-            tensor.numel(),
-            tensor.dtype,
-            int(content.sum()),
-        )
+        address = (tensor.numel(), tensor.dtype, int(content.sum()))
         stored = self._tensors.get(address)
         if (
             stored is not None

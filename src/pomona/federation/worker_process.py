@@ -117,9 +117,4 @@ def _serve(pipe: Any, inherited: list[Any], make: Make, groups: Groups) -> None:
                     raise
                 pipe.send(_too_many_files())
             # models, which would otherwise stay in memory until the next request
-            del (
-                request,
-                function,
-                args,
-                answer,
-            )
+            del (request, function, args, answer)

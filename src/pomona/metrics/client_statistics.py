@@ -22,11 +22,7 @@ width.
 Values = Sequence[float | None] | Array
 
 
-def summarize(
-    values: Values,
-    samples: Sequence[int],
-    metric: Metric = ACCURACY,
-) -> dict[str, Any]:
+def summarize(values: Values, samples: Sequence[int], metric: Metric = ACCURACY) -> dict[str, Any]:
     """Summarise one value per client; None for undefined statistics.
 
     The keys:

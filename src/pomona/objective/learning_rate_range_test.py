@@ -20,15 +20,7 @@ from pomona.objective.objective import Objective
 
 RATES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # for SGD
 # for Adam, whose step length is the rate
-ADAPTIVE_RATES = (
-    0.0001,
-    0.0003,
-    0.001,
-    0.003,
-    0.01,
-    0.03,
-    0.1,
-)
+ADAPTIVE_RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
 CLIENTS = 6  # maximum number of clients, evenly spaced by their number of samples
 ROUNDS = 6
 STEPS = 6  # local steps per client and round

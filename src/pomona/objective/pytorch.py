@@ -311,10 +311,7 @@ class Estimates:
 
     _row: ReferenceType[Tensor] | None = None
     # version of the row's memory, which in-place changes increase; client
-    _key: tuple[int, int] = (
-        -1,
-        -1,
-    )
+    _key: tuple[int, int] = (-1, -1)
     _values: list[Tensor] = field(default_factory=list)
 
     def get(self, row: Tensor, client: int) -> list[Tensor] | None:

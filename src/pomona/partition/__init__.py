@@ -48,13 +48,7 @@ PartitionSettings = Annotated[
 ]
 
 # those that affect it
-DATA_KEYS = {
-    "split",
-    "test_share",
-    "validation_share",
-    "train_limit",
-    "test_limit",
-}
+DATA_KEYS = {"split", "test_share", "validation_share", "train_limit", "test_limit"}
 
 
 def usual(dataset: Dataset) -> Natural | Iid:

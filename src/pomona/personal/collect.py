@@ -77,11 +77,7 @@ def collect_models(
 
 
 def save_models(
-    folder: Path,
-    transport: LocalTransport,
-    scenario: Scenario,
-    headline: Model,
-    best: int,
+    folder: Path, transport: LocalTransport, scenario: Scenario, headline: Model, best: int
 ) -> None:
     """Write one safetensors file per client with its headline model, and separately its private
     tensors.
@@ -207,11 +203,7 @@ def _sources(result: Result, client: int) -> Sources:
 
 
 def save_mask_examples(
-    folder: Path,
-    transport: LocalTransport,
-    scenario: Scenario,
-    headline: Model,
-    best: int,
+    folder: Path, transport: LocalTransport, scenario: Scenario, headline: Model, best: int
 ) -> None:
     """Write the best and the worst mask of the first clients, with their images, for display;
     nothing without masks.

@@ -85,10 +85,7 @@ def _renyi(event: Event) -> Any:
 
 def _orders() -> list[float]:
     """Return Opacus' orders, up to 63, and larger ones for small q and large sigma."""
-    return [
-        *import_module("opacus.accountants.rdp").RDPAccountant.DEFAULT_ALPHAS,
-        *LARGE_ORDERS,
-    ]
+    return [*import_module("opacus.accountants.rdp").RDPAccountant.DEFAULT_ALPHAS, *LARGE_ORDERS]
 
 
 def _numerical_epsilon(delta: float, counts: History) -> float:

@@ -12,13 +12,7 @@ import numpy as np
 from pomona.core.errors import ConfigError
 from pomona.experiments import Bench, bench_gains
 from pomona.experiments.bench_gains import GainsOrReason
-from pomona.experiments.reference import (
-    AVERAGES,
-    Average,
-    Number,
-    Reference,
-    ReferenceScenario,
-)
+from pomona.experiments.reference import AVERAGES, Average, Number, Reference, ReferenceScenario
 from pomona.metrics.client_statistics import Spread, spread
 from pomona.metrics.metric import ACCURACY, Metric, metric_named
 from pomona.metrics.nan_safe import defined, row_means

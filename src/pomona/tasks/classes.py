@@ -61,10 +61,7 @@ def _details(p: Array, labels: NDArray[Any], _: Resample) -> dict[str, Any]:
     cells = labels.astype(np.int64) * classes + p.argmax(axis=1)
     confusion = np.bincount(cells, minlength=classes**2).reshape(classes, classes)
     recalled = divide(np.diag(confusion), confusion.sum(axis=1))
-    return {
-        "sensitivity": [defined(value) for value in recalled],
-        "confusion": confusion.tolist(),
-    }
+    return {"sensitivity": [defined(value) for value in recalled], "confusion": confusion.tolist()}
 
 
 def _predict(outputs: "Tensor", names: Sequence[str]) -> list[dict[str, Any]]:

@@ -227,12 +227,7 @@ def evaluate(
 
 
 def full_metrics(
-    answers: Answers,
-    task: Task,
-    *,
-    seed: int,
-    client: int,
-    groups: NDArray[np.int64] | None = None,
+    answers: Answers, task: Task, *, seed: int, client: int, groups: NDArray[np.int64] | None = None
 ) -> dict[str, Any]:
     """Return ``evaluate`` of a model's outputs on a client's samples."""
     draws = partial(stream, seed, "bootstrap", client)

@@ -214,11 +214,7 @@ def test_units_of_files_by_client_of_two_and_of_small_clients(tmp_path):
     for site in SITES:
         frame[frame.site == site].drop(columns="site").to_csv(tmp_path / f"{site}.csv", index=False)
     files = [{"name": site, "train": tmp_path / f"{site}.csv"} for site in SITES]
-    one(
-        data_notes(data_settings(clients=files, label_column="y")),
-        "column crp",
-        "East has",
-    )
+    one(data_notes(data_settings(clients=files, label_column="y")), "column crp", "East has")
     one(data_notes(data_settings(clients=files[1:], label_column="y")), "column crp")
     small = frame.groupby("site").head(6)
     assert any(
@@ -457,11 +453,7 @@ def test_zeros_of_a_real_hospital():
     sites = ("cleveland", "hungarian", "switzerland", "va")
     files = [{"name": site, "train": folder / f"processed.{site}.data"} for site in sites]
     data = data_settings(
-        clients=files,
-        columns=columns,
-        label_column="num",
-        label_above=0,
-        missing="median",
+        clients=files, columns=columns, label_column="num", label_above=0, missing="median"
     )
     empty, zeros = data_notes(data)
     one([zeros], "chol: 0 in 172 rows (123 of switzerland, 49 of va)", "{chol = [0]}")

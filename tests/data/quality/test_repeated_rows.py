@@ -96,11 +96,7 @@ def test_texts(tmp_path):
     frame.to_csv(tmp_path / "train.csv", index=False)
     frame[:16].to_csv(tmp_path / "test.csv", index=False)
     texts = data_settings(
-        name="text",
-        path=tmp_path,
-        label_column="y",
-        text_columns=["text"],
-        validation_share=0.0,
+        name="text", path=tmp_path, label_column="y", text_columns=["text"], validation_share=0.0
     )
     one(data_notes(texts, clients=1, model="fasttext"), "16 of 16 test texts", "words and label")
 

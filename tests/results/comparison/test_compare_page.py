@@ -259,8 +259,7 @@ def test_differences_have_a_heading_only_where_there_are_some(tiny, gone, tmp_pa
 
 def test_numbers_of_another_metric_are_refused(tiny):
     with pytest.raises(
-        ConfigError,
-        match="the reference numbers are auroc, but separate in one recorded accuracy",
+        ConfigError, match="the reference numbers are auroc, but separate in one recorded accuracy"
     ):
         comparison(tiny, Reference.model_validate({**OWN, "metric": "auroc"}))
 

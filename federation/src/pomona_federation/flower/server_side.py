@@ -329,13 +329,7 @@ class GridTransport:
         fault = f"{name}: {answer.fault}" if answer.fault else ""
         reply = Reply(client, uplink, {}, answer.loss, scores, answer.seconds, fault)
         return Arrival(
-            reply,
-            self.run,
-            answer.number,
-            answer.samples,
-            bytes_down,
-            _bytes_of(content),
-            unread,
+            reply, self.run, answer.number, answer.samples, bytes_down, _bytes_of(content), unread
         )
 
 

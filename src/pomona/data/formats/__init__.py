@@ -23,12 +23,7 @@ from typing import TYPE_CHECKING, cast
 from pomona.core.errors import ConfigError, DataError, listed, with_extra
 from pomona.core.registry import load
 from pomona.data.array_file import file, workbook
-from pomona.data.settings import (
-    CsvFile,
-    DataSettings,
-    SpreadsheetFormat,
-    StatisticsFormat,
-)
+from pomona.data.settings import CsvFile, DataSettings, SpreadsheetFormat, StatisticsFormat
 
 if TYPE_CHECKING:
     from pomona.data.formats.columns import Columns, Reader

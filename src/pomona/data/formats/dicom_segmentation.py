@@ -121,11 +121,7 @@ def _folded(name: str) -> str:
 
 
 def _placed(
-    path: Path,
-    spot: Slice,
-    classes: NDArray[np.uint8],
-    shape: tuple[int, ...],
-    grid: Grid | None,
+    path: Path, spot: Slice, classes: NDArray[np.uint8], shape: tuple[int, ...], grid: Grid | None
 ) -> tuple[NDArray[np.uint8], tuple[slice, ...]]:
     """Return the classes of a frame on the axes of an image of this shape, and where in it they
     lie. Raises DataError if they do not lie on its grid.

@@ -58,11 +58,7 @@ class _Reader:
     """
 
     def __init__(
-        self,
-        paths: Sequence[Path],
-        settings: Images,
-        masks: Sequence[Path],
-        classes: Sequence[str],
+        self, paths: Sequence[Path], settings: Images, masks: Sequence[Path], classes: Sequence[str]
     ) -> None:
         self.paths, self.masks, self.classes = paths, masks, classes
         self.window: Window | None = getattr(settings, "window", None)

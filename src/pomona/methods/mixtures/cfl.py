@@ -241,9 +241,7 @@ def bipartition(similarity: NDArray[np.float64]) -> NDArray[np.bool_]:
     It minimises the largest similarity across the halves.
     """
     # imported late: a second in every silo process
-    from sklearn.cluster import (
-        AgglomerativeClustering,
-    )
+    from sklearn.cluster import AgglomerativeClustering
 
     halves = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage="single")
     labels = halves.fit_predict(1 - similarity)

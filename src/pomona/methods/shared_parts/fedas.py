@@ -100,10 +100,7 @@ def client(settings: FedAS) -> base.Client:
         return FedASState(drop_columns(W, columns), select_columns(W, columns))
 
     def train(
-        state: FedASState,
-        received: base.Received,
-        training: base.LocalTraining,
-        round_: base.Round,
+        state: FedASState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[FedASState]:
         head, rate = base.linear_head(training), settings.alignment_lr
         W = insert_columns(received["model"], state.head, head.columns)

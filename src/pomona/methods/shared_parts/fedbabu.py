@@ -61,10 +61,7 @@ def client(settings: FedBABU, head: partly_shared.KeepRule) -> base.Client:
     """Fine-tune a copy if it is evaluated, then train the body."""
 
     def train(
-        state: KeptState,
-        received: base.Received,
-        training: base.LocalTraining,
-        round_: base.Round,
+        state: KeptState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[KeptState]:
         top = head(training)
         W = insert_columns(received["model"], state.kept, *top)

@@ -208,8 +208,7 @@ CARD = base.Card(
     headline=("personal", "received"),
     joining="newcomers and unseen clients start with the global model and no bias",
     privacy=base.PrivacyCost(
-        gradients=(base.Gradients(noised=False),),
-        releases=class_means.RELEASES,
+        gradients=(base.Gradients(noised=False),), releases=class_means.RELEASES
     ),
     tasks=("classes", "multilabel", "regression", "survival"),
 )

@@ -66,10 +66,7 @@ def client(head: partly_shared.KeepRule, epochs: int) -> base.Client:
     """Fit the head for some epochs, then train the shared layers under it."""
 
     def train(
-        state: KeptState,
-        received: base.Received,
-        training: base.LocalTraining,
-        round_: base.Round,
+        state: KeptState, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[KeptState]:
         columns = head(training)
         W = insert_columns(received["model"], state.kept, *columns)

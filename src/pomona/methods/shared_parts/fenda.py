@@ -122,10 +122,7 @@ def client(settings: PerFCL) -> base.Client:
 
 
 def contrasted(
-    settings: PerFCL,
-    training: base.LocalTraining,
-    k: int,
-    fixed: tuple[Tensor, Tensor] | None,
+    settings: PerFCL, training: base.LocalTraining, k: int, fixed: tuple[Tensor, Tensor] | None
 ) -> base.Loss:
     """Return the loss of a client's batches: the run's own, and both contrasts with the features of
     two fixed rows (d,): as received, and with the last shared body.

@@ -44,7 +44,7 @@ def survival_table(runs: list[Run]) -> list[Table]:
                 f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
                 "Both C-indices and the AUROC are 0.5 for guessing, and 1 at best; the integrated "
                 "Brier score is 0 at best, and 0.25 for a constant one half. Inverse "
-                "probabilities of censoring are estimated on the client's own test samples.",
+                "probabilities of censoring are estimated on the client's own test samples."
             ],
             [
                 "Client",
@@ -84,7 +84,7 @@ def labels(runs: list[Run]) -> Table:
         "Label by label",
         [
             "Each label separately, with the headline models on the clients' own test samples: the "
-            "mean over the clients that have test samples with and without it.",
+            "mean over the clients that have test samples with and without it."
         ],
         [
             "Label",

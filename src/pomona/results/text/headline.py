@@ -4,14 +4,7 @@ from pomona.record.paired_gain import UNDECIDED
 from pomona.results.gain_presentation import interval_text
 from pomona.results.run_numbers import Run, baseline, contender
 from pomona.results.seeds import over_seeds
-from pomona.results.text.verdicts import (
-    Contest,
-    contest_of,
-    few_clients,
-    levels,
-    unranked,
-    useless,
-)
+from pomona.results.text.verdicts import Contest, contest_of, few_clients, levels, unranked, useless
 from pomona.results.wording import capital, counted
 
 
