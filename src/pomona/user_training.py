@@ -94,8 +94,10 @@ def user_config(clients: int, **settings: Any) -> UserConfig:
         )
     config = UserConfig(clients=clients, **settings)
     method, name = config.method.method(), config.method.name
-    if needs := INSEPARABLE.keys() & {r.name for r in method.card.privacy.releases}:
-        raise ConfigError(f"{name} needs {INSEPARABLE[min(needs)]}, and your code {ELSEWHERE}")
+    if unavailable := INSEPARABLE.keys() & {r.name for r in method.card.privacy.releases}:
+        raise ConfigError(
+            f"{name} needs {INSEPARABLE[min(unavailable)]}, and your code {ELSEWHERE}"
+        )
     if method.card.needs.without_lora:
         raise ConfigError(f"{name} trains low-rank changes of a network, and your code {ELSEWHERE}")
     require_steps(name, method.card.needs.steps, config.momentum, config.optimizer)

@@ -54,7 +54,7 @@ def by_loops(model, rows, labels, x, neighbours, scale, weight):
 
 @pytest.mark.parametrize(("neighbours", "scale"), [(10, 1.0), (3, 0.05), (500, 2.0)])
 def test_answers_are_those_of_the_equations(model, neighbours, scale):
-    memory = MemoryModel.of(model, X[OWN], NAMES[OWN], neighbours, scale)
+    memory = MemoryModel.from_rows(model, X[OWN], NAMES[OWN], neighbours, scale)
     expected = by_loops(model, X[OWN], NAMES[OWN], X[TEST], neighbours, scale, memory.weight)
     answers = memory.probabilities(X[TEST])
     np.testing.assert_allclose(answers, expected, atol=2e-6)
@@ -64,7 +64,7 @@ def test_answers_are_those_of_the_equations(model, neighbours, scale):
 
 
 def test_the_weight_has_the_least_log_loss_and_helps_on_other_rows(model):
-    memory = MemoryModel.of(model, X[OWN], NAMES[OWN]).weighed(X[KEPT], NAMES[KEPT])
+    memory = MemoryModel.from_rows(model, X[OWN], NAMES[OWN]).weighed(X[KEPT], NAMES[KEPT])
 
     def loss(weight, rows):
         answers = by_loops(model, X[OWN], NAMES[OWN], X[rows], 10, 1.0, weight)
@@ -78,7 +78,7 @@ def test_the_weight_has_the_least_log_loss_and_helps_on_other_rows(model):
 
 
 def test_far_from_all_rows_the_nearest_decide(model):
-    memory = MemoryModel.of(model, X[OWN], NAMES[OWN], scale=1e-6)
+    memory = MemoryModel.from_rows(model, X[OWN], NAMES[OWN], scale=1e-6)
     answers = memory.probabilities(X[TEST])
     assert answers.isfinite().all()
     torch.testing.assert_close(answers.sum(1), torch.ones(60).double())
@@ -86,7 +86,7 @@ def test_far_from_all_rows_the_nearest_decide(model):
 
 def test_a_class_that_the_client_lacks_has_the_models_part_alone(model):
     south = NAMES[OWN] == "south"
-    memory = MemoryModel.of(model, X[OWN][south], NAMES[OWN][south])
+    memory = MemoryModel.from_rows(model, X[OWN][south], NAMES[OWN][south])
     own = torch.softmax(model.outputs(X[TEST]).double(), 1)
     torch.testing.assert_close(memory.probabilities(X[TEST])[:, 0], own[:, 0] / 2)
     assert memory.probabilities(X[:0]).shape == (0, 2)
@@ -104,5 +104,5 @@ def test_a_class_that_the_client_lacks_has_the_models_part_alone(model):
 )
 def test_what_is_no_memory_is_refused(model, rows, labels, settings, words):
     with pytest.raises((ConfigError, DataError)) as refused:
-        MemoryModel.of(model, rows, labels, **settings)
+        MemoryModel.from_rows(model, rows, labels, **settings)
     assert all(word in str(refused.value) for word in words)

@@ -242,7 +242,7 @@ def tokens(data: DeviceDataset) -> bool:
 
 def prepared(batches: Sequence[tuple[Tensor, Tensor]]) -> Prepared:
     """Return batches of augmented samples (b, C, H, W) or (b, F) and their targets."""
-    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    x, y = (torch.cat(tensors) for tensors in zip(*batches, strict=True))
     samples = (x.movedim(1, -1) if x.dim() > 2 else x).contiguous()
     return samples, torch.arange(len(x)), [len(targets) for _, targets in batches], y
 

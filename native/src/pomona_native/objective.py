@@ -91,9 +91,9 @@ class NativeObjective(TorchObjective):
 
     def copies(self, bank: RowBank, index: Tensor) -> Any:
         """Return rows by number, where they are in their bank."""
-        numbers, places = index.unique(return_inverse=True)
+        numbers, positions = index.unique(return_inverse=True)
         rows = [bank.row(number).unsqueeze(0) for number in numbers.tolist()]
-        return self._network.package.Copies(rows, places)
+        return self._network.package.Copies(rows, positions)
 
     def mixtures(self, mixture: Mixture) -> Tensor:
         """Return the mixtures (n, d)."""
@@ -131,14 +131,14 @@ class NativeObjective(TorchObjective):
 
     def _rows(self, mixture: Mixture) -> tuple[Tensor, Any, Tensor]:
         """Return own positions (n,), copies as the package takes them, and own rows (n, d)."""
-        copies, own = mixture.copies, mixture.own_mask.int().argmax(1)
+        copies, own_positions = mixture.copies, mixture.own_mask.int().argmax(1)
         if isinstance(copies, Tensor):
             index = None
             if copies.dim() == 3:
                 index = torch.arange(copies.shape[0] * copies.shape[1]).view(copies.shape[:2])
                 copies = copies.flatten(0, 1)
             copies = self._network.package.Copies([copies], index)
-        return own, copies, mixture.cores
+        return own_positions, copies, mixture.cores
 
     @torch.no_grad()
     def batchwise(
@@ -159,8 +159,8 @@ class NativeObjective(TorchObjective):
         counts = [sum(sizes[k : k + len(splits)]) for k in range(0, len(sizes), len(splits))]
         batches = x, index, counts, y
         results = function(self._network.outputs(self._evaluable_rows(W, clients), batches), y)
-        each = zip(sizes, *(tensor.split(sizes) for tensor in results), strict=True)
-        by_split = [tuple(result) if n else () for n, *result in each]
+        split_results = zip(sizes, *(tensor.split(sizes) for tensor in results), strict=True)
+        by_split = [tuple(result) if n else () for n, *result in split_results]
         return [by_split[k : k + len(splits)] for k in range(0, len(sizes), len(splits))]
 
     def _evaluable_rows(self, W: Tensor, clients: Sequence[int]) -> Tensor:

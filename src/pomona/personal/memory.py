@@ -50,7 +50,7 @@ class MemoryModel:
     weight: float = 0.5
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         model: PersonalModel,
         x: Any,
@@ -97,9 +97,9 @@ class MemoryModel:
         """Return the same with the weight of least log loss on further rows: not those in the
         memory, nor those of a test; of equal weights the smallest.
         """
-        own, neighbours = self._answers(x)
+        model_answer, neighbours = self._answers(x)
         truth = torch.from_numpy(class_numbers(self.model, y)).unsqueeze(1)
-        mixed = torch.stack([torch.lerp(own, neighbours, weight) for weight in GRID])
+        mixed = torch.stack([torch.lerp(model_answer, neighbours, weight) for weight in GRID])
         likelihoods = mixed.gather(2, truth.expand(len(GRID), -1, -1))
         losses = -likelihoods.log().mean((1, 2))
         return replace(self, weight=float(GRID[int(losses.argmin())]))
@@ -112,18 +112,18 @@ class MemoryModel:
 
     def predict(self, x: Any) -> list[dict[str, Any]]:
         """Return one answer per sample, as ``PersonalModel.predict``."""
-        about = self.model.about
-        predict = task_of(about.targets, about.edges).predict
-        return predict(self.probabilities(x).log(), about.names)
+        metadata = self.model.about
+        predict = task_of(metadata.targets, metadata.edges).predict
+        return predict(self.probabilities(x).log(), metadata.names)
 
     def _answers(self, x: Any) -> tuple[Tensor, Tensor]:
         """Return the probabilities (n, K) float64 of the model and of the rows in memory."""
-        own = torch.softmax(self.model.outputs(x).double(), 1)
-        neighbours = torch.zeros_like(own)
-        if len(own):
+        model_answer = torch.softmax(self.model.outputs(x).double(), 1)
+        neighbours = torch.zeros_like(model_answer)
+        if len(model_answer):
             shares = self.memory.predict_proba(self.model.features(x).numpy())
             neighbours[:, self.memory.classes_] = torch.from_numpy(shares).double()
-        return own, neighbours
+        return model_answer, neighbours
 
 
 def class_numbers(model: PersonalModel, y: Sequence[Any]) -> NDArray[np.int64]:

@@ -230,8 +230,8 @@ def by_client(gains: Gains) -> str:
     clauses = []
     for verdict, ids in clients.items():
         number = "all" if len(ids) == len(defined) else str(len(ids))
-        by = f" by {gains.margin}" if verdict == "not worse" else ""
-        clauses.append(f"{verdict}{by} for {number}")
+        margin = f" by {gains.margin}" if verdict == "not worse" else ""
+        clauses.append(f"{verdict}{margin} for {number}")
     return "; ".join([text, ", ".join(clauses)] if clauses else [text]) + "."
 
 

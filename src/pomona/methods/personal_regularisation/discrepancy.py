@@ -23,7 +23,7 @@ from pomona.methods.row_algebra import TINY
 KERNELS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
-def held(training: base.LocalTraining, W: Tensor, weight: float) -> list[base.Loss]:
+def discrepancy_losses(training: base.LocalTraining, W: Tensor, weight: float) -> list[base.Loss]:
     """Return each client's loss of its batches: the run's own plus ``weight`` times the discrepancy
     of features from those under fixed rows W (n, d); none for a weight of 0.
     """
@@ -31,12 +31,12 @@ def held(training: base.LocalTraining, W: Tensor, weight: float) -> list[base.Lo
         return []
     objective = training.objective
     return [
-        _held(training, base.Cached.features(objective, row, client), weight)
+        _discrepancy_loss(training, base.Cached.features(objective, row, client), weight)
         for row, client in zip(W, training.clients, strict=True)
     ]
 
 
-def _held(training: base.LocalTraining, fixed: base.Cached, weight: float) -> base.Loss:
+def _discrepancy_loss(training: base.LocalTraining, fixed: base.Cached, weight: float) -> base.Loss:
     plain = training.objective.criterion
     n = len(fixed.values)
     # over pairs of different samples it is twice the total variance

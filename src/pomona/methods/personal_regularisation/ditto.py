@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
-from pomona.methods.personal_regularisation.discrepancy import held
+from pomona.methods.personal_regularisation.discrepancy import discrepancy_losses
 
 
 class Ditto(base.MethodSettings):
@@ -88,7 +88,7 @@ def client(settings: Ditto) -> base.Client:
     ) -> base.Trained[Tensor]:
         w, weight = received["model"], settings.lambda_
         _, uplink, info = shared.train(None, received, training, round_)
-        losses = held(training, w, settings.feature_weight)
+        losses = discrepancy_losses(training, w, settings.feature_weight)
         pull = base.Pull(weight, w)
         base.sgd(training, V, round_, settings.personal_epochs, pull=pull, losses=losses)
         training.observe("personal", V, "trained")

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
-from pomona.methods.personal_regularisation.discrepancy import held
+from pomona.methods.personal_regularisation.discrepancy import discrepancy_losses
 from pomona.methods.personal_regularisation.ditto import strong_pull_warning
 
 
@@ -70,7 +70,7 @@ def client(settings: MRMTL) -> base.Client:
         W: Tensor, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[Tensor]:
         mean, weight = received["model"], settings.lambda_
-        losses = held(training, mean, settings.feature_weight)
+        losses = discrepancy_losses(training, mean, settings.feature_weight)
         pull = base.Pull(weight, mean) if weight else None
         base.sgd(training, W, round_, pull=pull, losses=losses)
         training.observe("personal", W, "trained")

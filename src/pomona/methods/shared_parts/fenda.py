@@ -43,7 +43,9 @@ class FENDA(base.MethodSettings):
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
-        return base.Method(partly_shared.server(kept), partly_shared.client(kept), CARD)
+        return base.Method(
+            partly_shared.server(private_columns), partly_shared.client(private_columns), CARD
+        )
 
 
 class PerFCL(base.MethodSettings):
@@ -65,13 +67,13 @@ class PerFCL(base.MethodSettings):
         )
         if self.mu or self.gamma:
             card = base.reads_outputs(card, "mu=0 method.gamma")
-        return base.Method(partly_shared.server(kept), client(self), card)
+        return base.Method(partly_shared.server(private_columns), client(self), card)
 
 
-def kept(row: partly_shared.RowLayout) -> partly_shared.Columns:
+def private_columns(row: partly_shared.RowLayout) -> partly_shared.Columns:
     """Return what stays with a client: the own body and the last layer."""
-    own = [slice(e.start, e.stop) for e in row.parameters if e.name.startswith(f"{OWN}.")]
-    return partly_shared.merge([*own, row.layers[-1]])
+    body = [slice(e.start, e.stop) for e in row.parameters if e.name.startswith(f"{OWN}.")]
+    return partly_shared.merge([*body, row.layers[-1]])
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def client(settings: PerFCL) -> base.Client:
     def start(
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> PerFCLState:
-        W, columns = initial().repeat(len(ids), 1), kept(initial)
+        W, columns = initial().repeat(len(ids), 1), private_columns(initial)
         seen = torch.zeros(len(ids), dtype=torch.bool, device=W.device)
         return PerFCLState(select_columns(W, *columns), drop_columns(W, *columns), seen)
 
@@ -101,7 +103,7 @@ def client(settings: PerFCL) -> base.Client:
         training: base.LocalTraining,
         round_: base.Round,
     ) -> base.Trained[PerFCLState]:
-        columns = kept(training)
+        columns = private_columns(training)
         W = insert_columns(received["model"], state.kept, *columns)
         training.observe("personal", W, "received")
         last = insert_columns(state.shared, state.kept, *columns)
@@ -113,10 +115,10 @@ def client(settings: PerFCL) -> base.Client:
         base.sgd(training, W, round_, losses=losses)
         training.observe("personal", W, "trained")
         shared = drop_columns(W, *columns)
-        after = PerFCLState(
+        trained = PerFCLState(
             select_columns(W, *columns), shared.clone(), torch.ones_like(state.seen)
         )
-        return after, {"model": shared}, {}
+        return trained, {"model": shared}, {}
 
     return base.Client(start, train, private=("kept",))
 
@@ -137,11 +139,11 @@ def contrasted(
             task_loss = plain(outputs, targets).mean()
             if not halves:
                 return task_loss
-            own, shared = z.chunk(2, 1)
-            own_before, received, _, shared_before = halves
+            own_features, shared_features = z.chunk(2, 1)
+            previous_own, received, _, previous_shared = halves
             tau = settings.temperature
-            C_b = contrast(shared, received, shared_before, tau)
-            C_a = contrast(own, own_before, received, tau)
+            C_b = contrast(shared_features, received, previous_shared, tau)
+            C_a = contrast(own_features, previous_own, received, tau)
             return task_loss + settings.mu * C_b + settings.gamma * C_a
 
         return loss

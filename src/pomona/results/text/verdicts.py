@@ -278,11 +278,11 @@ def _among(best: Run, rivals: list[Gains]) -> list[str]:
         labels.setdefault(LEVEL if verdict in UNDECIDED else verdict, []).append(
             g.base.label + size
         )
-    each = "each of " if len(labels.get(LEVEL, ())) > 1 else ""
+    prefix = "each of " if len(labels.get(LEVEL, ())) > 1 else ""
     sentences = {
         "better": (f"{best.label} is ahead of ", "."),
         "worse": (f"On the clients that can be compared, {best.label} is behind ", "."),
-        LEVEL: (f"Between {best.label} and {each}", f" there is {LEVEL}."),
+        LEVEL: (f"Between {best.label} and {prefix}", f" there is {LEVEL}."),
         None: ("The records lack the numbers for a comparison with ", "."),
     }
     return [
@@ -296,5 +296,5 @@ def _size(best: Run, gains: Gains) -> str:
     """Format a mean gain with its interval."""
     assert gains.mean, "a verdict has a mean"
     metric = best.metric
-    value, ends = signed(metric, gains.mean.value), interval(metric, gains.mean)
-    return f" ({value}, 95 % interval {ends})"
+    value, limits = signed(metric, gains.mean.value), interval(metric, gains.mean)
+    return f" ({value}, 95 % interval {limits})"
