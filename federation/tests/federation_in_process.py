@@ -21,6 +21,7 @@ from pomona.scenario import Scenario
 from pomona_federation.flower_apps import client_app, server_app
 from pomona_federation.provision.provision import provision
 from pomona_federation.rehearsal.inputs import data_section, federation_file, write_rows
+from pomona_federation.server import flower_bus
 from pomona_federation.server.server_app import ServerStatusFile
 from pomona_federation.silo.settings import use_kit
 from pomona_federation.study import KIT
@@ -176,6 +177,8 @@ class World:
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.patch = folder, monkeypatch
+        # rounds here are shorter than a second, in which a silo may come or go
+        monkeypatch.setattr(flower_bus, "ONLINE_SECONDS", 0.0)
 
     def federation(self, method=APPLE, run=(), **options):
         """A federation of three silos, before its first round."""

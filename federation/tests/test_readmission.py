@@ -120,7 +120,7 @@ def test_of_a_private_study_the_ledger_decides(taken, world):
         (ledger,) = (kit / "state" / "private" / "dp").glob("client-*/ledger.jsonl")
         assert {draw.round for draw in Ledger.open(ledger)._batches} == set(range(1, 8))
     else:
-        assert "ledger" in lines(federation.server, "unused")[-1]["detail"]
+        assert "privacy spent" in lines(federation.server, "unused")[-1]["detail"]
 
 
 def test_answers_that_are_lost_leave_the_state_that_it_continues_from(world):

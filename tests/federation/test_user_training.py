@@ -51,6 +51,8 @@ INSEPARABLE = {
     "feddpa": "low-rank",
     "partialfed": "divides batches",
     "auto": "outputs",
+    "fenda": "two bodies",
+    "perfcl": "outputs",
 }
 
 

@@ -39,7 +39,7 @@ RETRIED = {3, 5, 8}
 FETCH_TIMEOUT = 3.0  # seconds that one look waits for answers in transit
 # seconds after which all answers are looked for, also those without notice from the gate
 SWEEP = 5.0
-NODES = 1.0  # seconds for which the nodes that are online count as known
+ONLINE_SECONDS = 1.0  # for which an answer on the nodes that are online is used
 BATCH_BYTES = 64 * 2**20  # bytes of messages sent at once; at least one message
 # complete answers pulled at a time: each takes several copies in memory until it is spooled
 MAX_PULLS = 4
@@ -72,7 +72,7 @@ class FlowerBus:
 
     def online(self) -> frozenset[int]:
         """The nodes that SuperLink has heard from in the last minute."""
-        if monotonic() - self._looked >= NODES:
+        if monotonic() - self._looked >= ONLINE_SECONDS:
             self._look()
         return self._online
 
