@@ -353,11 +353,7 @@ class ClientRuntime:
             seed(number(self.seed, "forward", visit.round.number, *ids))
             states = working([self.state(i) for i in ids])
             state, uplink, info = train(states, received, training, visit.round)
-        if invalid := [name for name in info if not LABEL.fullmatch(name)]:
-            raise ConfigError(
-                f"the method's info has a quantity named {invalid[0]!r}, which no record can keep; "
-                "name it with 1 to 40 letters, digits, spaces, '_', '.', '+' or '-'"
-            )
+        _require_labels(info)
         if training.measured is not None:
             uplink = {**uplink, STATISTICS: training.measured}
         observed, losses = training.observed, training.training_losses()
@@ -388,3 +384,12 @@ def seed(value: int) -> None:
 def owner(path: str) -> int:
     """Return the client whose tensor of ``stored`` this is."""
     return int(path.split(".")[1])
+
+
+def _require_labels(info: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a quantity with a name that no record can keep."""
+    if invalid := [name for name in info if not LABEL.fullmatch(name)]:
+        raise ConfigError(
+            f"the method's info has a quantity named {invalid[0]!r}, which no record can keep; "
+            "name it with 1 to 40 letters, digits, spaces, '_', '.', '+' or '-'"
+        )

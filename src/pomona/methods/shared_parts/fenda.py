@@ -84,7 +84,7 @@ class PerFCLState:
 
     kept: Tensor
     shared: Tensor
-    seen: Tensor
+    has_trained: Tensor
 
 
 def client(settings: PerFCL) -> base.Client:
@@ -94,8 +94,8 @@ def client(settings: PerFCL) -> base.Client:
         initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
     ) -> PerFCLState:
         W, columns = initial().repeat(len(ids), 1), private_columns(initial)
-        seen = torch.zeros(len(ids), dtype=torch.bool, device=W.device)
-        return PerFCLState(select_columns(W, *columns), drop_columns(W, *columns), seen)
+        has_trained = torch.zeros(len(ids), dtype=torch.bool, device=W.device)
+        return PerFCLState(select_columns(W, *columns), drop_columns(W, *columns), has_trained)
 
     def train(
         state: PerFCLState,
@@ -108,7 +108,7 @@ def client(settings: PerFCL) -> base.Client:
         training.observe("personal", W, "received")
         last = insert_columns(state.shared, state.kept, *columns)
         losses = [
-            contrasted(settings, training, k, (W[k], last[k]) if state.seen[k] else None)
+            contrasted(settings, training, k, (W[k], last[k]) if state.has_trained[k] else None)
             for k in range(len(W))
             if training.trains and (settings.mu or settings.gamma)
         ]
@@ -116,7 +116,7 @@ def client(settings: PerFCL) -> base.Client:
         training.observe("personal", W, "trained")
         shared = drop_columns(W, *columns)
         trained = PerFCLState(
-            select_columns(W, *columns), shared.clone(), torch.ones_like(state.seen)
+            select_columns(W, *columns), shared.clone(), torch.ones_like(state.has_trained)
         )
         return trained, {"model": shared}, {}
 

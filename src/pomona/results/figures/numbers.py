@@ -39,9 +39,9 @@ def _thinned(rows: Rows) -> Rows:
     """Return rows of at most ``MOST_CELLS`` numbers: of evenly spaced rounds, or the first ones."""
     most = max(1, MOST_CELLS // len(rows[0])) if rows else 0
     rounds = sorted({row["round"] for row in rows if "round" in row})
-    kept = rounds
-    while len(rows) > most and len(kept) > 2:
-        spaced = np.linspace(0, len(rounds) - 1, max(2, len(kept) // 2)).round().astype(int)
-        kept = [rounds[k] for k in spaced]
-        rows = [row for row in rows if row["round"] in set(kept)]
+    thinned = rounds
+    while len(rows) > most and len(thinned) > 2:
+        spaced = np.linspace(0, len(rounds) - 1, max(2, len(thinned) // 2)).round().astype(int)
+        thinned = [rounds[k] for k in spaced]
+        rows = [row for row in rows if row["round"] in set(thinned)]
     return rows[:most]
