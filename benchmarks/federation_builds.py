@@ -16,7 +16,8 @@ from pathlib import Path
 
 from timing import Table, answered, builds, chosen, publish
 
-ROUNDS, TURNS = 10, 5
+ROUNDS = 10
+QUICK, FULL = 1, 5  # turns
 PROGRAM = """
 import json, sys, tempfile, time
 from pathlib import Path
@@ -96,4 +97,4 @@ def _middle(values: tuple[float, ...]) -> str:
 
 
 if __name__ == "__main__":
-    main(*chosen(1, TURNS))
+    main(*chosen(QUICK, FULL))

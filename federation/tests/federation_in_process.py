@@ -100,7 +100,11 @@ class Federation:
 
 def run_study(grid, kit, study=KIT):
     """Run the ServerApp of a server's kit to the end of a study."""
-    with mock.patch.dict(os.environ, {SERVER_KIT: str(kit)}):
+    with (
+        mock.patch.dict(os.environ, {SERVER_KIT: str(kit)}),
+        # rounds here are shorter than a second, in which a silo may come or go
+        mock.patch.object(flower_bus, "ONLINE_SECONDS", 0.0),
+    ):
         server_app(grid, Context(1, 0, {}, RecordDict(), {"study": study}))
 
 
@@ -177,8 +181,6 @@ class World:
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.patch = folder, monkeypatch
-        # rounds here are shorter than a second, in which a silo may come or go
-        monkeypatch.setattr(flower_bus, "ONLINE_SECONDS", 0.0)
 
     def federation(self, method=APPLE, run=(), **options):
         """A federation of three silos, before its first round."""

@@ -122,7 +122,7 @@ def test_a_silo_that_cannot_start_ends_the_rehearsal_with_its_reason(tmp_path, m
         server = who == "server"
         with (self.folder / f"{who}.log").open("wb") as log:
             command = [sys.executable, "-c", "import time; time.sleep(60)" if server else said]
-            self._own[who] = subprocess.Popen(command, stderr=log)
+            self._processes[who] = subprocess.Popen(command, stderr=log)
 
     monkeypatch.setattr(LocalFederation, "start", start)
     scenario = Scenario.prepare(settings(clients=2))

@@ -15,7 +15,14 @@ pytestmark = pytest.mark.long
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 HELPERS = {"reference", "rounds", "timing"}
 # run by tests of their own: Linux only, and many processes
-APART = {"memory", "server_half", "deployment", "deployment_peers", "light_silos"}
+APART = {
+    "memory",
+    "server_half",
+    "deployment",
+    "deployment_peers",
+    "light_silos",
+    "federation_builds",
+}
 NAMES = sorted({path.stem for path in FOLDER.glob("*.py")} - HELPERS)
 MAY_BE_ANYTHING = {"DR within groups", "DR between groups", "of a loss", "of a model"}
 

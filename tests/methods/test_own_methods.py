@@ -10,6 +10,8 @@ from pomona.cli import main
 from pomona.config import resolve
 from pomona.core.errors import CheckpointError, ConfigError
 from pomona.lifecycle import require_matching_files
+from pomona.results.figures.plot import drawing
+from pomona.results.figures.sections import sections
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import page as report_page
 from pomona.scenario import Scenario
@@ -109,7 +111,9 @@ def test_a_report_has_its_title_and_words_without_its_code(own, tmp_path, monkey
     pomona.run(tiny(own, {"strength": 0.5}), tmp_path / "run")
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(tmp_path)])
     monkeypatch.delitem(sys.modules, "elsewhere")
-    page = report_page(runs([pomona.load(tmp_path / "run")]))
+    loaded = runs([pomona.load(tmp_path / "run")])
+    with drawing():
+        page = report_page(loaded, sections(loaded))
     assert "Thrice Tuned" in page
     assert "How far each client went" in page
     assert "elsewhere" not in sys.modules
