@@ -6,6 +6,7 @@ import errno
 import os
 from math import hypot
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -168,3 +169,10 @@ def test_a_round_is_read_into_files_and_written_from_them(tmp_path):
     )
     assert again.read_bytes() == path.read_bytes()
     assert again.name == path.name, "the same hash"
+
+
+def test_a_file_that_pytorch_cannot_open_is_no_traceback(tmp_path, monkeypatch):
+    fault = RuntimeError("unable to open file: Input/output error (5)")
+    monkeypatch.setattr(torch, "from_file", Mock(side_effect=fault))
+    with pytest.raises(StorageError, match="Input/output error"):
+        mapped((2, 3), torch.float32, tmp_path)

@@ -43,10 +43,11 @@ def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
         with tempfile.NamedTemporaryFile(prefix=_PREFIX, dir=folder) as file:
             reserve(file.fileno(), size)
             flat = torch.from_file(file.name, shared=True, size=math.prod(shape), dtype=dtype)
-    except OSError as fault:
+    except (OSError, RuntimeError) as fault:  # PyTorch raises the latter for a failed open
+        reason = getattr(fault, "strerror", None) or fault
         raise StorageError(
-            f"no room for {size / 1e6:.1f} MB of models in {folder} ({fault.strerror or fault}); "
-            "make room, then resume"
+            f"no room for {size / 1e6:.1f} MB of models in {folder} ({reason}); make room, then "
+            "resume"
         ) from fault
     return flat.view(tuple(shape))
 
