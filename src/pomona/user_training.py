@@ -37,14 +37,8 @@ from pomona.methods import base
 from pomona.metrics.metric import METRICS, Metric, Score
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.objective import Objective
-from pomona.objective.user_step import (
-    ELSEWHERE,
-    Loaders,
-    OptimizerRule,
-    UserCode,
-    UserObjective,
-    samples_in,
-)
+from pomona.objective.user_code import Loaders, OptimizerRule, UserCode, samples_in
+from pomona.objective.user_step import ELSEWHERE, UserObjective
 from pomona.personal.collect import collect_models
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord

@@ -19,7 +19,8 @@ from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest
 from pomona.federation.round_plan import round_of
 from pomona.methods.base import Downlink, Rows
-from pomona.objective.user_step import Loaders, UserCode, UserObjective, samples_in
+from pomona.objective.user_code import Loaders, UserCode, samples_in
+from pomona.objective.user_step import UserObjective
 from pomona.user_training import UserFederation, splits_of, user_config
 from pomona_federation.flower import records
 from pomona_federation.flower.records import Answer, Introduction, Task

@@ -1,0 +1,148 @@
+"""A user's own training code: its functions, what they return, and the optimizer that they step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite, isnan
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer
+
+from pomona.core.errors import ConfigError, DataError
+from pomona.core.round import Round
+from pomona.core.training_settings import Adam, Passes
+from pomona.core.training_settings import Optimizer as OptimizerSettings
+from pomona.objective.paused_function import single
+
+Loaders = Mapping[str, Any]  # split -> a loader: iterates batches, again and again
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """A user's functions; one of ``step`` and ``train`` is given.
+
+    Attributes:
+        step: (model, batch) -> loss: one step of an optimizer.
+        train: (model, loader) -> loss: a pass over the loader, or several.
+        test: (model, loader) -> loss; (loss, metric); or both by name.
+    """
+
+    step: Callable[[nn.Module, Any], Any] | None = None
+    train: Callable[[nn.Module, Any], Any] | None = None
+    test: Callable[[nn.Module, Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.step is None) == (self.train is None):
+            raise ConfigError(
+                "give one of step, a function of (model, batch), and train, a function of (model, "
+                "loader)"
+            )
+
+    def once(self, model: nn.Module, loader: Any, batch: Any) -> Any:
+        """Train on one batch alone."""
+        if self.step:
+            return self.step(model, batch)
+        assert self.train
+        return self.train(model, single(loader, batch))
+
+
+@dataclass(frozen=True)
+class OptimizerRule:
+    """The user's optimizer as far as settings name it, and the passes of a round; ``lr`` is NaN if
+    they do not.
+    """
+
+    lr: float
+    momentum: float
+    weight_decay: float
+    optimizer: OptimizerSettings
+    passes: Passes
+
+    @property
+    def has_rate(self) -> bool:
+        """Whether the settings name the rate."""
+        return not isnan(self.lr)
+
+    def other_rate(self, round_: Round) -> float | None:
+        """Return the rate of a step in this round, None if it is that of the user's optimizer."""
+        lr: float = vars(round_)["lr"]  # reading an unknown one as an attribute is refused
+        return None if lr == self.lr or isnan(lr) else lr
+
+    def mismatch(self, optimizer: Optimizer) -> str:
+        """Return what to set, if an optimizer does not step as the settings say; else ""."""
+        settings = {"lr": self.lr, "momentum": self.momentum, "weight_decay": self.weight_decay}
+        for group in optimizer.param_groups:
+            actual = {name: float(group.get(name, 0.0)) for name in settings}
+            if actual != settings or not self._same_rule(optimizer, group):
+                values = [f"{name}={value:g}" for name, value in actual.items() if value]
+                rule = type(optimizer).__name__.lower()
+                return ", ".join([*values, *([] if rule == "sgd" else [f"optimizer={rule!r}"])])
+        return ""
+
+    def _same_rule(self, optimizer: Optimizer, group: Mapping[str, Any]) -> bool:
+        expected = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+        plain = not any(group.get(key) for key in ("nesterov", "dampening", "maximize", "amsgrad"))
+        rule = self.optimizer
+        is_type = type(optimizer) is expected[rule.name] and plain
+        if not isinstance(rule, Adam):
+            return is_type
+        moments = (*group.get("betas", ()), group.get("eps"))
+        return is_type and moments == (rule.beta1, rule.beta2, rule.eps)
+
+
+def size_of(batch: Any) -> int:
+    """Return a batch's number of samples: the length of its first tensor, by name or place."""
+    first = batch
+    while isinstance(first, Mapping | list | tuple) and len(first):
+        first = next(iter(first.values() if isinstance(first, Mapping) else first))
+    try:
+        return max(1, len(first))
+    except TypeError:
+        return 1
+
+
+def samples_in(loader: Any, name: str) -> int:
+    """Return how many samples a loader has. Raises DataError without any."""
+    if hasattr(loader, "dataset") and hasattr(loader.dataset, "__len__"):
+        samples = len(loader.dataset)
+    elif hasattr(loader, "__len__"):
+        samples = sum(size_of(batch) for batch in loader)
+    else:
+        raise DataError(
+            f"{name}: the loader has no length; give a DataLoader of a data set with one, or a "
+            "list of batches"
+        )
+    if not samples:
+        raise DataError(f"{name}: the loader has no samples; leave it out")
+    return samples
+
+
+def loss_of(value: Any) -> float | None:
+    """Return the loss that a user's function returned: a number, the first of several, or the one
+    whose name ends with "loss"; None if there is none.
+    """
+    if isinstance(value, Mapping):
+        value = next((v for name, v in value.items() if str(name).endswith("loss")), None)
+    if isinstance(value, list | tuple):
+        value = value[0] if value else None
+    return None if value is None else _number(value)
+
+
+def _number(value: Any) -> float:
+    return float(value.detach() if isinstance(value, Tensor) else value)
+
+
+def figures_of(value: Any) -> dict[str, float | None]:
+    """Return loss and metric that a user's ``test`` returned, None where they are not finite: a
+    loss, (loss, metric), or both by name.
+
+    Raises ConfigError for other values.
+    """
+    loss, metric = loss_of(value), None
+    if isinstance(value, Mapping):
+        metric = next((v for name, v in value.items() if not str(name).endswith("loss")), None)
+    elif isinstance(value, list | tuple) and len(value) == 2:
+        metric = value[1]
+    numbers = {"loss": loss, "metric": None if metric is None else _number(metric)}
+    return {name: v if v is not None and isfinite(v) else None for name, v in numbers.items()}
