@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pomona.estimator import PersonalizedFederation
     from pomona.experiments.in_python import bench
     from pomona.federation.callbacks import Callback
+    from pomona.record.coefficients import Coefficient, coefficients
     from pomona.record.paired_gain import Gain, gains
     from pomona.record.result import Result
     from pomona.record.rows import Evaluation, RoundRow
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Callback",
     "CheckpointError",
+    "Coefficient",
     "Config",
     "ConfigError",
     "DataError",
@@ -61,6 +63,7 @@ __all__ = [
     "RoundRow",
     "StorageError",
     "bench",
+    "coefficients",
     "gains",
     "load",
     "personalize",
@@ -70,6 +73,7 @@ __all__ = [
 
 _LAZY = {
     "Callback": "pomona.federation.callbacks:Callback",
+    "Coefficient": "pomona.record.coefficients:Coefficient",
     "Config": "pomona.config:Config",
     "Evaluation": "pomona.record.rows:Evaluation",
     "Gain": "pomona.record.paired_gain:Gain",
@@ -78,6 +82,7 @@ _LAZY = {
     "Result": "pomona.record.result:Result",
     "RoundRow": "pomona.record.rows:RoundRow",
     "bench": "pomona.experiments.in_python:bench",
+    "coefficients": "pomona.record.coefficients:coefficients",
     "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.run_folder:load",
     "personalize": "pomona.user_training:personalize",

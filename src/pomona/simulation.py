@@ -54,6 +54,7 @@ from pomona.lifecycle import (
     shared_versions,
     version_changes,
 )
+from pomona.personal.coefficients import coefficients, linear, recorded_rows
 from pomona.personal.collect import (
     ClientModels,
     backdoor,
@@ -482,6 +483,10 @@ def _collect(
     for _, metrics in results:
         for values in metrics:
             record.event("final", **values)
+    if linear(scenario):
+        models = transport.collect(partial(recorded_rows, best=best), clients)
+        for values in coefficients(scenario, models):
+            record.event("coefficients", **values)
 
     def asked(query: Callable[[ClientRuntime, int], Any], applies: object) -> list[Any] | None:
         return transport.collect(query, clients) if applies else None

@@ -32,6 +32,10 @@ COMMANDS = {
     "run": ("run:run", "Train one federation and record it."),
     "bench": ("bench:bench", "Run a suite: a table of methods and scenarios, tuned."),
     "compare": ("report:compare", "Compare recorded runs in one table."),
+    "coefficients": (
+        "report:coefficients",
+        "Odds and hazard ratios of a recorded run's linear models, with intervals.",
+    ),
     "report": ("report:report", "Write the report page of recorded runs, or of a bench."),
     "trajectory": ("report:trajectory", "Draw a client's path over its loss surface."),
     "methods": ("report:methods", "List the methods: paper, cost, what stays private."),

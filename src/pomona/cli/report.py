@@ -1,4 +1,4 @@
-"""``pomona compare``, ``report``, ``trajectory`` and ``methods``: viewing results."""
+"""``pomona compare``, ``coefficients``, ``report``, ``trajectory``, ``methods``: viewing runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -49,6 +49,62 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     else:
         print_table(run_table(rows))
         echo(*basis(prepared), *mixed_rounds(prepared))
+
+
+def coefficients(
+    run: Path,
+    *,
+    client: Annotated[
+        str | None,
+        Parameter(help="name or number of one client; without it all, and the model they share"),
+    ] = None,
+    per: Annotated[
+        tuple[str, ...],
+        Parameter(help="COLUMN=STEP: the change by another step than 1, such as age=10"),
+    ] = (),
+    json: Json = False,
+) -> None:
+    """Show what each column changes in a run's linear models of a table, in its own units.
+
+    Odds ratios of `logistic`, hazard ratios of `proportional-hazards`, differences of numbers, for
+    the model that all clients share and for each client's own.
+
+    Parameters
+    ----------
+    run
+        a folder that `pomona run` wrote
+    """
+    from pomona.cli.predict import client_index
+    from pomona.record.coefficients import coefficients as of_run
+    from pomona.results.tables.coefficients import table
+
+    result = load(run)
+    rows = of_run(result, dict(map(_step, per)))
+    if client is not None:
+        names = result.about["clients"]
+        name = names[client_index(client, names)]
+        rows, shared = [row for row in rows if row.client == name], rows
+        if shared and not rows:
+            raise ConfigError(f"{name} has no model of its own in {run}; leave --client out")
+    if not rows:
+        reasons = "".join({f" ({event['reason']})" for event in result.coefficients})
+        raise ConfigError(
+            f"{run} has no coefficients{reasons}; train a linear model of a table: model.name = "
+            "logistic, or proportional-hazards for times"
+        )
+    if json:
+        emit([vars(row) for row in rows])
+    else:
+        print_table(table([("", rows)]))
+
+
+def _step(text: str) -> tuple[str, float]:
+    """Parse COLUMN=STEP. Raises ConfigError."""
+    column, _, step = text.rpartition("=")
+    try:
+        return column, float(step)
+    except ValueError:
+        raise ConfigError(f"--per {text}: write COLUMN=STEP, such as age=10") from None
 
 
 def report(

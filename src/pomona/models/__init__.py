@@ -29,6 +29,7 @@ MODELS = Registry(
         "logistic": "pomona.models.mlp:logistic",
         "mcmahan-cnn": "pomona.models.convolutional:mcmahan_cnn",
         "mlp": "pomona.models.mlp:mlp",
+        "proportional-hazards": "pomona.models.mlp:proportional_hazards",
         "resnet18": "pomona.models.convolutional:resnet18",
         "small": "pomona.models.convolutional:small",
         "unet": "pomona.models.segmentation:unet",

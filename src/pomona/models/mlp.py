@@ -1,14 +1,18 @@
-"""Fully connected networks on flattened samples: logistic regression and MLPs; a classifier of
-texts.
+"""Fully connected networks on flattened samples: logistic regression, proportional hazards and
+MLPs; a classifier of texts.
 """
 
 from collections import OrderedDict
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
 
 from pomona.models import ModelSettings
 from pomona.models.compatibility import features, tokens
+
+PROPORTIONAL_HAZARDS = "proportional-hazards"
+LOG_HAZARDS = -80.0, 20.0  # beyond which a hazard is 0 or 1 in float32
 
 
 class FastText(nn.Module):
@@ -66,3 +70,32 @@ def logistic(
     Raises ConfigError if the samples are texts.
     """
     return mlp(settings.model_copy(update={"hidden": ()}), input_shape, n_outputs, vocabulary)
+
+
+class BaselineHazards(nn.Module):
+    """Adds the logarithms of K intervals' cumulative hazards to a sample's log hazard ratio."""
+
+    def __init__(self, intervals: int) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.full((intervals,), -2.0))
+
+    def forward(self, risk: Tensor) -> Tensor:
+        """Map log hazard ratios (B, 1) to the logits (B, K) of hazards 1 - exp(-exp(risk + b))."""
+        cumulative = (risk + self.bias).clamp(*LOG_HAZARDS).exp()
+        return cumulative + (-torch.expm1(-cumulative)).log()
+
+
+def proportional_hazards(
+    settings: ModelSettings, input_shape: tuple[int, ...], n_outputs: int, vocabulary: int
+) -> nn.Sequential:
+    """Cox's model for times in K intervals: h_k(x) = 1 - exp(-exp(w x + b_k)).
+
+    Where hazards are proportional in continuous time, w are the log hazard ratios of Cox's model,
+    whatever the intervals (Prentice and Gloeckler, "Regression analysis of grouped survival data
+    with application to breast cancer data", Biometrics 1978); the likelihood is a sum over samples.
+
+    Raises ConfigError if the samples are texts.
+    """
+    size = features(settings.name, input_shape, vocabulary)
+    layers = {"flatten": nn.Flatten(), "fc1": nn.Linear(size, 1, bias=False)}
+    return nn.Sequential(OrderedDict(**layers, baseline=BaselineHazards(n_outputs)))

@@ -174,6 +174,32 @@ class FinalEvent(Facts):
     outcomes: Annotated[list[_AtThreshold], Field(max_length=MAX_NAMES)] = []
 
 
+class _Term(Facts):
+    """A coefficient: what it compares, the logarithm of a ratio or a difference, and its error."""
+
+    column: Line
+    change: Label
+    step: Line
+    reference: Line
+    outcome: Line
+    estimate: Measured
+    error: Figure
+
+
+class CoefficientsEvent(Facts):
+    """The coefficients of a linear model: that of a client, or of all."""
+
+    model: Label
+    when: Label
+    client: ClientId | None
+    measure: Label
+    rows: Count
+    distance: Figure
+    freedom: Count | None
+    reason: Line
+    terms: list[_Term]
+
+
 class _RoundScore(Facts):
     test: Figure
     round: Number
@@ -271,7 +297,12 @@ ROWS = {
     "unseen": _EVALUATION,
     "note": TypeAdapter[Any](Note),
 }
-FACTS: dict[str, type[Facts]] = {"start": StartEvent, "final": FinalEvent, "end": EndEvent}
+FACTS: dict[str, type[Facts]] = {
+    "start": StartEvent,
+    "final": FinalEvent,
+    "coefficients": CoefficientsEvent,
+    "end": EndEvent,
+}
 Event: TypeAlias = tuple[str, Any]
 """Type and content: a ``RoundRow``, an ``Evaluation``, a ``Note``, or a dict of facts."""
 

@@ -90,6 +90,7 @@ class Result:
             of ``constant`` predictions.
         rounds, evaluations: in the order in which they happened.
         final: full metrics of the last models, one record per (model, split, client).
+        coefficients: of linear models of tables, see ``pomona.coefficients``; one record per model.
         summary: the figures of ``summary.json``.
         unseen: evaluations of clients that did not train, one per client, model and split.
         notes: what was dropped, guessed, chosen or looks wrong, in the order in which it was
@@ -126,6 +127,7 @@ class Result:
     folder: Path | None = None
     unseen: list[Evaluation] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    coefficients: list[dict[str, Any]] = field(default_factory=list)
     answers: Mapping[int, Answers] = field(default_factory=dict, compare=False)
     test_groups: Mapping[int, NDArray[np.int64]] = field(default_factory=dict, compare=False)
     models: Mapping[int, Mapping[str, "Tensor"]] = field(default_factory=dict, compare=False)
@@ -274,6 +276,7 @@ def gather(events: Iterable[Event], config: dict[str, Any], folder: Path | None)
         "evaluation": result.evaluations,
         "unseen": result.unseen,
         "final": result.final,
+        "coefficients": result.coefficients,
         "note": result.notes,
     }
     for event_type, body in events:

@@ -29,6 +29,7 @@ from pomona.results.run_numbers import Run, comparable, contender, records, stag
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.seeds import over_seeds
 from pomona.results.summary_table import distinct, table
+from pomona.results.tables import coefficients
 from pomona.results.tables.by_task import labels, regions, survival_table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.liars import liars
@@ -208,7 +209,8 @@ def _links(
 def _asides(runs: list[Run]) -> list[Table]:
     """Return the tables that only some runs have."""
     tables = (labels, regions, subgroups, participation, unseen, liars, privacy, notes)
-    every = [*outcome_tables(runs), *survival_table(runs), *(table_of(runs) for table_of in tables)]
+    judged = [*outcome_tables(runs), *survival_table(runs), coefficients.of_runs(runs)]
+    every = [*judged, *(table_of(runs) for table_of in tables)]
     return [bounded(table) for table in every if table.rows]
 
 
