@@ -4,6 +4,7 @@ README.md's, signatures are the code's.
 
 import importlib.util
 import inspect
+import json
 import os
 import re
 import sys
@@ -18,6 +19,7 @@ SOURCES = [str(ROOT / "src"), str(ROOT / "federation/src")]
 sys.path[:0] = SOURCES
 os.environ["PYTHONPATH"] = os.pathsep.join(SOURCES)  # of the notebooks' processes
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PAGES = (".md", ".ipynb")
 REPOSITORY = PYPROJECT["project"].get("urls", {}).get("Repository")
 
 project = "Pomona"
@@ -25,7 +27,8 @@ html_title = f"Pomona {PYPROJECT['project']['version']}"
 root_doc = "README"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax"]
 nb_execution_in_temp = nb_execution_raise_on_error = True
-nb_execution_mode = "force"  # the outputs are those of the code at hand
+nb_execution_mode = "force"  # of the gallery; notebooks have outputs, which a test compares
+nb_execution_excludepatterns = ["notebooks/*"]
 nb_execution_timeout = 600  # seconds a cell
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4
@@ -59,11 +62,12 @@ def navigation() -> dict[str, dict[str, str]]:
 
 def below(page: str, documents: Path) -> dict[str, str]:
     """Titles by page of a page's folder: methods/ of methods/README, results/ of results."""
-    heading = re.compile(r"^# ([^:\n]+)", re.MULTILINE)
+    # of Markdown, or of a notebook's JSON
+    heading = re.compile(r"^(?: *\")?# ([^:\n\"\\]+)", re.MULTILINE)
     titles = {
         str(path.relative_to(documents).with_suffix("")): heading.search(path.read_text())[1]
-        for path in (documents / page.removesuffix("README")).glob("*.md")
-        if path.name != "README.md" and page != root_doc
+        for path in (documents / page.removesuffix("README")).glob("*.*")
+        if path.suffix in PAGES and path.name != "README.md" and page != root_doc
     }
     return dict(sorted(titles.items(), key=lambda title: title[1].lower()))
 
@@ -127,16 +131,19 @@ def outside(page: Path, text: str, place: str) -> str:
 
 def read(app: Any, page: str, source: list[str]) -> None:
     """What the site changes in a document; diagrams are drawn while it is built."""
-    path, text = DOCS / f"{page}.md", source[0]
+    path, text = Path(app.env.doc2path(page)), source[0]
     link = re.compile(r"(?<!!)\[([^][]*)\]\((\.\./[^)\s]*)\)")
-    text = link.sub(lambda found: outside(path, found[1], found[2]), text)
+    text = link.sub(lambda found: outside(DOCS / page, found[1], found[2]), text)
     for block in re.findall(r"^```mermaid\n.*?^```", text, re.DOTALL | re.MULTILINE):
         drawn = importlib.import_module("mermaidx").render(block[11:-3]).svg()
         text = text.replace(block, f'```{{raw}} html\n<div class="diagram">{drawn}</div>\n```')
     text = re.sub(r"(?<=\d) \+- (?=\d)", "\N{NO-BREAK SPACE}+-\N{NO-BREAK SPACE}", text)
     text = api(text) if page == "api" else text
-    if text.startswith("---\nfile_format: mystnb"):
-        text += f"\n{{nb-download}}`{path.stem}.ipynb` with its outputs.\n"
+    if path.suffix == ".ipynb":
+        notebook = json.loads(text)
+        words = f"{{download}}`{path.name}`, with its outputs."
+        notebook["cells"].append({"cell_type": "markdown", "metadata": {}, "source": words})
+        text = json.dumps(notebook)
     parts = navigation() if page == root_doc else {"": below(page, Path(app.srcdir))}
     source[0] = text + "".join(map(toctree, parts, parts.values()))
 

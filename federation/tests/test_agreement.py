@@ -17,7 +17,7 @@ from pomona_federation.agreement import OF_STUDY, RESERVED, Federation
 from pomona_federation.messages.message_bodies import Task as Message
 from pomona_federation.messages.message_bodies import read
 from pomona_federation.silo.settings import SiloFile
-from pomona_federation.study import study_of
+from pomona_federation.study import read_study, study_of
 from pomona_federation.task_settings import TaskSettings
 
 TREE = {
@@ -457,3 +457,20 @@ def test_an_agreement_names_the_engine(tmp_path):
     assert unset.agreement in hashes
     with pytest.raises(ConfigError, match=r"run\.engine must be torch .* or native"):
         load(tmp_path, tree(run__engine="auto"))
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("method = 'fedavg'\ndata = 'digits'\n", "pomona run {path}"),
+        ("title = 'x'\n[scenario.digits]\ndata = 'digits'\n", "pomona bench {path}"),
+        ("name = 'A'\n[data]\npath = 'rows.csv'\n", "pomona silo check"),
+    ],
+)
+@pytest.mark.parametrize("read", [Federation.load, read_study])
+def test_a_file_of_another_command_is_answered_with_it(read, text, command, tmp_path):
+    path = tmp_path / "file.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as fault:
+        read(path)
+    assert command.format(path=path) in str(fault.value)

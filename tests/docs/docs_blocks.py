@@ -67,10 +67,6 @@ class Runner:
         getattr(self, f"_{block.language}")(block)
 
     def _python(self, block: Block) -> None:
-        if block.text.startswith("%%writefile "):  # a notebook's cell that is a file
-            name, _, text = block.text.removeprefix("%%writefile ").partition("\n")
-            Path(name).write_text(text)
-            return
         exec(compile(block.text, block.where, "exec"), self.names)
 
     def _toml(self, block: Block) -> None:

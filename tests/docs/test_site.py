@@ -32,7 +32,8 @@ def test_every_page_is_in_the_navigation_once(monkeypatch, documents):
     site = runpy.run_path(str(DOCS / "conf.py"))
     top = [page for titles in site["navigation"]().values() for page in titles]
     listed = top + [page for folder in top for page in site["below"](folder, documents)]
-    names = [str(path.relative_to(documents).with_suffix("")) for path in documents.rglob("*.md")]
+    files = [path for suffix in site["PAGES"] for path in documents.rglob(f"*{suffix}")]
+    names = [str(path.relative_to(documents).with_suffix("")) for path in files]
     assert sorted([*listed, "README"]) == sorted(names)
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 import command_line
 from pomona.cli import bench as command
-from pomona.cli import main, progress
+from pomona.cli import main, status_line
 from pomona.core.errors import ConfigError
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import at_the_edge
@@ -190,12 +190,12 @@ def test_a_part_that_the_suite_does_not_have_is_one_line(call, tmp_path, words, 
 def test_the_line_counts_what_is_done_and_failed(monkeypatch):
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=200)
-    monkeypatch.setattr(progress, "console", console)
+    monkeypatch.setattr(status_line, "console", console)
     groups = plan(read_suite(SUITE), "cpu")
     verdicts = {cell.folder: JobState() for group in groups for cell in group.cells()}
     separate, apple = groups
     verdicts[separate.trials[0].folder] = JobState("failed", Failure(8, "diverged"))
-    with progress.StatusLine() as line:
+    with status_line.StatusLine() as line:
         show = command.BenchProgress(line)
         show(groups, verdicts)
         verdicts[separate.trials[1].folder] = JobState("data missing")
@@ -310,16 +310,6 @@ def test_a_choice_at_the_edge_of_its_grid_is_named(values, chosen, edge):
     told = at_the_edge(results)
     assert (f"lr={chosen} of apple in a" in told) == edge
     assert bool(told) == edge
-
-
-def test_the_time_left_follows_from_what_this_start_has_done(monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(command, "monotonic", lambda: now[0])
-    left = command.TimeLeft()
-    assert left(2, 8) == ""  # two were there before
-    now[0] = 60.0
-    assert left(4, 8) == f", about {60 / (4 - 2) * (8 - 4) / 60:.0f} min left"
-    assert left(8, 8) == ""
 
 
 def test_a_suite_and_an_option_that_is_a_setting_are_answered_with_what_to_write(

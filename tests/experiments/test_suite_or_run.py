@@ -54,3 +54,24 @@ def test_a_suite_without_a_table_is_shown_how_to_write_it(table, example, tmp_pa
 def test_one_mistyped_key_does_not_make_a_run_a_suite(tmp_path, capsys):
     err = call(capsys, "run", "fedavg", written(tmp_path, "title = 'x'\nrounds = 1\n"))[2]
     assert "unknown key 'title'" in err
+
+
+OF_A_FEDERATION = "name = 'north'\n[[silo]]\nname = 'A'\n"
+STUDY = "name = 'first'\ndecide = 60.0\n[run]\nmethod = 'fedavg'\n"
+SILO = "name = 'A'\n[data]\npath = 'rows.csv'\n"
+
+
+@pytest.mark.parametrize("words", [("run",), ("bench",), ("data", "show")])
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        (OF_A_FEDERATION, "pomona deploy simulate {path}"),
+        (STUDY, "pomona deploy simulate {path}"),
+        (SILO, "pomona silo check"),
+    ],
+)
+def test_files_of_a_federation_are_for_its_commands(text, command, words, tmp_path, capsys):
+    path = written(tmp_path, text)
+    code, out, err = call(capsys, *words, path)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert command.format(path=path) in err

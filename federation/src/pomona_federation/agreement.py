@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from pomona.core.bounds import MAX_CLIENTS, Name
 from pomona.core.errors import ConfigError, listed, suggestion
+from pomona.core.file_kinds import require_kind
 from pomona.core.registry import code_sha256
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, named_file, read_file, validated
@@ -171,6 +172,7 @@ class Federation(Settings):
         Raises ConfigError naming the file and every bad key or value.
         """
         tree = read_file(path)
+        require_kind(path, tree, "federation", "study")
         with named_file(path):
             federation = cls.from_tree(tree)
         study = federation.study

@@ -35,6 +35,7 @@ from pomona.core.bounds import (
     parse,
 )
 from pomona.core.errors import ConfigError, ProtocolError, suggestion
+from pomona.core.file_kinds import require_kind
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, leaves, named_file, read_file, validated
 from pomona_federation.survey.settings import SurveySettings
@@ -360,6 +361,7 @@ def read_study(path: Path) -> RunStudy | SurveyStudy:
     Raises ConfigError with the file.
     """
     tree = read_file(path)
+    require_kind(path, tree, "study")
     with named_file(path):
         study = study_of(tree)
         if study.name == KIT:

@@ -9,7 +9,7 @@ from pomona.audit.audit import RUNS, audit
 from pomona.audit.findings import Findings
 from pomona.audit.page import NUMBERS, PARTIES, record, verdict, write
 from pomona.cli.output import Json, emit
-from pomona.cli.progress import StatusLine
+from pomona.cli.status_line import StatusLine
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
 from pomona.record.run_folder import load
@@ -50,7 +50,7 @@ def privacy_audit(
         with own_code_barred(not own_code), StatusLine() as line:
 
             def show(stage: str, completed: int, total: int) -> None:
-                line.show(f"{stage}: {completed} of {total}")
+                line.show(f"{stage}: {completed} of {total}", completed, total, stage)
 
             results = audit(load(run), folder, runs, epsilon, show)
             page = write(results)

@@ -4,13 +4,12 @@ import sys
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from time import monotonic
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
 from pomona.cli.output import Figures, Json, echo, emit, print_table
-from pomona.cli.progress import StatusLine
+from pomona.cli.status_line import StatusLine
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
 from pomona.core.table import Table, of_records
@@ -201,34 +200,11 @@ def _list_suites(json: bool) -> None:
         print_table(of_records(shown, "Suites; run one with `pomona bench NAME`"))
 
 
-class TimeLeft:
-    """Estimated remaining time of a bench at its rate since the start."""
-
-    def __init__(self) -> None:
-        self._start, self._finished_before = monotonic(), -1  # runs finished before the start
-
-    def __call__(self, settled: int, total: int) -> str:
-        """Return a clause for "5 of 12 runs done"; empty before this start's first run is done, and
-        at the end.
-        """
-        self._finished_before = settled if self._finished_before < 0 else self._finished_before
-        if settled in (self._finished_before, total):
-            return ""
-        seconds = (
-            (monotonic() - self._start) / (settled - self._finished_before) * (total - settled)
-        )
-        return (
-            f", about {seconds / 60:.0f} min left"
-            if seconds > 90
-            else f", about {seconds:.0f} s left"
-        )
-
-
 class BenchProgress:
     """Shows how many runs are done, how many failed, and the time left."""
 
     def __init__(self, line: StatusLine) -> None:
-        self._line, self._left = line, TimeLeft()
+        self._line = line
 
     def __call__(self, groups: Sequence[Group], verdicts: Mapping[Path, JobState]) -> None:
         """Update the line."""
@@ -236,8 +212,7 @@ class BenchProgress:
         settled = sum(state.settled for state in states)
         failed = sum(state.state == "failed" for state in states)
         text = f"{settled} of {len(states)} runs done" + (f", {failed} failed" if failed else "")
-        remaining = self._left(settled, len(states))
-        self._line.show(text, remaining, last=settled == len(states))
+        self._line.show(text, settled, len(states))
 
 
 def _states(group: Group, verdicts: Mapping[Path, JobState]) -> list[JobState]:

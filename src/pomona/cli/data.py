@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit, print_table, scenario_options, stdout
+from pomona.cli.status_line import activity
 from pomona.core.bounds import SPLITS
 from pomona.core.notes import CallerWarnings
 from pomona.core.table import of_records
@@ -76,7 +77,8 @@ def show(
     from pomona.core.files import writing
 
     config = config_of(words, *scenario_options(data, data_dir, partition))
-    scenario, source = _prepared(config)
+    with activity(f"reading {config.data.name}"):
+        scenario, source = _prepared(config)
     metadata = scenario.about()
     written = _pictures(scenario, metadata, folder) if folder else []
     if save:

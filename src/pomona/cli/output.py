@@ -15,7 +15,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from pomona.core.bounds import plain
-from pomona.core.errors import ConfigError
+from pomona.core.file_kinds import require_kind
 from pomona.core.table import Table
 from pomona.core.toml import Tree, read_file
 from pomona.results import wording
@@ -35,7 +35,6 @@ Figures = Annotated[
 """The option ``--figures`` of every command that writes a page; see
 ``pomona.results.figures.plot.parse_formats``.
 """
-ONLY_IN_SUITES = {"title", "base", "seeds", "points", "search", "size", "keep_models", "note"}
 size = wording.size
 EVERY = 5.0
 """Seconds between two lines of progress without a terminal."""
@@ -62,34 +61,11 @@ def config_of(
 def _settings(path: Path) -> Tree:
     """Read a run's TOML file as a tree.
 
-    Raises ConfigError for a suite or a study, naming the command to use.
+    Raises ConfigError for a suite, a study or another file, naming the command to use.
     """
     tree = read_file(path)
-    if is_study(tree):
-        raise ConfigError(
-            f"{path} is a study of a federation; simulate it: pomona deploy simulate {path} "
-            "data=NAME"
-        )
-    if is_suite(tree):
-        raise ConfigError(f"{path} is a suite, a table of runs; run it with: pomona bench {path}")
+    require_kind(path, tree, "run")
     return tree
-
-
-def is_suite(tree: Tree) -> bool:
-    """Return whether a TOML file is a suite, complete or not: it has scenarios, or rows of methods,
-    or several keys that no run has.
-    """
-    method: Any = tree.get("method")
-    rows = method.values() if isinstance(method, dict) and "name" not in method else ()
-    tables = bool(rows) and all(isinstance(row, dict) for row in rows)
-    return "scenario" in tree or tables or len(tree.keys() & ONLY_IN_SUITES) > 1
-
-
-def is_study(tree: Tree) -> bool:
-    """Return whether a TOML file is a ``STUDY.toml`` or a ``federation.toml``, by keys that a run
-    cannot have.
-    """
-    return not tree.keys().isdisjoint({"run", "task", "kind", "silo"})
 
 
 def option(section: str, key: str, value: Any) -> Tree:

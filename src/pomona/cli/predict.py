@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, echo_stderr, emit, print_table, printable
-from pomona.core.errors import ConfigError, DataError, suggestion
+from pomona.cli.status_line import activity
+from pomona.core.errors import ConfigError, DataError, listed, suggestion
 from pomona.core.files import publish, writing
 from pomona.core.table import Table, csv_text, of_records
 
@@ -81,13 +82,16 @@ def predict(
             raise DataError(
                 f"{model} is the model of one client; give its run folder to use {choice!r}"
             )
-        answered = _by_one_client(model, inputs, id_, masks, own_code)
-    elif client is not None:
-        answered = _by_one_client(_model_file(model, client), inputs, id_, masks, own_code)
-    elif masks:
-        raise DataError("--masks is for one client's model; name the client by --client")
+        file: Path | None = model
     else:
-        answered = _by_row_clients(model, inputs, client_column, id_, own_code)
+        file = None if client is None else _model_file(model, client)
+    if masks and not file:
+        raise DataError("--masks is for one client's model; name the client by --client")
+    with activity(f"predicting for {listed([path.name for path in inputs], 3)}"):
+        if file:
+            answered = _by_one_client(file, inputs, id_, masks, own_code)
+        else:
+            answered = _by_row_clients(model, inputs, client_column, id_, own_code)
     _output(answered, csv, json)
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic
 
 from rich.console import Console
 from rich.live import Live
@@ -14,30 +13,6 @@ from pomona.federation.callbacks import NullCallback
 from pomona.federation.progress import RunProgress, clock, line
 from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
-
-
-class StatusLine:
-    """A text that is redrawn on a terminal; elsewhere a line every few seconds if it changed."""
-
-    def __init__(self) -> None:
-        self._text, self._time = "", -EVERY
-        self._live = Live(console=console, transient=True, refresh_per_second=4)
-
-    def __enter__(self) -> "StatusLine":
-        if console.is_terminal:
-            self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def show(self, text: str, remaining: str = "", last: bool = False) -> None:
-        """Show a text and the time that remains, which alone is no reason for another line."""
-        if console.is_terminal:
-            self._live.update(Text(text + remaining))
-        elif text != self._text and (last or monotonic() - self._time >= EVERY):
-            self._text, self._time = text, monotonic()
-            echo_stderr(text + remaining)
 
 
 class ProgressLine(NullCallback):

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Figures, Json, echo, emit, print_table, stdout
+from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import safe_path
 from pomona.core.registry import own_code_barred
@@ -140,16 +141,18 @@ def report(
         folder for the page; the first run's, or the bench's, if not given
     """
     formats = parse_formats(figures)
-    if not _is_bench(runs):
-        if reference or scenarios:
-            raise ConfigError(
-                f"--{'reference' if reference else 'scenarios'} is for the page of a bench; give a "
-                "folder that `pomona bench` wrote"
-            )
-        page, scenario_pages = _write_report(runs, folder, formats), []
-    else:
-        page = _write_bench_page(runs[0], folder, formats, reference)
-        scenario_pages = _scenario_pages(runs[0], folder, formats) if scenarios else []
+    is_bench = _is_bench(runs)
+    if not is_bench and (reference or scenarios):
+        raise ConfigError(
+            f"--{'reference' if reference else 'scenarios'} is for the page of a bench; give a "
+            "folder that `pomona bench` wrote"
+        )
+    with activity("drawing the report"):
+        if is_bench:
+            page = _write_bench_page(runs[0], folder, formats, reference)
+            scenario_pages = _scenario_pages(runs[0], folder, formats) if scenarios else []
+        else:
+            page, scenario_pages = _write_report(runs, folder, formats), []
     if json:
         emit({"report": page, **({"scenarios": scenario_pages} if scenario_pages else {})})
     else:

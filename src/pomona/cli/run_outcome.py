@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pomona.cli.output import console, echo, print_table, size
+from pomona.cli.output import echo, print_table, size
 from pomona.cli.progress import progress_display
+from pomona.cli.status_line import activity
 from pomona.config import Config, resolve
 from pomona.core.attack import Attack
 from pomona.federation.callbacks import CallbackList
@@ -29,7 +30,7 @@ def run_with_progress(
     prepare: Callable[[Config], Scenario] = Scenario.prepare,
 ) -> Result:
     """Run with a progress line, and optionally a live page."""
-    with console.status(f"reading {config.data.name}"):
+    with activity(f"reading {config.data.name}"):
         scenario = prepare(config)
     with progress_display() as display, following(folder if live else None) as pages:
         progress = display(scenario.config)

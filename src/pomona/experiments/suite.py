@@ -44,6 +44,7 @@ from pydantic import (
 
 from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, suggestion
+from pomona.core.file_kinds import require_kind
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, branch, flat, leaves, read_file
 from pomona.data.catalogue import data_dir
@@ -352,22 +353,13 @@ def read_suite(source: Path | str | Mapping[str, Any] | Suite) -> Suite:
     else:
         file = Path(source)
         tree, folder, prefix = read_file(file), file.parent, f"{file}: "
-        if _is_run(tree):
-            raise ConfigError(f"{file} has the settings of one run; start it by: pomona run {file}")
+        require_kind(file, tree, "suite")
     if isinstance(tree.get("reference"), str):
         tree["reference"] = read_reference(folder / tree["reference"])
     try:
         return Suite.model_validate(tree)
     except ValidationError as fault:
         raise ConfigError(prefix + "; ".join(_explain(dict(e)) for e in fault.errors())) from None
-
-
-def _is_run(tree: Tree) -> bool:
-    """Return whether a file has one method by name, or settings of a run outside a scenario."""
-    method = tree.get("method")
-    has_method = isinstance(method, str) or (isinstance(method, dict) and "name" in method)
-    run = tree.keys() & (Config.model_fields.keys() - Suite.model_fields.keys())
-    return "scenario" not in tree and (has_method or (method is None and bool(run)))
 
 
 MISSING = {

@@ -276,9 +276,11 @@ def rehearse(
             nonlocal last_round
             if status.round > last_round:
                 last_round = status.round
+                seconds, rounds = time.time() - start_time, scenario.config.rounds
+                left = seconds / last_round * (rounds - last_round)
                 log(
-                    f"round {last_round} of {scenario.config.rounds} committed after "
-                    f"{time.time() - start_time:.0f} s"
+                    f"round {last_round} of {rounds} committed after {seconds:.0f} s, "
+                    f"about {left:.0f} s left"
                 )
             return status.state != "running"
 
