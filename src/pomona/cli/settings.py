@@ -20,6 +20,7 @@ from pomona.data.axes import BundledImages, CustomReader
 from pomona.data.section import NAMES, added_keys, groups, names_with
 from pomona.data.settings import DEFAULT, ClientFiles, DataSettings, Images
 from pomona.methods import METHODS, SUFFIXES, installed
+from pomona.metrics.sampling_error import VerdictSettings
 from pomona.models import ModelSettings
 from pomona.models.settings import PatchSettings
 from pomona.partition import RECIPES
@@ -86,6 +87,7 @@ TABLES = (
     SettingsTable("stop", Stop),
     SettingsTable("privacy", Privacy),
     SettingsTable("membership", Membership),
+    SettingsTable("verdict", VerdictSettings),
     SettingsTable("attack", Attack),
     SettingsTable("secure_aggregation", SecureAggregation),
     *(
