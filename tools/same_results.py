@@ -17,6 +17,7 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
 import re
 import shlex
@@ -84,10 +85,24 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def tensors(data: bytes, path: str) -> Iterator[tuple[str, str]]:
-    """The tensors and notes of a safetensors file; parsed here, since NumPy has no bfloat16."""
+    """The tensors and notes of a safetensors file; parsed here, since NumPy has no bfloat16.
+
+    Tensors that a checkpoint stores as numbers of another one are among them.
+    """
     start = 8 + int.from_bytes(data[:8], "little")
     header: dict[str, Any] = json.loads(data[8:start])
-    yield from leaves(header.pop("__metadata__", None), f"{path} note")
+    note = (header.pop("__metadata__", None) or {}).get("pomona", "")
+    with suppress(ValueError):
+        note = json.loads(note)
+    references = note.pop("repeated", {}) if isinstance(note, dict) else {}
+    yield from leaves(note, f"{path} note")
+    for name, (source, first, shape) in references.items():
+        entry = header[source]
+        offset, end = entry["data_offsets"]
+        width = (end - offset) // math.prod(entry["shape"])
+        begin = offset + first * width
+        span = [begin, begin + math.prod(shape) * width]
+        header[name] = {"dtype": entry["dtype"], "shape": shape, "data_offsets": span}
     for name, entry in sorted(header.items()):
         first, last = (start + offset for offset in entry["data_offsets"])
         yield f"{path} {name}", _array(entry["dtype"], entry["shape"], data[first:last])

@@ -18,14 +18,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors import safe_open
 from safetensors.torch import load, load_file
 from safetensors.torch import save as library_save
 
 from pomona.core.errors import CheckpointError, StorageError
-from pomona.core.files import UNFINISHED, probe, publish
+from pomona.core.files import UNFINISHED, probe, publish, publish_by_hash
+from pomona.core.state import Lazy
 from pomona.federation.checkpointing import require_same
 from pomona.storage import checkpoint
-from pomona.storage.checkpoint import committed, differing, newest, read, save, set_aside
+from pomona.storage.checkpoint import committed, differing, in_files, newest, read, save, set_aside
+from pomona.storage.equal_tensors import MIN_SHARED
 from pomona.storage.safetensors_stream import DTYPES, digest, fill, layout, pieces
 
 META = {"rounds": [1, 2], "identity": {"schema": 1}, "name": "ä"}
@@ -100,6 +103,70 @@ def test_a_checkpoint_holds_what_was_saved(tmp_path):
     assert hashlib.sha256(path.read_bytes()).hexdigest() in path.name
     assert identical(load_file(path), example())
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def shared(number=0.0):
+    """A server's matrix, with rows that clients hold too, in other shapes, and near misses."""
+    rows = torch.arange(3 * MIN_SHARED, dtype=torch.float32).reshape(3, -1) + number
+    zeros = torch.zeros(MIN_SHARED)
+    return {
+        "server.cores": rows,
+        "client.0.core": rows[:1].clone(),
+        "client.1.core": rows[1].clone(),
+        "client.2.core": rows[2].reshape(2, -1).clone(),
+        "client.2.copy": rows.flatten().clone(),
+        "client.2.flipped": rows[2].flip(0),  # of the same sum
+        "client.2.tail": rows[2, 1:].clone(),  # not a whole row
+        "client.2.integers": rows[2].view(torch.int32).clone(),  # the same bytes, another dtype
+        "client.3.zeros": zeros,
+        "client.3.negative": -zeros,
+        "client.3.half": zeros.bfloat16(),
+        "client.4.half": zeros.bfloat16(),
+        "client.4.small": rows[0, :9].clone(),
+        "client.5.small": rows[0, :9].clone(),
+    }
+
+
+REFERENCES = {
+    "client.0.core": ["server.cores", 0, [1, MIN_SHARED]],
+    "client.1.core": ["server.cores", MIN_SHARED, [MIN_SHARED]],
+    "client.2.core": ["server.cores", 2 * MIN_SHARED, [2, MIN_SHARED // 2]],
+    "client.2.copy": ["server.cores", 0, [3 * MIN_SHARED]],
+    "client.4.half": ["client.3.half", 0, [MIN_SHARED]],
+}
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_equal_bytes_are_stored_once(tmp_path, lazy):
+    tensors = shared()
+    shapes = {name: t.to("meta") for name, t in tensors.items()}
+    path = save(tmp_path, 1, Lazy(shapes, tensors.get) if lazy else tensors, META)
+    stored, found = load_file(path), read(path)
+    with safe_open(path, "pt") as file:
+        assert json.loads(file.metadata()["pomona"])["repeated"] == REFERENCES
+    assert {*tensors} - {*stored} == {*REFERENCES}
+    assert identical(found.tensors, tensors)
+    assert identical(in_files(found, tmp_path).tensors, tensors)
+    found.tensors["client.0.core"].zero_()
+    assert identical(found.tensors, tensors)  # each read has memory of its own
+
+
+def referring(folder, references):
+    """The file of a round with these references, under the right hash."""
+    note = json.dumps({"round": 1, "meta": {}, "repeated": references})
+    return publish_by_hash(
+        folder, pieces({"w": torch.zeros(8)}, note), "round-000001-{}.safetensors".format
+    )
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [["w", 0, [9]], ["w", 7, [2]], ["w", -1, [2]], ["v", 0, [2]], ["w", 0, [-2]], ["w", 0], 5],
+)
+def test_a_reference_outside_a_tensor_is_damage(tmp_path, reference):
+    assert read(referring(tmp_path / "right", {"v": ["w", 6, [2]]})).tensors["v"].shape == (2,)
+    with pytest.raises(CheckpointError):
+        read(referring(tmp_path, {"v": reference}))
 
 
 def test_the_same_round_has_the_same_bytes(tmp_path):

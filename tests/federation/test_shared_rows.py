@@ -4,10 +4,12 @@ import gc
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import pomona
 from pomona import simulation
-from pomona.federation.stale_models import MIN_SHARED, SharedRows
+from pomona.storage.checkpoint import newest
+from pomona.storage.equal_tensors import MIN_SHARED, SharedRows
 from pomona.storage.mapped_tensor import with_rows
 from problems import tiny
 
@@ -84,7 +86,9 @@ HELD = {"fedavg": 1, "fedala": 2, "ditto": 2, "apple": 2}
 
 
 @pytest.mark.parametrize("method", HELD)
-def test_at_the_end_of_a_run_each_model_lies_in_memory_once(method, monkeypatch, tmp_path):
+def test_at_the_end_of_a_run_each_model_is_in_memory_and_in_the_checkpoint_once(
+    method, monkeypatch, tmp_path
+):
     transports, make = [], simulation._transport
     monkeypatch.setattr(
         simulation, "_transport", lambda *parts: transports.append(make(*parts)) or transports[0]
@@ -100,7 +104,11 @@ def test_at_the_end_of_a_run_each_model_lies_in_memory_once(method, monkeypatch,
     ]
     d = sum(t.numel() for t in result.models[0].values())
     held = {place(t): t.untyped_storage().nbytes() for t in tensors}
-    assert sum(held.values()) == 4 * d * (HELD[method] * config.clients + (method != "apple"))
+    models, has_global = HELD[method] * config.clients, method != "apple"
+    assert sum(held.values()) == 4 * d * (models + has_global)
+    stored = load_file(newest(tmp_path / "run" / "checkpoints")[0].path)
+    sizes = [t.nbytes for t in stored.values() if t.numel() >= MIN_SHARED]
+    assert sum(sizes) == 4 * d * (models + 2 * has_global)  # the server has a new one
 
 
 @pytest.mark.parametrize("workers", [1, 2])

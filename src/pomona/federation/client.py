@@ -27,18 +27,11 @@ from pomona.core.state import (
     rebuild,
     row,
 )
-from pomona.federation.client_states import (
-    PlaceState,
-    file_bytes,
-    in_file,
-    in_memory,
-    unchanged,
-    working,
-)
+from pomona.federation.client_states import PlaceState, file_bytes, in_memory, unchanged, working
 from pomona.federation.exchange import ClientRequest, Groups, Reply, downlink_part
 from pomona.federation.recorded_models import ModelChoice, Observed, RecordedModels
 from pomona.federation.scoring import Examination, Figures, Model, Scoring
-from pomona.federation.stale_models import SharedRows, StaleModels
+from pomona.federation.stale_models import StaleModels
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
 from pomona.metrics.metric import Score
 from pomona.metrics.nan_safe import Array
@@ -46,6 +39,8 @@ from pomona.objective.objective import Objective
 from pomona.objective.private import PrivateObjective
 from pomona.objective.training import STATISTICS, LocalTraining
 from pomona.record.predictions import Answers
+from pomona.storage.equal_tensors import SharedRows
+from pomona.storage.mapped_tensor import in_file
 
 K = TypeVar("K")
 

@@ -22,6 +22,7 @@ from pomona.core.state import apply, concatenated, flatten
 from pomona.federation.round_plan import cohort_size
 from pomona.storage.checkpoint import KEPT_ROUNDS
 from pomona.storage.mapped_array import machine_memory, process_memory, room
+from pomona.storage.mapped_tensor import in_file
 from pomona.storage.run_status import FOLDER, committed
 
 S = TypeVar("S")
@@ -59,11 +60,6 @@ def working(states: Sequence[S]) -> S:
     if any(map(file_bytes, states)):
         _give_back()
     return concatenated(states)
-
-
-def in_file(tensor: Tensor) -> bool:
-    """Return whether a tensor is in a file."""
-    return tensor.untyped_storage().filename is not None
 
 
 def in_memory(tensor: Tensor) -> Tensor:

@@ -2,13 +2,11 @@
 
 A client's copy of another's model is what that client once sent, and is the same for all that keep
 it. So a client stores one number per other client, and all share a bank in which each row exists
-once, until no client has it any more. Other tensors of a process with identical bytes share memory,
-too.
+once, until no client has it any more.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Self
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -18,9 +16,9 @@ from torch import Tensor
 from pomona.core.errors import CheckpointError
 from pomona.core.round import Roster
 from pomona.core.state import NamedTensors
-from pomona.federation.client_states import in_file
 from pomona.federation.exchange import ClientRequest
 from pomona.methods.base import Copies, Initial, Rows
+from pomona.storage.equal_tensors import bits
 from pomona.storage.row_bank import MemoryBank, RowBank
 
 InitialCopies = Callable[[Initial, Roster], Rows]  # a client's initial copies; index (N,)
@@ -225,45 +223,3 @@ class _Entry:
                 f"the stored copies are incomplete (missing: {missing[0]}); resume with the "
                 "version of pomona that wrote them, or start over in another folder"
             )
-
-
-MIN_SHARED = 1024
-"""Minimum size (in numbers) for which sharing is attempted."""
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
-
-
-class SharedRows:
-    """Tensors in use in this process, by content, held by weak references."""
-
-    def __init__(self) -> None:
-        self._tensors: WeakValueDictionary[tuple[int, torch.dtype, int], Tensor] = (
-            WeakValueDictionary()
-        )
-
-    def shared(self, tensor: Tensor) -> Tensor:
-        """Return a tensor that shares the memory of one with the same bytes, if any.
-
-        Neither may then be changed.
-
-        Tensors in files and small ones are returned unchanged.
-        """
-        if tensor.numel() < MIN_SHARED or in_file(tensor):
-            return tensor
-        content = bits(tensor)
-        # integers: independent of the order of summation
-        address = (tensor.numel(), tensor.dtype, int(content.sum()))
-        stored = self._tensors.get(address)
-        if (
-            stored is not None
-            and stored.device == tensor.device
-            and torch.equal(content, bits(stored))
-        ):
-            return stored if stored.shape == tensor.shape else stored.view(tensor.shape)
-        if tensor.is_contiguous():
-            self._tensors[address] = tensor
-        return tensor
-
-
-def bits(tensor: Tensor) -> Tensor:
-    """View a tensor's bytes as integers (k,); equal numbers may differ, such as 0 and -0."""
-    return tensor.detach().reshape(-1).view(_INTEGERS[tensor.itemsize])

@@ -16,7 +16,6 @@ from pomona.core.attack import Attack
 from pomona.core.files import publish
 from pomona.federation.client import ClientRuntime
 from pomona.federation.scoring import Model
-from pomona.federation.stale_models import SharedRows
 from pomona.federation.transport import LocalTransport
 from pomona.metrics.best_round import Best, Point, best
 from pomona.metrics.metric import LOSS
@@ -28,6 +27,7 @@ from pomona.record.predictions import MAX_EXAMPLE_CLIENTS, MaskExamples, example
 from pomona.record.result import Result, model_path
 from pomona.record.rows import Evaluation
 from pomona.scenario import Scenario
+from pomona.storage.equal_tensors import SharedRows
 from pomona.storage.safetensors_stream import pieces
 
 

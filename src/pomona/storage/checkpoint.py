@@ -2,9 +2,9 @@
 name.
 
 A round is committed when its file is durable. ``round-000007-<SHA-256>.safetensors`` holds every
-tensor that the next round needs, and one JSON note for everything else. The hash in the name covers
-the whole content including the header, so that one rename publishes both and any damage is
-detected.
+tensor that the next round needs, those with the bytes of another one by reference, and one JSON
+note for everything else. The hash in the name covers the whole content including the header, so
+that one rename publishes both and any damage is detected.
 """
 
 import json
@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from torch import Tensor
 
 from pomona.core.errors import CheckpointError, StorageError
 from pomona.core.files import opened, publish_by_hash, sha256
-from pomona.core.state import Lazy, NamedTensors, meta_tensors
+from pomona.core.state import Lazy, NamedTensors, meta_tensors, only
+from pomona.storage.equal_tensors import repeated
 from pomona.storage.mapped_tensor import mapped
 from pomona.storage.run_status import NAME, committed
 from pomona.storage.safetensors_stream import TensorEntry, fill, layout, pieces
@@ -31,6 +33,11 @@ misinterpret.
 """
 KEPT_ROUNDS = 2
 """Number of rounds kept."""
+REPEATED = "repeated"
+"""Key of a note: by tensor that is stored as numbers of another one, its name, their start, and the
+tensor's shape.
+"""
+_DAMAGE = (OSError, ValueError, KeyError, TypeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -70,17 +77,21 @@ def save(
     Raises:
         StorageError: it cannot be written; earlier commits are unchanged.
     """
-    note = json.dumps({"round": number, "meta": meta}, allow_nan=False)
+    spans, shapes = repeated(tensors), meta_tensors(tensors)
+    references = {name: [*span, list(shapes[name].shape)] for name, span in spans.items()}
+    body = {"round": number, "meta": meta} | ({REPEATED: references} if references else {})
+    note = json.dumps(body, allow_nan=False)
+    stored = only(tensors, lambda name: name not in spans)
     try:
         path = publish_by_hash(
             folder,
-            pieces(tensors, note),
+            pieces(stored, note),
             lambda content: f"round-{number:06d}-{content}.safetensors",
         )
         for stale in _stale(folder, number, path, keep_rounds, spare):
             stale.unlink()
     except OSError as fault:
-        size = sum(t.nbytes for t in meta_tensors(tensors).values())
+        size = sum(t.nbytes for t in meta_tensors(stored).values())
         rounds = [n for n, _ in committed(folder)]
         raise StorageError(
             f"cannot write round {number} to {folder} ({fault.strerror or fault}; it needs "
@@ -116,12 +127,11 @@ def read(path: Path) -> Checkpoint:
     try:
         if sha256(path) != name[2]:
             raise ValueError("its content does not match the checksum in its name")
-        tensors, note = _tensors(path, torch.empty)
-        body = json.loads(note)
+        tensors, body = _content(path, torch.empty)
         if body["round"] != int(name[1]):
             raise ValueError(f"it holds round {body['round']}")
         return Checkpoint(int(name[1]), tensors, body["meta"], path)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as fault:
+    except _DAMAGE as fault:
         raise _unusable(path, fault) from fault
 
 
@@ -132,9 +142,9 @@ def in_files(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
     """
     try:
         return replace(
-            checkpoint, tensors=_tensors(checkpoint.path, partial(mapped, folder=folder))[0]
+            checkpoint, tensors=_content(checkpoint.path, partial(mapped, folder=folder))[0]
         )
-    except (OSError, ValueError) as fault:
+    except _DAMAGE as fault:
         raise _unusable(checkpoint.path, fault) from fault
 
 
@@ -184,16 +194,30 @@ def differing(stored: Mapping[str, Any], current: Mapping[str, Any]) -> list[str
     return sorted(_differing(json.loads(json.dumps(stored)), json.loads(json.dumps(current)), ""))
 
 
-def _tensors(path: Path, allocate: Callable[..., Tensor]) -> tuple[Lazy, str]:
+def _content(path: Path, allocate: Callable[..., Tensor]) -> tuple[Lazy, dict[str, Any]]:
     """Return a file's lazy tensors, each read into ``allocate(shape, dtype=)``, and its note."""
     with opened(path) as file:
         size = path.stat().st_size
         entries, note = layout(file, size, size)
         data_start = file.tell()
+    body = json.loads(note)
+    entries |= {
+        name: _within(entries[source], start, tuple(shape))
+        for name, (source, start, shape) in body.get(REPEATED, {}).items()
+    }
     shapes = {
         name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()
     }
-    return Lazy(shapes, partial(_tensor, path, data_start, entries, allocate)), note
+    return Lazy(shapes, partial(_tensor, path, data_start, entries, allocate)), body
+
+
+def _within(source: TensorEntry, start: int, shape: tuple[int, ...]) -> TensorEntry:
+    """Return the entry of a tensor whose numbers are those of another from ``start`` on."""
+    first = source.start + start * source.dtype.itemsize
+    end = first + prod(shape) * source.dtype.itemsize
+    if not source.start <= first <= end <= source.end:
+        raise ValueError("a tensor refers to numbers outside another one")
+    return TensorEntry(source.dtype, shape, first, end)
 
 
 def _tensor(

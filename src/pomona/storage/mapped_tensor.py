@@ -52,6 +52,11 @@ def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
     return flat.view(tuple(shape))
 
 
+def in_file(tensor: Tensor) -> bool:
+    """Return whether a tensor is in a file."""
+    return tensor.untyped_storage().filename is not None
+
+
 def folder_of(tensor: Tensor) -> Path | None:
     """Return the folder of a tensor's file; None for a tensor in memory."""
     if tensor.device.type != "cpu":
