@@ -7,11 +7,13 @@ evaluated.
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pomona.core.state import NamedTensors, meta_tensors
 from pomona.storage.mapped_tensor import in_file, slices
+from pomona.storage.safetensors_stream import memory
 
 MIN_SHARED = 1024
 """Minimum size (in numbers) for which sharing is attempted."""
@@ -86,14 +88,19 @@ def _addresses(tensor: Tensor) -> list[Address]:
         return [(tensor.numel(), tensor.dtype, _sum(tensor))]
     sums = [_sum(row) for row in tensor.reshape(-1, width)]
     return [
-        (tensor.numel(), tensor.dtype, sum(sums)),
+        (tensor.numel(), tensor.dtype, sum(sums) % 2**64),
         *((width, tensor.dtype, row_sum) for row_sum in sums),
     ]
 
 
 def _sum(tensor: Tensor) -> int:
-    """Return the sum of a tensor's bits: of integers, so that their order does not matter."""
-    return sum(int(bits(piece).sum()) for piece in slices(tensor))
+    """Return a sum of a tensor's bytes, eight at a time where they fill its slices."""
+    total = 0
+    for piece in slices(tensor):
+        content = memory(piece)
+        width = piece.itemsize if content.nbytes % 8 else 8
+        total += int(np.frombuffer(content, f"u{width}").sum())
+    return total % 2**64  # however the tensor was cut
 
 
 def _same_bytes(tensor: Tensor, source: Tensor, start: int) -> bool:
