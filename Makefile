@@ -174,7 +174,7 @@ image:
 # links that lead nowhere are warnings.
 # Its tools are in an environment of their own, which borrows the dependencies of .venv
 SITE := .venv/site
-GENERATORS := tools/method_pages.py tools/settings_pages.py federation/tests/reliability/fault_table.py
+GENERATORS := tools/method_pages.py tools/settings_pages.py tools/figure_gallery.py federation/tests/reliability/fault_table.py
 site: $(SITE)/ready
 	rm -rf build/docs && mkdir -p build && cp -r docs build/docs
 	for script in $(GENERATORS); do PYTHONPATH=tests:federation/tests $(BIN)/python $$script build/docs || exit 1; done

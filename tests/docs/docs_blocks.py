@@ -22,7 +22,7 @@ from pomona.config import resolve
 
 FENCE = re.compile(
     r"(?:^\*\*([^*\n]+):\*\*\n\n)?(?:^<!-- ([^\n]*?) -->\n)?"
-    r"^```(?:\{code-cell\} )?(\w+)\n(?::tags: [^\n]*\n\n)?(.*?)^```$",
+    r"^```(\w+)\n(.*?)^```$",
     re.DOTALL | re.MULTILINE,
 )
 RUN = ("sh", "python", "toml")

@@ -41,7 +41,7 @@ DOCUMENTS = sorted(
     ]
 )
 LONG = {
-    *("SKILL", "add-a-method", "first-steps", "gallery", "own-data"),
+    *("SKILL", "add-a-method", "first-steps", "own-data"),
     *("privacy-audit", "python", "read-a-report", "suites"),
 }  # 10 to 70 seconds each: two of them in the gate
 RUNNABLE = [path for path in DOCUMENTS if blocks(path)]

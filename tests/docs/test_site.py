@@ -41,17 +41,22 @@ def test_every_page_is_in_the_navigation_once(monkeypatch, documents):
 @pytest.mark.skipif(not TOOL.exists(), reason="the site's tools are not installed: make site")
 def test_the_site_is_whole_and_needs_no_network(tmp_path, documents):
     site = tmp_path / "site"
+    draw = [sys.executable, ROOT / "tools/figure_gallery.py", documents]
+    subprocess.run(draw, check=True, timeout=600)
     command = [TOOL, "--quiet", "--fail-on-warning", "--fresh-env", "-d", tmp_path / "trees"]
     subprocess.run([*command, "-c", DOCS, documents, site], check=True, timeout=600)
     texts = {str(path.relative_to(site)): path.read_text() for path in site.rglob("*.html")}
     from_elsewhere = r'<(?:script|img|link|iframe)[^>]+(?:src|href)="(?:https?:)?//[^"]*'
     assert [tag for text in texts.values() for tag in re.findall(from_elsewhere, text)] == []
     assert (site / "_static/tex-svg.js").stat().st_size > 1e6
+    assert "secure-aggregation" in (site / "searchindex.js").read_text()
     for page, part in [
         ("methods/apple", 'class="math'),
         ("methods/apple", "tex-svg.js"),
         ("api", 'id="pomona.Config"'),
         ("api", 'id="pomona.methods.base.Card"'),
         ("internals/architecture", "<svg"),
+        ("gallery", "trajectory-trajectory"),
+        ("notebooks/own-method", "27 checks passed"),
     ]:
         assert part in texts[f"{page}.html"]

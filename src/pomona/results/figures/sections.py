@@ -1,27 +1,15 @@
 """Sections of a report and their figures."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
-from typing import TypeAlias
 
-from pomona.results.figures import (
-    classification,
-    client_values,
-    clients,
-    clusters,
-    curves,
-    gain,
-    partition,
-    relationships,
-    stills,
-)
+from pomona.core.registry import load
+from pomona.results.figures import client_values, clusters, curves, relationships
+from pomona.results.figures.catalogue import FOLDER, OF_RUNS
 from pomona.results.figures.plot import ReportFigure
 from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import Run
 from pomona.results.wording import slug
-
-Draw: TypeAlias = Callable[[list[Run]], ReportFigure | None]
 
 
 def learned(runs: list[Run]) -> list[ReportFigure]:
@@ -83,22 +71,10 @@ def sections(runs: list[Run]) -> dict[str, list[ReportFigure]]:
 
     Call it inside ``plot.drawing``.
     """
-    draws: dict[str, tuple[Draw, ...]] = {
-        "gain": (gain.gain,),
-        "outcome": (
-            clients.values,
-            classification.confusion,
-            stills.masks,
-            classification.calibration,
-            stills.survival,
-        ),
-        "training": (curves.curves, curves.traffic),
-        "learned": (),
-        "data": (partition.bubbles,),
-    }
+    order = ("gain", "outcome", "training", "learned", "data")
     drawn = {
-        section: [picture for draw in functions if (picture := draw(runs))]
-        for section, functions in draws.items()
+        section: [p for e in OF_RUNS.get(section, ()) if (p := load(f"{FOLDER}.{e.draw}")(runs))]
+        for section in order
     }
     return {**drawn, "learned": distinct(learned(runs))}
 

@@ -1,0 +1,28 @@
+"""Every figure is in the catalogue, from which reports and the gallery are made."""
+
+import ast
+from pathlib import Path
+
+import pomona.results.figures as figures
+from pomona.core.registry import load
+from pomona.results.figures.catalogue import CATALOGUE, FOLDER
+
+
+def drawing_functions():
+    """Public functions of the folder that return one figure, as module:function."""
+    for path in Path(figures.__path__[0]).glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+                returned = ast.unparse(node.returns) if node.returns else ""
+                if returned.removesuffix(" | None") == "ReportFigure":
+                    yield f"{path.stem}:{node.name}"
+
+
+def test_every_figure_is_listed_once():
+    listed = [entry.draw for entry in CATALOGUE]
+    several = {"client_values:learning_curves", "comparison_figures:ablations"}  # return lists
+    assert sorted(listed) == sorted([*drawing_functions(), *several])
+
+
+def test_every_listed_function_exists():
+    assert all(callable(load(f"{FOLDER}.{entry.draw}")) for entry in CATALOGUE)

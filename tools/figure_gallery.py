@@ -1,0 +1,147 @@
+"""Write the site's gallery below FOLDER: every figure of the catalogue, drawn from small runs.
+
+python tools/figure_gallery.py FOLDER
+"""
+
+import shutil
+import sys
+import warnings
+from contextlib import chdir
+from fnmatch import fnmatch
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+import pomona
+from method_pages import write
+from pomona.cli import main as pomona_command
+from pomona.core.errors import ConfigError
+from pomona.data import from_clients
+from pomona.results.figures.catalogue import BENCH, CATALOGUE, PREVIEW, REPORT, TRAJECTORY, Entry
+from pomona.results.wording import capital
+
+PAGE = "gallery.md"
+PICTURES = "gallery"
+HEADINGS = {
+    REPORT: "Of runs",
+    BENCH: "Of a bench",
+    PREVIEW: "Of data, before any training",
+    TRAJECTORY: "Of a client's way",
+}
+DIGITS = {"partition": "practical", "clients": 12, "rounds": 12, "batch_size": 16, "lr": 0.1}
+SURVIVAL = {"name": "pomona.testing.task_checks:patients", "targets": "survival", "intervals": 6}
+
+
+def page() -> str:
+    """Return the gallery as Markdown."""
+    blocks = [
+        "# Gallery",
+        "Every figure that Pomona draws, made from small runs while this site was built. A "
+        "report's page has them with their numbers; the commands write them as files (svg, pdf, "
+        "png, csv). What they mean: [read a report](guides/read-a-report.md).",
+    ]
+    for command, heading in HEADINGS.items():
+        blocks += [f"## {heading}", f"```text\n{command}\n```"]
+        entries = [entry for entry in CATALOGUE if entry.command == command]
+        blocks += [f"![{capital(e.shows)}]({picture(e)})\n\n{capital(e.shows)}." for e in entries]
+    return "\n\n".join(blocks) + "\n"
+
+
+def picture(entry: Entry) -> str:
+    """Return the path of a figure's picture from the page."""
+    return (
+        f"{PICTURES}/{entry.draw.replace(':', '-')}{'.png' if entry.command == PREVIEW else '.svg'}"
+    )
+
+
+def draw() -> None:
+    """Draw all figures below the current folder, by the commands that make them."""
+    for method in ("separate", "fedavg", "apple", "fedala", "apfl", "ifca"):
+        pomona.run(method=method, out=f"runs/{method}", **DIGITS)
+    turned = {"name": "dirichlet", "beta": 1.0, "turn_groups": 2}
+    clustered = {"name": "cfl", "eps_mean": 1.0, "eps_max": 0.0, "warmup_rounds": 2}
+    pomona.run(method=clustered, out="runs/cfl", **{**DIGITS, "partition": turned})
+    pomona.run(method="fedavg", data=SURVIVAL, clients=3, rounds=5, lr=0.3, out="runs/survival")
+    masks = {"data": spots(), "model": {"name": "unet", "width": 4, "depth": 2}}
+    pomona.run(method="fedavg", rounds=8, optimizer="adamw", lr=0.03, out="runs/masks", **masks)
+    report("runs/separate", "runs/fedavg", "runs/apple")
+    for method in ("fedala", "apfl", "ifca", "cfl", "survival", "masks"):
+        report(f"runs/{method}")
+    rates = {
+        f"apple-{rate}": {"method": {"name": "apple", "dr_lr": rate}} for rate in (0.001, 0.01, 0.1)
+    }
+    scenarios = {
+        f"beta-{b}": {"partition": {"name": "dirichlet", "beta": b}} for b in (0.1, 0.3, 1.0)
+    }
+    pomona.bench(
+        {"separate": {}, "fedavg": {}, **rates},
+        "runs/bench",
+        scenarios=scenarios,
+        jobs=1,
+        rounds=8,
+        clients=6,
+        lr=0.1,
+    )
+    report("runs/bench")
+    command("data", "show", "--data", "digits", "clients=6", "--out", "shown")
+    command("trajectory", "runs/fedavg", "--out", "runs/figures")
+
+
+def command(*words: str) -> None:
+    """Run a command of ``pomona``. Raises SystemExit if it fails."""
+    try:
+        pomona_command(words)
+    except SystemExit as end:
+        if end.code:
+            raise
+
+
+def report(*runs: str) -> None:
+    """Write a report with its figures."""
+    folder = f"reports/{Path(runs[-1]).name}"
+    command("report", *runs, "--out", folder, "--figures", "svg")
+
+
+def spots() -> object:
+    """Return images (16, 16) of two sites, and masks of the bright spots in them."""
+    generator, at = np.random.Generator(np.random.Philox(0)), np.arange(16)
+
+    def site(n: int, contrast: float) -> tuple[object, object]:
+        centres = generator.uniform(3, 13, (2, n, 1, 1))
+        y = (at[:, None] - centres[0]) ** 2 + (at - centres[1]) ** 2 < 9
+        x = 128 + contrast * (y - 0.5) + 25 * generator.normal(size=y.shape)
+        return x.clip(0, 255).astype(np.uint8), y.astype(np.uint8)
+
+    sites = {"north": site(30, 80), "south": site(30, 40)}
+    return from_clients(sites, test_share=0.3, targets="segmentation", classes=["ground", "spot"])
+
+
+def collect(folder: Path) -> None:
+    """Copy a picture of each entry. Raises ConfigError for those that no command has made."""
+    drawn = sorted(Path().rglob("*.svg")) + sorted(Path("shown").glob("*.png"))
+    missing = []
+    for entry in CATALOGUE:
+        target = folder / picture(entry)
+        paths = (p for p in drawn if p.suffix == target.suffix and fnmatch(p.stem, entry.name))
+        if path := next(paths, None):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target)
+        else:
+            missing.append(f"{entry.draw} ({entry.name})")
+    if missing:
+        raise ConfigError(f"no picture of {', '.join(missing)}; drawn: {[p.stem for p in drawn]}")
+
+
+def main() -> None:
+    """Write the page and its pictures."""
+    folder = Path(sys.argv[1]).resolve()
+    warnings.simplefilter("ignore", pomona.PomonaWarning)
+    write({PAGE: page()}, folder)
+    with TemporaryDirectory() as temporary, chdir(temporary):
+        draw()
+        collect(folder)
+
+
+if __name__ == "__main__":
+    main()
