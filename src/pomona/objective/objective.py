@@ -46,11 +46,6 @@ class Pull:
         proximal = self.weight * (w - self.centre[: len(w)])
         return proximal if constant is None else proximal + constant
 
-    def row(self, k: int) -> "Pull":
-        """Return the term for one row, whose centre and constant are (d,)."""
-        terms = (None if term is None else term[k] for term in (self.centre, self.constant))
-        return Pull(self.weight, *terms)
-
 
 @dataclass(frozen=True)
 class Mixture:

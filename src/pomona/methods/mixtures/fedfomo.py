@@ -198,8 +198,12 @@ def evaluate_models(
 
 
 def models(offer: base.Rows, current: Tensor) -> Iterator[Tensor]:
-    """Yield the received models, one (n, d) after another, then the own one."""
-    yield from (offer.bank[column] for column in offer.index.T)
+    """Yield the received models, one (n, d) after another, then the own one; they must not be
+    changed.
+    """
+    for column in offer.index.T.tolist():
+        # of a single client without copying
+        yield offer.bank[column[0]].unsqueeze(0) if len(column) == 1 else offer.bank[column]
     yield current
 
 
@@ -219,9 +223,9 @@ def move_towards(origin: Tensor, offer: base.Rows, current: Tensor, weights: Ten
     """Return rows origin + sum_n weights_n (theta_n - origin), (n, d); exactly the origin if all
     weights are 0.
     """
-    W = origin.clone()
+    W, difference = origin.clone(), torch.empty_like(origin)
     for weight, model in zip(weights.T.to(origin), models(offer, current), strict=True):
-        W.addcmul_(weight.unsqueeze(1), model - origin)
+        W.addcmul_(weight.unsqueeze(1), torch.sub(model, origin, out=difference))
     return W
 
 
