@@ -55,7 +55,8 @@ def page() -> str:
     for command, heading in HEADINGS.items():
         blocks += [f"## {heading}", f"```text\n{command}\n```"]
         entries = [entry for entry in CATALOGUE if entry.command == command]
-        blocks += [f"![{capital(e.shows)}]({picture(e)})\n\n{capital(e.shows)}." for e in entries]
+        for title, path in ((capital(e.shows), picture(e)) for e in entries):
+            blocks += [f"### {title}", f"![{title}]({path})"]
     return "\n\n".join(blocks) + "\n"
 
 
@@ -76,7 +77,8 @@ def draw() -> None:
     pomona.run(method="fedavg", rounds=8, lr=0.1, out="runs/two-classes", **two_classes)
     pomona.run(method="fedavg", data=SURVIVAL, clients=3, rounds=5, lr=0.3, out="runs/survival")
     masks: dict[str, Any] = {"data": spots(), "model": {"name": "unet", "width": 4, "depth": 2}}
-    pomona.run(method="fedavg", rounds=8, optimizer="adamw", lr=0.03, out="runs/masks", **masks)
+    masks |= {"optimizer": "adamw", "lr": 0.02}
+    pomona.run(method="fedavg", rounds=24, batch_size=8, out="runs/masks", **masks)
     report("runs/separate", "runs/fedavg", "runs/apple")
     for method in ("fedala", "apfl", "ifca", "cfl", "two-classes", "survival", "masks"):
         report(f"runs/{method}")

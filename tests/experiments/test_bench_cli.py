@@ -40,6 +40,7 @@ def test_the_closing_summary_names_results_and_paths(call, whole, tmp_path):
     code, out, err = call(suite_file(tmp_path, SUITE), "--out", whole.folder)
     assert (code, err) == (0, "")
     assert "6 finished" in out
+    assert "Not compared: APPLE in dirichlet: each seed has other test samples" in out
     assert f"{100 * whole.rows[0]['test_accuracy_at_best_validation_mean']:.2f} ± " in out
     for name in ("table.md", "table.csv", "results.json"):
         assert str(whole.folder / name) in out

@@ -98,10 +98,7 @@ def test_gains_over_seeds_need_test_rows_that_are_the_same(tmp_path):
     assert frame["reason"][1].startswith("each seed has other test samples; give all seeds one")
     text = write(drawn, tmp_path / "page").with_name(TEXT).read_text()
     section = text.partition("## Does it beat training alone?")[2].partition("## ")[0]
-    assert (
-        "Not compared: FedAvg in all, here and in “Gain by client”: each seed has other test samples"
-        in section
-    )
+    assert "Not compared: FedAvg in all: each seed has other test samples" in section
     assert all(word in section for word in ("pomona data show --save", "partition.name=file"))
     assert "|" not in section
 
@@ -158,7 +155,7 @@ def test_its_page_has_the_same_gains_and_none_without_the_runs(made, tmp_path):
         assert row[2:] == ["1", f"{gain} percentage points", f"{low} to {high}", own["verdict"]]
     gone = gains_table(comparison(replace(made, folder=tmp_path)))
     why = "the folders of its runs are missing"
-    told = f"Not compared: FedAvg in all, APPLE in all, here and in “Gain by client”: {why}."
+    told = f"Not compared: FedAvg in all, APPLE in all: {why}."
     assert (gone.rows, gone.notes) == ([], [told])
     lying = [{**r, "settings": {**r["settings"], "attack": {}}} for r in made.results["results"]]
     beside_liars = replace(made, results={**made.results, "results": lying})

@@ -22,7 +22,9 @@ from pomona.experiments.grid import Group
 from pomona.experiments.grid import plan as plan_of
 from pomona.experiments.job import JobState
 from pomona.experiments.suite import Size, Suite, suite_file, suites
+from pomona.results.comparison import comparison
 from pomona.results.figures.plot import parse_formats
+from pomona.results.tables.gains_of_bench import gains_table
 from pomona.results.web.comparison_page import write
 
 FILES = ("table.md", "table.csv", RESULTS)
@@ -241,6 +243,8 @@ def _print_outcome(outcome: Bench, remaining: str, page: Path | None, json: bool
         )
         return
     print_table(_table(outcome.results))
+    if gains := gains_table(comparison(outcome)):
+        print_table(gains)
     echo(*(f"note: {note.text}" for note in outcome.notes))
     for line in _unfinished(outcome.results):
         print(line)

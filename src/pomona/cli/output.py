@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -122,16 +122,12 @@ def echo(*lines: str) -> None:
         print(printable(line))
 
 
-def laid_out(table: Table) -> Grid:
-    """Lay out a table for the terminal, marked cells in bold.
+def laid_out(table: Table) -> Group:
+    """Lay out a table for the terminal, marked cells in bold, with its title and notes as lines.
 
     Control sequences in texts are escaped.
     """
-    grid = Grid(
-        title_justify="left", caption_justify="left", header_style="bold", box=None, pad_edge=False
-    )
-    grid.title = Text(printable(table.title)) if table.title else None
-    grid.caption = Text(printable(" ".join(table.notes))) if table.notes else None
+    grid = Grid(header_style="bold", box=None, pad_edge=False)
     for k, heading in enumerate(table.header):
         grid.add_column(
             Text(plain(heading)), justify="left" if k in table.words else "right", overflow="fold"
@@ -143,7 +139,9 @@ def laid_out(table: Table) -> Grid:
                 for j, text in enumerate(row)
             )
         )
-    return grid
+    title = [Text(printable(table.title), style="italic")] if table.title else []
+    notes = [Text(printable(" ".join(table.notes)), style="dim")] if table.notes else []
+    return Group(*title, *([grid] if table.rows else []), *notes)
 
 
 def print_table(table: Table) -> None:

@@ -45,10 +45,7 @@ def gains_table(comparison: Comparison) -> Table | None:
             by_reason.setdefault(row["reason"], []).append(f"{entry.row} in {entry.column}")
     notes = [note] if rows else []
     notes += _sides(compared)
-    notes += [
-        f"Not compared: {listed(names)}, here and in “Gain by client”: {reason}."
-        for reason, names in by_reason.items()
-    ]
+    notes += [f"Not compared: {listed(names)}: {reason}." for reason, names in by_reason.items()]
     header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]
     return (
         Table("gains", "Does it beat training alone?", notes, header, rows, {0, 1, 5})
