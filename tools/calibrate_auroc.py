@@ -1,12 +1,10 @@
-"""The interval of one client's AUROC gain against DeLong's test, with many more draws than
-``calibrate.py`` affords.
+"""The intervals of one client's AUROC and AUROC gain against DeLong's, also near 1.
 
-    python tools/calibrate_auroc.py               # the table of docs/internals/statistics.md
-    python tools/calibrate_auroc.py --repeats 500 # a look
+    python tools/calibrate_auroc.py               # the tables of docs/internals/statistics.md
+    python tools/calibrate_auroc.py --repeats 100 # a look
 
-DeLong's components and the rules of ``metrics.intervals`` are computed here for 500 draws at once,
-and so are random signs. *At its size*: DeLong's power with the limit at which its false claims are
-as frequent as the product's.
+*At its size*: DeLong's power with the limit at which its false claims are as frequent as the
+product's.
 """
 
 import argparse
@@ -16,10 +14,13 @@ import numpy as np
 from scipy import stats
 
 from pomona.core.rng import stream
-from pomona.metrics.influence import FEW
-from pomona.metrics.intervals import ENOUGH
+from pomona.metrics.auroc_intervals import Components
+from pomona.metrics.intervals import mean_difference
+from pomona.metrics.metric import METRICS
+from pomona.record.paired_gain import evidence
+from pomona.tasks import TASKS
 
-_BLOCK = 500
+NORMAL = float(stats.norm.ppf(0.975))
 
 
 @dataclass(frozen=True)
@@ -34,83 +35,100 @@ class Cell:
     gain: float = 0.5
     shared: float = 0.5  # share of the noise's variance that both models have
 
+    def area(self, gain: float) -> float:
+        """The true AUROC of a model."""
+        return float(stats.norm.cdf((self.raised + gain) / np.sqrt(2)))
+
 
 CELLS = (
     *(Cell(200, 20), Cell(200, 10), Cell(60, 6), Cell(200, 30), Cell(200, 60)),
     *(Cell(200, 20, shared=0.9), Cell(200, 20, 2.0, 0.7), Cell(200, 20, 3.0, 1.0)),
+    *(Cell(40, 20, 2.0, 0.7), Cell(40, 20, 3.0, 1.0), Cell(100, 50, 3.0, 0.7)),
+    *(Cell(200, 60, 3.0, 0.7, 0.9), Cell(400, 200, 2.0, 0.4), Cell(400, 200, 3.0, 0.7)),
 )
 
 
-def components(cell: Cell, better: float, draw: np.random.Generator) -> list[np.ndarray]:
-    """Each event's (_BLOCK, events) and each other sample's contribution to the difference; and
-    both models' AUROC.
-    """
-    y, noise = np.arange(cell.rows) < cell.events, draw.normal(size=(_BLOCK, 3, cell.rows))
+def drawn(cell: Cell, better: float, repeats: int) -> np.ndarray:
+    """For each repeat: the gain, the ends of its interval, and DeLong's standard error."""
+    draw, y = stream(0, "areas", cell.rows, cell.events, int(better > 0)), np.zeros(cell.rows, int)
+    y[: cell.events] = 1
     shared, separate = np.sqrt(cell.shared), np.sqrt(1 - cell.shared)
-    wins = []
-    for k, gain in ((1, better), (2, 0.0)):
-        score = (cell.raised + gain) * y + shared * noise[:, 0] + separate * noise[:, k]
-        wins.append(score[:, y, np.newaxis] > score[:, np.newaxis, ~y])
-    gained = wins[0].astype(float) - wins[1]
-    return [gained.mean(2), gained.mean(1), *(won.mean((1, 2)) for won in wins)]
-
-
-def is_significant(units: np.ndarray) -> np.ndarray:
-    """Whether a difference holds against random signs (R,), if few units carry it: see
-    ``metrics.intervals``.
-    """
-    squares = units**2
-    significant: np.ndarray = squares.sum(1) ** 2 >= ENOUGH * (squares**2).sum(1)
-    few = units[~significant]
-    if len(few):
-        signs = 2.0 * stream(0, "signs").integers(0, 2, (9999, few.shape[1])) - 1
-        sums, observed = np.abs(signs @ few.T), np.abs(few.sum(1))
-        p = ((sums > observed * (1 + 1e-9)).mean(0) + (sums >= observed * (1 - 1e-9)).mean(0)) / 2
-        significant[~significant] = (p <= 0.05) & ((few != 0).sum(1) >= FEW)
-    return significant
-
-
-def simulated(cell: Cell, better: float, repeats: int) -> tuple[np.ndarray, ...]:
-    """For each repeat: the difference, its error, degrees of freedom, whether it holds, both
-    AUROCs.
-    """
-    draw, blocks = stream(0, "areas", cell.rows, cell.events, int(better > 0)), []
-    for _ in range(0, repeats, _BLOCK):
-        *strata, a, b = components(cell, better, draw)
-        variances = np.stack([stratum.var(1, ddof=1) / stratum.shape[1] for stratum in strata])
-        free = np.array([[stratum.shape[1] - 1.0] for stratum in strata])
-        variance = np.maximum(variances.sum(0), 1e-30)
-        df = variance**2 / np.maximum((variances**2 / free).sum(0), 1e-60)
-        significant = np.all([is_significant(stratum) for stratum in strata], axis=0)
-        blocks.append(np.stack([strata[0].mean(1), np.sqrt(variance), df, significant, a, b]))
-    return tuple(np.concatenate(blocks, axis=1))
+    results = []
+    for _ in range(repeats):
+        noise = draw.normal(size=(3, cell.rows))
+        scores = [
+            (cell.raised + gain) * y + shared * noise[0] + separate * noise[k]
+            for k, gain in ((1, better), (2, 0.0))
+        ]
+        a, b = (np.stack([-s, s], 1) for s in scores)
+        difference = evidence(METRICS["auroc"], TASKS["classes"], a, b, y)
+        assert difference
+        estimate = mean_difference([difference])
+        variance = sum(stratum.var(ddof=1) / len(stratum) for stratum in difference.strata)
+        ends = estimate.interval or (-np.inf, np.inf)
+        results.append((estimate.value, *ends, np.sqrt(max(variance, 1e-30))))
+    return np.array(results)
 
 
 def row(cell: Cell, repeats: int) -> str:
     """A cell's rates in percent."""
-    value, error, df, significant, *_ = simulated(cell, 0.0, repeats)
-    better, error_b, df_b, significant_b, a, b = simulated(cell, cell.gain, repeats)
-    z, z_b, deviation = (
-        abs(value) / error,
-        abs(better) / error_b,
-        abs(better - better.mean()) / error_b,
-    )
-    limit, limit_b, normal = stats.t.ppf(0.975, df), stats.t.ppf(0.975, df_b), stats.norm.ppf(0.975)
-    claims = np.mean((z > limit) * significant)
-    rates = [claims, np.mean(deviation <= limit_b), np.mean((z_b > limit_b) * significant_b)]
-    rates += [np.mean(z > normal), np.mean(deviation <= normal), np.mean(z_b > normal)]
-    rates += [np.mean(z_b > np.quantile(z, 1 - claims))]
-    name = f"{cell.rows}, {cell.events} | {b.mean():.3f}, {a.mean():.3f} | {cell.shared:.1f}"
+    value, low, high, error = drawn(cell, 0.0, repeats).T
+    better, low_b, high_b, error_b = drawn(cell, cell.gain, repeats).T
+    gain = cell.area(cell.gain) - cell.area(0.0)
+    z, z_b = abs(value) / error, abs(better) / error_b
+    claims = np.mean((low > 0) | (high < 0))
+    rates = [
+        claims,
+        np.mean((low_b <= gain) & (gain <= high_b)),
+        np.mean((low_b > 0) | (high_b < 0)),
+    ]
+    rates += [np.mean(z > NORMAL), np.mean(abs(better - gain) / error_b <= NORMAL)]
+    rates += [np.mean(z_b > NORMAL), np.mean(z_b > np.quantile(z, 1 - claims))]
+    areas = f"{cell.area(0.0):.3f}, {cell.area(cell.gain):.3f}"
+    name = f"{cell.rows}, {cell.events} | {areas} | {cell.shared:.1f}"
     return f"| {name} | {' | '.join(f'{100 * rate:.1f}' for rate in rates)} |"
 
 
+AREAS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
+SIZES = ((20, 20), (20, 50), (20, 200), (200, 20), (50, 50), (200, 200), (6, 54))
+SPREADS = (1.0, 2.0)  # of the events' scores, relative to the others'
+
+
+def single(
+    events: int, others: int, spread: float, area: float, repeats: int
+) -> tuple[float, float]:
+    """The coverage of one AUROC's interval, and of DeLong's."""
+    draw, hits = stream(0, "area", events, others, round(1000 * area)), []
+    raised = stats.norm.ppf(area) * np.hypot(1, spread)
+    positive = np.arange(events + others) < events
+    for _ in range(repeats):
+        scores = draw.normal(size=events + others)
+        scores[positive] = raised + spread * scores[positive]
+        components = Components.of(scores, positive)
+        assert components
+        low, high = components.interval()
+        reach = NORMAL * np.sqrt(components.covariance(components))
+        hits.append((low <= area <= high, abs(components.area - area) <= reach))
+    coverage, usual = np.mean(hits, axis=0)
+    return float(coverage), float(usual)
+
+
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--repeats", type=int, default=4000)
+    parser.add_argument("--repeats", type=int, default=1000)
     repeats = parser.parse_args().repeats
+    print(f"| events, others, spread | {' | '.join(f'{area:g}' for area in AREAS)} |")
+    print("| --- |" + " --- |" * len(AREAS))
+    for events, others in SIZES:
+        for spread in SPREADS:
+            rates = [single(events, others, spread, area, repeats) for area in AREAS]
+            cells = " | ".join(f"{100 * rate:.1f} ({100 * usual:.0f})" for rate, usual in rates)
+            print(f"| {events}, {others}, {spread:g} | {cells} |", flush=True)
     headings = "false claims | coverage | power"
-    print(f"| samples, events | AUROCs | shared | {headings} | DeLong: {headings} | at its size |")
+    print(
+        f"\n| samples, events | AUROCs | shared | {headings} | DeLong: {headings} | at its size |"
+    )
     print("| --- |" + " --- |" * 9)
     for cell in CELLS:
         print(row(cell, repeats), flush=True)

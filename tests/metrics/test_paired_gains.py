@@ -13,6 +13,7 @@ from scipy import stats
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
+from pomona.metrics.auroc_intervals import Components, difference_margins
 from pomona.metrics.influence import FEW, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.intervals import mean_difference
 from pomona.metrics.metric import METRICS
@@ -113,7 +114,9 @@ def test_an_area_is_judged_by_delongs_variance_with_degrees_of_freedom():
     )
     half = stats.t.ppf(0.975, df) * np.sqrt(sum(variances))
     assert gain.value == pytest.approx(parts[0].mean())
-    assert (gain.low, gain.high) == pytest.approx((gain.value - half, gain.value + half), abs=1e-9)
+    low, high = difference_margins(*(Components.of(s, truth == 1) for s in scores))
+    expected = (gain.value - max(half, low), gain.value + max(half, high))
+    assert (gain.low, gain.high) == pytest.approx(expected, abs=1e-9)
     assert (gain.events, gain.verdict) == (35, "better")
 
 

@@ -13,6 +13,7 @@ from scipy import stats
 import pomona
 from command_line import call
 from pomona.data import from_frame
+from pomona.record.coefficients import UNDETERMINED
 from pomona.record.result import Result
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
@@ -152,7 +153,7 @@ def test_no_interval_where_none_is_derived(two_classes, settings, reason):
 def test_no_interval_for_what_the_rows_do_not_determine(two_classes):
     table = two_classes.assign(months=two_classes.age * 12).drop(columns=["lab", "seen", "stage"])
     result, _ = trained(table, "dead")
-    assert without_interval(result) == {"not determined by the rows"}
+    assert without_interval(result) == {UNDETERMINED}
 
 
 def test_no_interval_for_few_events(two_classes):
@@ -228,6 +229,46 @@ def test_differences_of_numbers_have_student_s_intervals():
         assert [c.value, c.low, c.high] == pytest.approx(
             [b, b - t * error, b + t * error], abs=0.02 * error
         )
+
+
+def require_odds_ratios(coefficients, design, answers):
+    """Of each answer: its rows, and whether it is yes."""
+    for k, (rows, yes) in enumerate(answers):
+        beta, errors = newton(design[rows], yes)
+        for c, b, error in zip(coefficients[k :: len(answers)], beta[1:], errors[1:], strict=True):
+            expected = [b, b - Z * error, b + Z * error]
+            assert np.log([c.value, c.low, c.high]) == pytest.approx(expected, abs=0.03 * error)
+
+
+def test_each_label_has_odds_ratios():
+    table, risk, draw = patients(4)
+    for label in ("fever", "cough"):
+        table[label] = 1 * (draw.random(N) < 1 / (1 + np.exp(-risk * (label == "fever"))))
+    data = {"targets": "multilabel", "label_columns": ["fever", "cough"]}
+    result, rows = trained(table, None, lr=2.0, data=data)
+    every = pd.concat(rows)
+    coefficients = pomona.coefficients(result)
+    assert [c.outcome for c in coefficients[:2]] == ["fever", "cough"]
+    answers = [(slice(None), every[label].to_numpy()) for label in ("fever", "cough")]
+    require_odds_ratios(coefficients, design(every), answers)
+
+
+def test_each_interval_of_time_has_odds_ratios_of_those_who_reach_it():
+    table, risk, draw = patients(5)
+    table = table.drop(columns=["stage", "seen", "lab"]).assign(site="A")
+    time = draw.exponential(10 * np.exp(-risk))
+    table = table.assign(time=np.minimum(time, 12.0), event=(time < 12) * 1)
+    data = {"targets": "survival", "label_columns": ["time", "event"], "time_edges": [3.0, 12.0]}
+    result, (every,) = trained(table, None, "separate", data=data)
+    end, seen = np.array([3.0, 12.0]), every.event.to_numpy() == 1
+    times = every.time.to_numpy()
+    answers = []
+    for start, stop in zip([0.0, *end[:-1]], end, strict=True):
+        inside = seen & (start < times) & (times <= stop)
+        answers.append((inside | (times >= stop), inside[inside | (times >= stop)]))
+    coefficients = pomona.coefficients(result)
+    assert [c.outcome for c in coefficients] == [f"event in the interval to {e}" for e in (3, 12)]
+    require_odds_ratios(coefficients, np.column_stack([np.ones(len(every)), every.age]), answers)
 
 
 def test_hazard_ratios_are_those_of_cox():

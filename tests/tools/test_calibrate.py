@@ -8,11 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
-
-from pomona.core.rng import stream
-from pomona.metrics.influence import Evidence
-from pomona.metrics.intervals import mean_difference
 
 pytestmark = pytest.mark.long
 
@@ -63,21 +58,14 @@ def test_a_single_mean_has_the_power_of_students_t():
     assert found.coverage >= 0.88
 
 
-def test_many_draws_at_once_are_judged_as_each_alone():
-    """Verdicts of the batch are those of ``mean_difference``, but for one at most: their random
-    signs are others.
-    """
-    cell = areas.Cell(60, 8, gain=1.0)
-    *parts, a, b = areas.components(cell, cell.gain, stream(1, "batch"))
-    parts = [part[:40] for part in parts]
-    each = np.stack([part.var(1, ddof=1) / part.shape[1] for part in parts])
-    df = each.sum(0) ** 2 / (each[0] ** 2 / 7 + each[1] ** 2 / 51)
-    clear = parts[0].mean(1) > stats.t.ppf(0.975, df) * np.sqrt(each.sum(0))
-    held = clear & np.all([areas.is_significant(part) for part in parts], axis=0)
-    ends = [
-        mean_difference([Evidence(p.mean(), (p, q), 60, 60, 8)]).interval
-        for p, q in zip(*parts, strict=True)
-    ]
-    assert np.sum(np.array([low > 0 for low, _ in ends]) != held) <= 1
-    assert 0 < held.sum() < clear.sum() < 40
-    assert parts[0].mean(1) == pytest.approx((a - b)[:40])
+@pytest.mark.parametrize("area", [0.9, 0.98, 0.998])
+def test_an_auroc_near_1_is_in_its_interval(area):
+    coverage, usual = areas.single(20, 50, 2.0, area, 5 * REPEATS)
+    assert coverage >= 0.93 > usual
+
+
+def test_a_gain_between_aurocs_near_1_is_in_its_interval():
+    cell = areas.Cell(100, 20, 3.0, 1.0)
+    _, low, high, _ = areas.drawn(cell, cell.gain, 3 * REPEATS).T
+    gain = cell.area(cell.gain) - cell.area(0.0)
+    assert np.mean((low <= gain) & (gain <= high)) >= 0.91

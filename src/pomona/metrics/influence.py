@@ -54,6 +54,8 @@ class Evidence:
         bounded: whether samples too few for strata are still informative: an R2 of two rows may be
             any negative number, and has no expected value.
         seeds: the difference by seed, of which ``value`` is the mean; empty for one seed.
+        margins: how far an interval at 95 % reaches at least below and above ``value``, for an
+            AUROC, whose estimates are skewed near 1; None for other metrics.
     """
 
     value: float
@@ -64,6 +66,7 @@ class Evidence:
     step: float = 0.0
     bounded: bool = True
     seeds: tuple[float, ...] = ()
+    margins: tuple[float, float] | None = None
 
 
 def over_seeds(evidence: Sequence[Evidence]) -> Evidence:
@@ -75,7 +78,11 @@ def over_seeds(evidence: Sequence[Evidence]) -> Evidence:
     seeds, complete = tuple(e.value for e in evidence), all(e.strata for e in evidence)
     strata = zip(*(e.strata for e in evidence), strict=True) if complete else ()
     means = tuple(np.mean(stratum, axis=0) for stratum in strata)
-    return replace(evidence[0], value=float(np.mean(seeds)), strata=means, seeds=seeds)
+    every = [e.margins for e in evidence if e.margins]
+    low, high = np.mean(every, axis=0).tolist() if len(every) == len(evidence) else (0.0, 0.0)
+    margins = (low, high) if high else None
+    value = float(np.mean(seeds))
+    return replace(evidence[0], value=value, strata=means, seeds=seeds, margins=margins)
 
 
 def of_mean(

@@ -26,6 +26,8 @@ The clients are fixed and their test samples random: clients are strata (Rao and
   effective number of units, (sum u^2)^2 / sum u^4, is small, the difference must also be
   significant against random signs (Fisher's randomisation test, exact for two exchangeable models,
   with its mid-p); otherwise the interval reaches 0.
+- The limits of an AUROC's difference are at least those of ``auroc_intervals``: near 1 the
+  difference is not normal. Their distances add up over clients as standard deviations do.
 - The variance of an accuracy is at least that of one unit in which the models differ: the absence
   of differences in the samples does not prove that there are none (as the added pairs of Agresti
   and Min, Statistics in Medicine 2005).
@@ -33,6 +35,7 @@ The clients are fixed and their test samples random: clients are strata (Rao and
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
 
 import numpy as np
 from numpy.typing import NDArray
@@ -212,8 +215,46 @@ def mean_difference(evidence: Sequence[Evidence]) -> Estimate:
     interval, p = _test(
         value, variances, [np.concatenate([s.units for s in side]) for side in sides]
     )
+    margins = [evidence[i].margins for i in included if i not in small]
+    others = [*([_variance(strata[-1:])] if small else []), *variances[1:]]
+    interval, p = _widened(value, interval, p, _added(margins, len(included), others))
     error = SamplingError(tuple(variances), _unit(chosen)) if interval else None
     return Estimate(value, interval, p, tuple(included), error)
+
+
+def _added(
+    margins: Sequence[tuple[float, float] | None],
+    clients: int,
+    variances: Sequence[tuple[float, float]],
+) -> tuple[float, float]:
+    """Return how far the interval of a mean over clients reaches at least below and above it; 0 if
+    a client has no margins.
+
+    ``margins``: of clients by themselves; ``variances``: of the other clients' mean and of seeds.
+    """
+    known = [margin for margin in margins if margin]
+    if len(known) < len(margins) or not known:
+        return 0.0, 0.0
+    others = half_width(LEVEL, variances)
+    low, high = (hypot(*(margin[k] / clients for margin in known), others) for k in (0, 1))
+    return low, high
+
+
+def _widened(
+    value: float, interval: tuple[float, float] | None, p: float | None, reach: tuple[float, float]
+) -> tuple[tuple[float, float] | None, float | None]:
+    """Extend an interval to at least ``reach`` below and above the value, and its p-value so that
+    both agree.
+    """
+    from scipy.special import ndtr, ndtri  # late, as above
+
+    if interval is None or p is None or not any(reach):
+        return interval, p
+    low, high = min(interval[0], value - reach[0]), max(interval[1], value + reach[1])
+    towards = reach[0] if value > 0 else reach[1]
+    if towards > 0:
+        p = max(p, float(2 * ndtr(ndtri(LEVEL / 2) * abs(value) / towards)))
+    return (low, high), p
 
 
 def _unit(evidence: Sequence[Evidence]) -> float:

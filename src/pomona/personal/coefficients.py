@@ -296,22 +296,32 @@ def coefficients(
         rows: each client's models, in id order.
     """
     network, terms = LinearModel.of(scenario), 0
+    for model, sources, shared in _distinct(scenario, rows):
+        event = _event(scenario, network, rows[sources[0]][model], sources)
+        if shared and len(scenario.dataset.preprocessing) > 1:
+            event |= {"terms": [], "reason": "each client has units of its own (data.fit)"}
+        terms += len(event["terms"])
+        if terms > MAX_TERMS:
+            return
+        client = None if shared else sources[0]
+        yield {"model": model[0], "when": model[1], "client": client, **event}
+
+
+def _distinct(
+    scenario: Scenario, rows: Sequence[Mapping[Model, Tensor]]
+) -> Iterator[tuple[Model, list[int], bool]]:
+    """Yield each model, the clients whose it is, and whether all members share it."""
     headline = scenario.config.method.method().card.headline
-    members = [i for i in range(len(rows)) if i not in scenario.config.membership.unseen]
-    names = dict.fromkeys([*(m for row in rows for m in row if m[0] == "global"), headline])
-    for model in names:
-        holders = {i: row[model] for i, row in enumerate(rows) if model in row}
-        shared = [i for i in members if i in holders]
-        same = len(shared) > 1 and all(torch.equal(holders[i], holders[shared[0]]) for i in shared)
-        groups = [(None, shared)] if same else [(i, [i]) for i in holders if model == headline]
-        for client, sources in groups:
-            event = _event(scenario, network, holders[sources[0]], sources)
-            if client is None and len(scenario.dataset.preprocessing) > 1:
-                event |= {"terms": [], "reason": "each client has units of its own (data.fit)"}
-            terms += len(event["terms"])
-            if terms > MAX_TERMS:
-                return
-            yield {"model": model[0], "when": model[1], "client": client, **event}
+    unseen = scenario.config.membership.unseen
+    for model in dict.fromkeys([*(m for row in rows for m in row if m[0] == "global"), headline]):
+        holders = [i for i, row in enumerate(rows) if model in row]
+        members = [i for i in holders if i not in unseen]
+        if len(members) > 1 and all(
+            torch.equal(rows[i][model], rows[members[0]][model]) for i in members
+        ):
+            yield model, members, True
+        elif model == headline:
+            yield from ((model, [i], False) for i in holders)
 
 
 def _event(
@@ -378,8 +388,12 @@ def _undetermined(events: int, steps: int, distance: float) -> str:
     """Return why a model's errors are not known; empty if they are."""
     if events < MIN_EVENTS * steps:
         return (
-            f"too few events, {events} for {steps} coefficients of columns; each needs {MIN_EVENTS}"
+            f"too few events, {events}, for {steps} coefficients, which need {MIN_EVENTS} each; "
+            "leave out columns"
         )
     if not distance <= MAX_DISTANCE:
-        return f"not at the optimum of the likelihood: up to {distance:.2g} standard errors away"
+        return (
+            f"not at the optimum of the likelihood but up to {distance:.2g} standard errors away; "
+            "more rounds of full batches with one local epoch reach it, penalties and mixing do not"
+        )
     return ""

@@ -12,6 +12,8 @@ Measure = Literal["odds ratio", "relative risk ratio", "hazard ratio", "differen
 Change = Literal["number", "date", "category", "gap"]
 """What a coefficient is about: one unit of a number, a day, a category, or a gap."""
 
+UNDETERMINED = "not determined by the rows: some columns follow from others"
+
 
 @dataclass(frozen=True)
 class Coefficient:
@@ -106,7 +108,7 @@ def _of_event(
             value=_scaled(step * term["estimate"], measure),
             low=first,
             high=last,
-            reason=event["reason"] or ("" if low is not None else "not determined by the rows"),
+            reason=event["reason"] or ("" if low is not None else UNDETERMINED),
         )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError, listed, titled
+from pomona.metrics.auroc_intervals import Components, difference_margins
 from pomona.metrics.client_statistics import holm
 from pomona.metrics.influence import EQUAL, Evidence, of_function, of_mean, over_seeds
 from pomona.metrics.intervals import mean_difference
@@ -375,6 +376,15 @@ def evidence(
         gap = measure(a, truth, weights) - measure(b, truth, weights)
         return sign * np.where(np.abs(gap) <= EQUAL, 0.0, gap)
 
-    return of_function(
+    jackknife = of_function(
         difference, task.strata(targets), events, groups, bounded=metric.low > -np.inf
     )
+    if jackknife is None or metric.name != "auroc" or groups is not None:
+        return jackknife
+    return replace(jackknife, margins=_margins(a, b, truth))
+
+
+def _margins(a: Array, b: Array, targets: NDArray[Any]) -> tuple[float, float] | None:
+    """Return the margins of a difference of AUROCs of two answers; None for others."""
+    first, second = (Components.of_answers(answers, targets) for answers in (a, b))
+    return difference_margins(first, second) if first and second else None

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import ConfigError, suggestion
 from pomona.core.registry import import_own_code
 from pomona.core.rng import stream
+from pomona.metrics.auroc_intervals import Components
 from pomona.metrics.influence import FEW
 from pomona.metrics.intervals import RESAMPLES, Interval, Statistics, intervals, proportion
 from pomona.metrics.metric import (
@@ -178,9 +179,9 @@ def evaluate(
     ones.
 
     The keys: ``samples``; the task's measures and details; ``intervals``, 95 % confidence intervals
-    of the measures but the loss: Wilson's of proportions, else by the bootstrap within strata, from
-    ``FEW`` samples on. A resample that lacks one of a label's values averages over the other
-    labels.
+    of the measures but the loss: Wilson's of proportions, those of ``auroc_intervals`` for two
+    answers, else by the bootstrap within strata, from ``FEW`` samples on. A resample that lacks one
+    of a label's values averages over the other labels.
 
     Args:
         task: of the targets.
@@ -222,8 +223,19 @@ def evaluate(
         "intervals": {
             **{m.name: bootstrap.get(m.name) for m in interval_metrics},
             **{name: proportion(hits(name), groups) for name in task.proportions},
+            **({} if groups is not None else _area(task, predictions, truth)),
         },
     }
+
+
+def _area(task: Task, predictions: Array, targets: NDArray[Any]) -> dict[str, Interval]:
+    """Return the interval of the AUROC of two answers; none for others, and for less than ``FEW``
+    samples.
+    """
+    if "auroc" not in task.measures or len(targets) < FEW:
+        return {}
+    components = Components.of_answers(predictions, targets)
+    return {"auroc": list(components.interval())} if components else {}
 
 
 def full_metrics(

@@ -25,11 +25,8 @@ def table(by_run: Sequence[tuple[str, Sequence[Coefficient]]]) -> Table:
     measures = list(dict.fromkeys(c.measure for _, c in every))
     title = capital(" and ".join(f"{measure}s" for measure in measures)) or "Coefficients"
     value = capital(measures[0]) if len(measures) == 1 else "Value"
-    without: dict[str, dict[str, None]] = {}
-    for label, c in every:
-        if c.reason:
-            without.setdefault(c.reason, {})[_model(label, c)] = None
-    notes = [f"No interval for {', '.join(names)}: {reason}." for reason, names in without.items()]
+    without = dict.fromkeys((c.reason, _model(label, c)) for label, c in every if c.reason)
+    notes = [f"No interval for {model}: {reason}." for reason, model in without]
     return Table(
         "coefficients",
         title,
