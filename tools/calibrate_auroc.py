@@ -45,6 +45,7 @@ CELLS = (
     *(Cell(200, 20, shared=0.9), Cell(200, 20, 2.0, 0.7), Cell(200, 20, 3.0, 1.0)),
     *(Cell(40, 20, 2.0, 0.7), Cell(40, 20, 3.0, 1.0), Cell(100, 50, 3.0, 0.7)),
     *(Cell(200, 60, 3.0, 0.7, 0.9), Cell(400, 200, 2.0, 0.4), Cell(400, 200, 3.0, 0.7)),
+    *(Cell(200, 20, 2.0, 0.25, 0.98), Cell(100, 50, 3.0, 0.3, 0.98)),
 )
 
 
@@ -85,7 +86,7 @@ def row(cell: Cell, repeats: int) -> str:
     rates += [np.mean(z > NORMAL), np.mean(abs(better - gain) / error_b <= NORMAL)]
     rates += [np.mean(z_b > NORMAL), np.mean(z_b > np.quantile(z, 1 - claims))]
     areas = f"{cell.area(0.0):.3f}, {cell.area(cell.gain):.3f}"
-    name = f"{cell.rows}, {cell.events} | {areas} | {cell.shared:.1f}"
+    name = f"{cell.rows}, {cell.events} | {areas} | {cell.shared:g}"
     return f"| {name} | {' | '.join(f'{100 * rate:.1f}' for rate in rates)} |"
 
 
