@@ -68,8 +68,10 @@ def picture(entry: Entry) -> str:
 
 def draw() -> None:
     """Draw all figures below the current folder, by the commands that make them."""
-    for method in ("separate", "fedavg", "apple", "fedala", "apfl", "ifca"):
-        pomona.run(method=method, out=f"runs/{method}", **DIGITS)
+    settings: dict[str, Any] = {"fedala": {"layers": 2}, "apfl": {"adaptive": True}}
+    for name in ("separate", "fedavg", "apple", "fedala", "apfl", "ifca"):
+        method = {"name": name, **settings.get(name, {})}
+        pomona.run(method=method, out=f"runs/{name}", **DIGITS)
     turned = {"name": "dirichlet", "beta": 1.0, "turn_groups": 2}
     clustered = {"name": "cfl", "eps_mean": 1.0, "eps_max": 0.0, "warmup_rounds": 2}
     pomona.run(method=clustered, out="runs/cfl", **{**DIGITS, "partition": turned})
@@ -80,8 +82,8 @@ def draw() -> None:
     masks |= {"optimizer": "adamw", "lr": 0.02}
     pomona.run(method="fedavg", rounds=24, batch_size=8, out="runs/masks", **masks)
     report("runs/separate", "runs/fedavg", "runs/apple")
-    for method in ("fedala", "apfl", "ifca", "cfl", "two-classes", "survival", "masks"):
-        report(f"runs/{method}")
+    for name in ("fedala", "apfl", "ifca", "cfl", "two-classes", "survival", "masks"):
+        report(f"runs/{name}")
     rates = {
         f"apple-{rate}": {"method": {"name": "apple", "dr_lr": rate}} for rate in (0.001, 0.01, 0.1)
     }

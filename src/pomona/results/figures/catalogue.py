@@ -45,7 +45,7 @@ OF_RUNS = {
 """Figures of a report by its section, in their order."""
 LEARNED = (
     Entry("relationships:heatmap", "*-heatmap", "how much each client uses each other's model"),
-    Entry("relationships:trajectories", "*-trajectories", "the same over the rounds"),
+    Entry("relationships:trajectories", "*-trajectories", "relationships over the rounds"),
     Entry("relationships:diagonal", "*-self", "how much each client relies on itself"),
     Entry("clusters:clusters", "cluster-map", "who is in which cluster, over the rounds"),
     Entry("clusters:splits", "cluster-norms", "the norms by which clusters split"),
