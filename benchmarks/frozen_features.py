@@ -63,7 +63,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
             scenario = scenario_of(config, images)
             began = perf_counter()
             _ = scenario.resident
-            once[way] = perf_counter() - began if scenario.keeps_features else None
+            once[way] = perf_counter() - began if scenario.network.keeps_features else None
             runs[way], lengths[way] = Rounds(scenario), len(scenario.initial())
         wall, cpu = measured({way: run.run for way, run in runs.items()}, size.turns)
         for way, run in runs.items():

@@ -69,7 +69,7 @@ class Rounds:
                 half, scenario.objective(), initial, groups, config.seed, copies=copies
             )
 
-        row, draws = scenario.initial().nbytes, scenario.draws
+        row, draws = scenario.initial().nbytes, scenario.network.draws
         groups = call_groups(config, self.roster.sizes, workers, row, draws)
         if transport:
             self.transport = transport

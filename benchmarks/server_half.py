@@ -172,7 +172,7 @@ def run(words: list[str]) -> None:
     print(
         json.dumps(
             {
-                "frozen": sum(t.nbytes for t in scenario.frozen.values()),
+                "frozen": sum(t.nbytes for t in scenario.network.frozen.values()),
                 "rows": 4 * config.clients * d,
                 "before": before,
                 "peak": field("self", "status", "VmHWM"),

@@ -109,7 +109,7 @@ def rows(
         if features is None:
             began = process_time()
             features = scenario.resident
-            once = f"{process_time() - began:.0f}" if scenario.keeps_features else "-"
+            once = f"{process_time() - began:.0f}" if scenario.network.keeps_features else "-"
         vars(scenario)["resident"] = features
         watch = Watch()
         result = simulate(scenario, callback=watch)

@@ -28,6 +28,7 @@ from pomona.privacy.accounting import Event, combined, rate, steps
 from pomona.privacy.ledger import Ledger
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
+from pomona.scenario.privacy import epsilons
 from pomona.storage.lock import locked
 from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.installation import backup as module
@@ -313,7 +314,7 @@ def test_a_restore_that_would_exceed_the_budget_takes_no_part(world, monkeypatch
     pytest.importorskip("opacus")
     private = {**PRIVATE, "noise_multiplier": 1.0}
     federation = world.federation("fedavg", run={"rounds": 4, "privacy": private}, quorum=2)
-    worst = Scenario.prepare(federation.simulation).epsilons()[1]
+    worst = epsilons(Scenario.prepare(federation.simulation))[1]
     stopped_after(federation, monkeypatch, 1)
     kit = federation.kits / SILO
     own = tomllib.loads((kit / "silo.toml").read_text())

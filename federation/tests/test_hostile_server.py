@@ -12,6 +12,7 @@ from federation_in_process import deployed, lost, same
 from pomona import personal
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
+from pomona.scenario.privacy import epsilons
 from pomona.storage.run_status import committed
 from pomona_federation.flower_apps import handled
 from pomona_federation.keys import Signer
@@ -380,7 +381,7 @@ def test_what_a_silo_accepts_bounds_what_a_server_gets(private):
     """Every round of one run is paid for; a second run, which its administrator lets in, ends at
     the budget.
     """
-    (projected,) = Silo(private.kit()).local.epsilons()
+    (projected,) = epsilons(Silo(private.kit()).local)
     accepted = projected * 1.2
     edited(private.kit() / "silo.toml", accept_epsilon=accepted)
     for number in range(1, ROUNDS + 1):

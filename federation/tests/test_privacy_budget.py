@@ -13,6 +13,7 @@ from pomona.core.errors import PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.data.settings import ClientFiles
 from pomona.privacy.settings import in_sums
+from pomona.scenario.privacy import epsilons
 from pomona_federation import audit_log, status
 from pomona_federation.cli.silo import cost_line
 from pomona_federation.cli.studies import studies
@@ -294,7 +295,7 @@ def private(world):
 
 def test_a_new_run_of_the_same_agreement_is_paid_for_again(private):
     kit = private.kit()
-    (worst,) = Silo(kit).local.epsilons()
+    (worst,) = epsilons(Silo(kit).local)
     edited(kit / "silo.toml", accept_epsilon_total=worst * 1.5)
     for number in (1, 2):
         private.ask(*private.task(number, noise(number)))
@@ -337,7 +338,7 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
     pytest.importorskip("opacus")
     federation = world.federation("fedavg", run={"privacy": NOISY}, wait=0.5, quorum=2)
     kits = [federation.kits / name for name in federation.names]
-    (worst,) = Silo(kits[1]).local.epsilons()
+    (worst,) = epsilons(Silo(kits[1]).local)
     edited(kits[1] / "silo.toml", accept_epsilon_total=worst * 2.5)
     queue = StudyQueue(federation.server)
     for name in ("second", "third"):

@@ -17,6 +17,7 @@ from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import excess
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
+from pomona.scenario.privacy import epsilons
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation as Agreed
 from pomona_federation.audit_log import complete_lines
@@ -100,9 +101,9 @@ def test_a_silo_check_has_both_figures(world):
     federation = world.federation("fedavg", run={**SUMMED, "privacy": NOISED})
     _, leaves, _ = checked(federation.kits / "silo-0")
     scenario = Scenario.prepare(federation.simulation)
-    assert f"{scenario.epsilons()[0]:.3g} at" in leaves["epsilon"]
+    assert f"{epsilons(scenario)[0]:.3g} at" in leaves["epsilon"]
     assert "of which up to 1 may be with them" in leaves["epsilon"]
-    assert f"{scenario.epsilons(alone=True)[0]:.3g} at" in leaves["alone"]
+    assert f"{epsilons(scenario, alone=True)[0]:.3g} at" in leaves["alone"]
     assert "clipped" not in leaves["sum"]
     shown = {key for key, told in leaves.items() if told is not None} - {"every_round"}
     assert len(list(texts(leaves))) == len(shown)

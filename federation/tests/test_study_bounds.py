@@ -57,7 +57,7 @@ def built(monkeypatch, raises=None):
             raise raises
         return build(settings, *rest, **more)
 
-    monkeypatch.setattr("pomona.scenario.build", counted)
+    monkeypatch.setattr("pomona.scenario.network.build", counted)
     return made
 
 

@@ -9,6 +9,7 @@ import tomli_w
 
 from command_line import command
 from pomona.core.errors import ConfigError
+from pomona.scenario.privacy import epsilons
 from pomona_federation import status
 from pomona_federation.agreement import OF_STUDY, Federation
 from pomona_federation.server.study_queue import StudyQueue
@@ -61,7 +62,7 @@ def test_a_study_is_checked_before_it_is_accepted(world):
     assert lines["study"].text.endswith("pending")
     assert lines["compare"].text.replace(" ", "").startswith(agreement[:16])
     assert "5 rounds" in lines["agreement"].text
-    (worst,) = Silo.in_study(kit, "second").local.epsilons()
+    (worst,) = epsilons(Silo.in_study(kit, "second").local)
     assert f"{worst:.3g}" in leaves["epsilon"]
     assert f"{worst:.3g}" in leaves["total"]
     assert not (kit / "state/private").exists()

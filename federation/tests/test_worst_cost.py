@@ -14,6 +14,7 @@ from pomona.core.errors import BudgetError, ConfigError, PrivacyError
 from pomona.core.training_settings import Passes
 from pomona.methods.base import Gradients
 from pomona.privacy.settings import RELEASES, Privacy, Release
+from pomona.scenario.privacy import epsilons
 from pomona_federation.silo import preflight
 from pomona_federation.silo.noise_stores import PrivateRun, Restored
 from pomona_federation.silo.privacy_budget import PrivacyBudget
@@ -57,7 +58,7 @@ def test_where_a_test_has_a_seed_there_is_no_bound(world):
     federation = world.federation("fedavg", run={"privacy": PRIVATE}, insecure=True)
     assert worst_cost(Silo(kit(federation)).local).epsilon == inf
     # what the accountant says of the noise alone
-    assert max(Silo(kit(federation)).local.epsilons()) < 1000
+    assert max(epsilons(Silo(kit(federation)).local)) < 1000
     edited(kit(federation) / "silo.toml", accept_epsilon=1e6)
     with pytest.raises(
         PrivacyError,

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from time import time
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -30,7 +30,6 @@ from pomona.core.errors import CheckpointError, ConfigError, LockedError, Storag
 from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.toml import read_file
 from pomona.federation.checkpointing import FREE, INERT, find, identity, omit, require_same
-from pomona.methods.base import Initial
 from pomona.objective.engine import usable_engines
 from pomona.record.events import EVENTS
 from pomona.record.result import Result, gather
@@ -96,35 +95,31 @@ def recorded_status(folder: Path) -> Iterator[None]:
     write_status(folder, status_after(None, last_round(folder), sums(folder)))
 
 
-class Described(Protocol):
-    """What is run: settings, the model that training starts from, its frozen tensors."""
+def open_record(
+    record: RunRecord,
+    config: Config,
+    parameters: int,
+    frozen: Mapping[str, Tensor],
+    description: Mapping[str, Any],
+) -> None:
+    """Append the start event.
 
-    @property
-    def config(self) -> Config:
-        """The settings."""
-
-    @property
-    def initial(self) -> Initial:
-        """The models that training starts from."""
-
-    @property
-    def frozen(self) -> Mapping[str, Tensor]:
-        """The tensors that are not trained."""
-
-
-def open_record(record: RunRecord, scenario: Described, description: Mapping[str, Any]) -> None:
-    """Append the start event; ``description``: the result of ``Scenario.about``, as far as it is
-    known.
+    Args:
+        record: of the run.
+        config: its settings.
+        parameters: how many are trained.
+        frozen: the tensors that are not trained.
+        description: the result of ``scenario.description.about``, as far as it is known.
     """
-    config, card = scenario.config, scenario.config.method.method().card
+    card = config.method.method().card
     record.event(
         "start",
         time=time(),
         method=config.method.name,
         headline=list(card.headline),
         presentation=asdict(card.presentation),
-        parameters=len(scenario.initial()),
-        frozen=_frozen(scenario.frozen),
+        parameters=parameters,
+        frozen=_frozen(frozen),
         model=config.model.name,
         seed=config.seed,
         chosen=list(config.chosen),

@@ -68,6 +68,8 @@ from pomona.privacy.settings import groups_note
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
+from pomona.scenario.description import about, test_row_groups
+from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
 from pomona.storage.lock import locked, require_own
 from pomona.storage.row_bank import FileBank
 from pomona.storage.run_status import Status, last_round, read_status, write_status
@@ -297,23 +299,24 @@ def _train(
     if warning := caution(config):
         notes.add(warning)
     if config.privacy:
-        worst, delta = max(scenario.epsilons()), config.privacy.delta
+        worst, delta = max(epsilons(scenario)), config.privacy.delta
         line = (
             f"this run will cost a client at most epsilon {worst:.3g} at delta {delta:g}, for one "
             f"{config.privacy.unit}"
         )
         if assumption := against(config):
             line += (
-                f", {assumption}; by its own noise alone {max(scenario.epsilons(alone=True)):.3g}"
+                f", {assumption}; by its own noise alone {max(epsilons(scenario, alone=True)):.3g}"
             )
-        if scenario.unprotected_groups:
-            line += f"; {groups_note(scenario.largest_groups(), scenario.epsilons(groups=True))}"
+        if unprotected_groups(scenario):
+            line += f"; {groups_note(largest_groups(scenario), epsilons(scenario, groups=True))}"
         notes.add(f"{line}; {config.void}" if config.void else line)
     if not resume_from:
         if folder:
             _write_settings(scenario, folder)
             write_status(folder, Status(state="running", round=0))
-        open_record(record, scenario, scenario.about())
+        parameters, frozen = len(scenario.initial()), scenario.network.frozen
+        open_record(record, config, parameters, frozen, about(scenario))
     notes.write(record)
     start_event, last_number = record.events[0][1], resume_from.number if resume_from else 0
     with tracking(config, folder, start_event, last_number, notes.failed) as trackers:
@@ -374,7 +377,7 @@ def _finished_run(
     notes.write(record)
     result = close_record(record, perf_counter() - start_time, **totals)
     if not folder:
-        network = metadata(scenario, 0, method.card.headline), scenario.frozen
+        network = metadata(scenario, 0, method.card.headline), scenario.network.frozen
         return replace(result, models=models_by_client, network=network)
     with writing(folder):
         save_cards(folder, scenario, result, best)
@@ -429,7 +432,8 @@ def _transport(
     config, client = scenario.config, scenario.config.method.method().client
     make_runtime = partial(_runtime, scenario, key_stores, place_state)
     workers, in_memory = config.processes, place_state is unchanged
-    groups = call_groups(config, roster.sizes, workers, scenario.initial().nbytes, scenario.draws)
+    row, draws = scenario.initial().nbytes, scenario.network.draws
+    groups = call_groups(config, roster.sizes, workers, row, draws)
     single_process = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
     if single_process and in_memory:
         return Inline(partial(make_runtime, None), groups)
@@ -452,7 +456,7 @@ def _on_cluster(
         cores.bundle_count,
     )
     row, memory = scenario.initial().nbytes, sum(ray_cluster.memory())
-    groups = call_groups(config, roster.sizes, workers, row, scenario.draws, memory)
+    groups = call_groups(config, roster.sizes, workers, row, scenario.network.draws, memory)
     banks = {name: ray_cluster.StoreBank() for name in client.keeps}
     copies = StaleModels(client.keeps, scenario.initial, banks)
     make_worker = partial(_worker, scenario, key_stores, place_state)
@@ -478,7 +482,7 @@ def _collect(
     )
     record.answers(
         {i: answers for i, (answers, _) in enumerate(results) if answers is not None},
-        scenario.test_groups(),
+        test_row_groups(scenario),
     )
     for _, metrics in results:
         for values in metrics:
@@ -493,7 +497,7 @@ def _collect(
 
     epsilons = asked(ClientRuntime.epsilon, config.privacy)
     local_epsilons = asked(ClientRuntime.epsilon_alone, noise_adds_up(config))
-    by_groups = asked(ClientRuntime.epsilon_by_groups, scenario.unprotected_groups)
+    by_groups = asked(ClientRuntime.epsilon_by_groups, unprotected_groups(scenario))
     filed = sum(transport.collect(ClientRuntime.filed, clients)) + transport.copies.filed
     share = transport.busy_share
     busy = {} if share is None else {"busy_share": share}
@@ -504,7 +508,7 @@ def _collect(
     )
     section = privacy(config, epsilons, local_epsilons)
     if section and by_groups:
-        rows, bounds = scenario.largest_groups(), _bounded(by_groups)
+        rows, bounds = largest_groups(scenario), _bounded(by_groups)
         section["privacy"]["groups"] = {"rows": rows, "clients": bounds}
     return {"state_files_bytes": filed, **busy, **section, **answered}
 

@@ -180,11 +180,6 @@ class UserFederation:
         return replace(method, server=halves[0], client=halves[1])
 
     @property
-    def frozen(self) -> dict[str, Tensor]:
-        """Nothing: frozen tensors are the user's."""
-        return {}
-
-    @property
     def metric(self) -> Metric:
         """The metric of the user's ``test``."""
         return METRICS[self.config.metric or "accuracy"]
@@ -219,7 +214,7 @@ class UserFederation:
         record = RunRecord(None, tree)
         sizes = {split: list(self.sizes.get(split, (0,) * len(self.names))) for split in SPLITS}
         described = {"clients": list(self.names), "sizes": sizes, "metric": self.metric.name}
-        open_record(record, self, described)
+        open_record(record, self.config, len(self.initial()), {}, described)
         return record
 
     def loop(self, transport: Transport, record: RunRecord, notes: RunNotes, quorum: int) -> Loop:

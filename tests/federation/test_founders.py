@@ -10,6 +10,7 @@ import pomona
 from pomona.config import Config
 from pomona.data import from_clients, from_frame
 from pomona.scenario import Scenario
+from pomona.scenario.description import constant_scores
 
 LATE = [{"unseen": [2]}, {"joins": {2: 2}}]
 NAMES = ("a", "b", "c")
@@ -141,7 +142,7 @@ def test_so_it_is_for_the_rate_the_metric_and_the_constant_answer():
         )
         scenario = Scenario.prepare(config)
         result = pomona.run(config)
-        constant = scenario.constant()["all"][scenario.choice.metric.name]["clients"][:2]
+        constant = constant_scores(scenario)["all"][scenario.choice.metric.name]["clients"][:2]
         said.append((scenario.choice, constant, result.config["lr"]))
     assert said[0] == said[1]
     assert said[0][0].metric.name == "auroc"  # three quarters of the members' rows are of one class

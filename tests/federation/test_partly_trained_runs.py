@@ -78,7 +78,7 @@ def test_clients_that_start_apart_share_what_is_frozen():
     scenario = Scenario.prepare(config())
     base, own = scenario.module().state_dict(), scenario.module(1).state_dict()
     assert {k for k in base if not torch.equal(base[k], own[k])} == {"fc2.weight", "fc2.bias"}
-    assert all(own[k].data_ptr() == base[k].data_ptr() for k in scenario.frozen)
+    assert all(own[k].data_ptr() == base[k].data_ptr() for k in scenario.network.frozen)
 
 
 def test_the_record_names_what_is_frozen(tmp_path, weights):
@@ -190,11 +190,11 @@ def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     expected = features.x[features.rows["train"][0]] @ W.view(row).T + b.view(row)
     torch.testing.assert_close(outputs, expected)
     assert replace(scenario).resident is not features
-    assert scenario.keeps_features
+    assert scenario.network.keeps_features
     again = scenario.with_settings(lr=0.2)
     assert again.resident is features
     monkeypatch.setattr(
-        "pomona.scenario.split_network", None
+        "pomona.scenario.network.split_network", None
     )  # a call would fail: the network is not traced
     assert again.keeps_features
 

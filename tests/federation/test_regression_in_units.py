@@ -13,6 +13,7 @@ from pomona.core.rng import stream
 from pomona.data.dataset import Dataset
 from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
+from pomona.scenario.description import about
 from pomona.simulation import simulate
 
 SETTINGS = {
@@ -70,7 +71,7 @@ def test_a_constant_answer_is_the_training_mean():
     data = days()
     scenario = Scenario.prepare(resolve(SETTINGS), lambda _: data)
     rows = scenario.partition.clients
-    constant = scenario.about()["constant"]
+    constant = about(scenario)["constant"]
     expected = [np.abs(data.y[c.test] - data.y[c.train].mean(0)).mean() for c in rows]
     assert constant["own"]["mae"]["clients"] == pytest.approx(expected, rel=1e-5)
     everyone = data.y[np.concatenate([c.train for c in rows])].astype(float)

@@ -137,7 +137,7 @@ def test_many_rows_at_a_time_are_as_one(masks):
     scenario = Scenario.prepare(resolve(settings(masks), {"rows_per_call": 3, "method": "apple"}))
     from pomona.objective.stacked import StackedObjective
 
-    module, space = scenario._seen_network()
+    module, space = scenario.network.trained()
     loop = scenario.objective()
     assert isinstance(loop, TorchObjective)  # convolutions on a CPU
     stack = StackedObjective(module, space, scenario.resident, loop.criterion)

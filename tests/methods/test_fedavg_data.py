@@ -13,6 +13,7 @@ from pomona.core.rng import stream
 from pomona.methods.one_model.fedavg_data import FedAvgData, balanced
 from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
+from pomona.scenario.description import about
 from problems import tiny
 
 pytestmark = pytest.mark.long
@@ -66,7 +67,7 @@ def test_the_record_says_how_much_is_shared(source):
     config = tiny("fedavg-data", {"shared_share": 0.1, "shared_from": source})
     plain, shared = (
         Scenario.prepare(tiny("fedavg")),
-        Scenario.prepare(config).about()["shared_samples"],
+        about(Scenario.prepare(config))["shared_samples"],
     )
     total = sum(len(c.train) for c in plain.partition.clients)
     assert shared == pytest.approx(0.1 * total, abs=2)
@@ -96,5 +97,5 @@ def test_targets_that_are_no_classes(tmp_path, targets, source):
     )
     scenario = Scenario.prepare(config)
     shared = reduce(np.intersect1d, [c.train for c in scenario.partition.clients])
-    assert len(shared) == pytest.approx(0.05 * sum(scenario.about()["sizes"]["train"]), abs=3)
+    assert len(shared) == pytest.approx(0.05 * sum(about(scenario)["sizes"]["train"]), abs=3)
     assert np.isfinite(pomona.run(config).rounds[0].loss).all()

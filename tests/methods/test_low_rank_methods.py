@@ -81,7 +81,7 @@ def test_ffa_is_fedavg_on_a_network_of_which_a_is_frozen():
     config = lora("ffa-lora")
     scenario = Scenario.prepare(config)
     assert scenario.config.model.train.lora.trained == "B"
-    assert {"fc1.lora_A.weight"} <= scenario.frozen.keys()
+    assert {"fc1.lora_A.weight"} <= scenario.network.frozen.keys()
     assert len(scenario.initial()) == B + HEAD
     run, plain = pomona.run(config), pomona.run(lora("fedavg", lora={"trained": "B"}))
     assert {tuple(r.bytes_up) for r in run.rounds} == {(4 * (B + HEAD),) * 4}

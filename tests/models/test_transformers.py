@@ -185,7 +185,7 @@ def test_two_rounds_of_fedavg_are_plain_steps_of_the_package(kind, tmp_path):
     scenario = Scenario.prepare(given)
     data = scenario.objective().data
     x, y = data.gather(torch.arange(len(data.y)))
-    net = of_package(kind, scenario._common)
+    net = of_package(kind, scenario.network.common)
     rows = data.rows["train"]
     state = {k: p.detach().clone() for k, p in net.named_parameters()}
     for _ in range(2):

@@ -111,7 +111,7 @@ def test_a_samples_patch_does_not_depend_on_who_is_beside_it(tmp_path):
 
 def test_engines_see_the_same_patches(tmp_path):
     ready = scenario(tmp_path)
-    module, space = ready._seen_network()
+    module, space = ready.network.trained()
     loop = ready.objective()
     assert isinstance(loop, TorchObjective)
     stacked = StackedObjective(module, space, ready.resident, loop.criterion)
@@ -131,7 +131,7 @@ def test_engines_see_the_same_patches(tmp_path):
 def test_a_private_image_counts_for_no_more_than_the_norm(tmp_path):
     """One patch an image: without one image the sum lacks one clipped term."""
     ready, norm = scenario(tmp_path), 0.05
-    module, space = ready._seen_network()
+    module, space = ready.network.trained()
     said = Privacy(
         delta=1e-5, noise_multiplier=1.0, max_grad_norm=norm, seed=1, acknowledge=("metrics",)
     )
@@ -147,7 +147,7 @@ def test_a_private_image_counts_for_no_more_than_the_norm(tmp_path):
 
 def test_where_a_private_clients_patches_lie_is_secret_and_the_same_again(tmp_path):
     ready, found = scenario(tmp_path), []
-    module, space = ready._seen_network()
+    module, space = ready.network.trained()
     for folder, seed in (("a", 1), ("a", 1), ("b", 2)):
         said = Privacy(
             delta=1e-5, noise_multiplier=0.0, max_grad_norm=9.0, seed=seed, acknowledge=("metrics",)
@@ -162,7 +162,7 @@ def test_where_a_private_clients_patches_lie_is_secret_and_the_same_again(tmp_pa
 
 def test_evaluation_is_of_whole_images_and_losses_are_those_of_its_outputs(tmp_path):
     ready = scenario(tmp_path, size=(4, 4))
-    module, space = ready._seen_network()
+    module, space = ready.network.trained()
     objective, row = ready.objective(), ready.initial()
     whole = TorchObjective(module, space, replace(ready.resident, patch=None), objective.criterion)
     ours, theirs = objective.outputs(row, 0, "validation"), whole.outputs(row, 0, "validation")

@@ -6,6 +6,7 @@ import pytest
 import pomona
 from pomona.core.errors import ConfigError, PrivacyError
 from pomona.scenario import Scenario
+from pomona.scenario.privacy import epsilons
 from problems import Notes, tiny
 
 pytestmark = pytest.mark.long
@@ -30,10 +31,8 @@ def test_the_projection_counts_the_rounds_of_the_unseen(name, rounds):
     """
     unseen = {"unseen": [3], "adapt_rounds": 10}
     run = config(1e6, name, rounds=2, membership=unseen)
-    said = Scenario.prepare(run).epsilons()
-    assert said[3] == pytest.approx(
-        Scenario.prepare(config(1e6, name, rounds=rounds)).epsilons()[3]
-    )
+    said = epsilons(Scenario.prepare(run))
+    assert said[3] == pytest.approx(epsilons(Scenario.prepare(config(1e6, name, rounds=rounds)))[3])
     spent = pomona.run(run, callback=(notes := Notes())).summary["privacy"]["clients"]
     assert spent == pytest.approx(said, rel=1e-9)
     assert any(f"at most epsilon {max(said):.3g}" in note for note in notes.said)
@@ -41,7 +40,7 @@ def test_the_projection_counts_the_rounds_of_the_unseen(name, rounds):
 
 def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends_well(tmp_path):
     run = config(1e6, rounds=2)
-    enough = max(Scenario.prepare(run).epsilons()) * 1.05
+    enough = max(epsilons(Scenario.prepare(run))) * 1.05
     notes = Notes()
     unseen = {"unseen": [0, 3], "adapt_rounds": 40}
     result = pomona.run(config(enough, rounds=2, membership=unseen), tmp_path / "r", callback=notes)
@@ -73,7 +72,7 @@ def test_the_remedy_that_the_error_names_works(tmp_path):
     from the start.
     """
     whole = pomona.run(config(1e6))
-    little = max(Scenario.prepare(config(1e6, rounds=2)).epsilons()) * 1.001
+    little = max(epsilons(Scenario.prepare(config(1e6, rounds=2)))) * 1.001
     with pytest.raises(PrivacyError, match="raise it and continue with --resume"):
         pomona.run(config(little), tmp_path / "r")
     again = pomona.run(config(1e6), tmp_path / "r", resume=True)

@@ -8,7 +8,7 @@ from pomona.core.toml import expand_names
 from pomona.core.training_settings import require_steps
 from pomona.federation.secure_sum import require_sums
 from pomona.models.weights import initial
-from pomona.scenario_checks import require_task
+from pomona.scenario.checks import require_task
 from pomona.tasks import TASKS
 from pomona.tasks.scores import require
 from pomona_federation import cross_evaluation

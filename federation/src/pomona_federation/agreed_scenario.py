@@ -12,7 +12,7 @@ from pomona.models import outline
 from pomona.models.packages import package
 from pomona.partition.partition import ClientRows, Partition
 from pomona.scenario import Scenario
-from pomona.scenario_checks import require_covered
+from pomona.scenario.checks import require_covered
 from pomona.tasks import TASKS
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.study import TrainingStudy

@@ -14,6 +14,7 @@ from pomona.core.files import safe_path, writing
 from pomona.privacy.settings import Privacy, uncovered
 from pomona.record.result import Result
 from pomona.scenario import Scenario
+from pomona.scenario.privacy import epsilons
 
 RUNS = 32
 ProgressCallback = Callable[[str, int, int], None]  # (stage, count, total)
@@ -143,7 +144,7 @@ def at_epsilon(scenario: Scenario, epsilon: float) -> Privacy:
 
     def fits(sigma: float) -> bool:
         changed = config.model_copy(update={"privacy": noised(sigma)})
-        return max(replace(scenario, config=changed).epsilons()) <= epsilon
+        return max(epsilons(replace(scenario, config=changed))) <= epsilon
 
     low, high = WIDEST
     if not fits(high):

@@ -49,7 +49,7 @@ def unfit(scenario: Scenario) -> str | None:
     """Return why a scenario's inputs cannot be rebuilt, None if that can be tried."""
     if scenario.dataset.kind == "text":
         return "samples are texts, and words cannot be searched by gradient"
-    if scenario.keeps_features or scenario.config.model.patch:
+    if scenario.network.keeps_features or scenario.config.model.patch:
         return "the trained part does not see whole samples"
     if max(len(scenario.initial()), int(np.prod(scenario.input_shape))) > MAX_SIZE:
         return "the network or its input is too large for a search of minutes"

@@ -75,11 +75,12 @@ def show(
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
     from pomona.core.files import writing
+    from pomona.scenario.description import about
 
     config = config_of(words, *scenario_options(data, data_dir, partition))
     with activity(f"reading {config.data.name}"):
         scenario, source = _prepared(config)
-    metadata = scenario.about()
+    metadata = about(scenario)
     written = _pictures(scenario, metadata, folder) if folder else []
     if save:
         with writing(save):
@@ -183,11 +184,12 @@ def show_data(
     arrays, natural, seed 0 ...
     """
     from pomona.config import Config
+    from pomona.scenario.description import about
 
     scenario, source = _prepared(config or Config(**settings))
     _print(scenario, source)
     if out:
-        _pictures(scenario, scenario.about(), Path(out))
+        _pictures(scenario, about(scenario), Path(out))
     warner = CallerWarnings(sys._getframe(1))
     for note in scenario.notes:
         warner.on_note(note.text)
@@ -204,9 +206,10 @@ _LEGEND = {
 def _print(scenario: "Scenario", source: "Dataset") -> None:
     """Print clients, targets, rows, notes and hashes."""
     from pomona.cli.data_preview import preview
+    from pomona.scenario.description import about
     from pomona.tasks import TASKS
 
-    rows, targets = _clients(scenario, scenario.about()), _targets(scenario)
+    rows, targets = _clients(scenario, about(scenario)), _targets(scenario)
     divided = scenario.partition.recipe.get("name", "file")
     print_table(
         of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}")

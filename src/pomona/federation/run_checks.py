@@ -157,10 +157,10 @@ def _activated(scenario: Scenario) -> str:
 
 def _frozen(scenario: Scenario) -> str:
     """Describe how the frozen part of a partly trained network is handled."""
-    if not scenario.frozen:
+    if not scenario.network.frozen:
         return ""
     model, trained = scenario.config.model, scenario.initial().numel()
-    frequency = "once for each sample" if scenario.keeps_features else "in every step"
+    frequency = "once for each sample" if scenario.network.keeps_features else "in every step"
     changing = [
         key
         for key, enabled in (("augment", scenario.config.augment), ("model.patch", model.patch))

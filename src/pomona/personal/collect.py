@@ -86,7 +86,7 @@ def save_models(
     may not fit into memory.
     """
     (folder / "models").mkdir(exist_ok=True)
-    personal.save_frozen(folder / "models", scenario.frozen)
+    personal.save_frozen(folder / "models", scenario.network.frozen)
     for i in range(scenario.config.clients):
         (models,) = transport.collect(partial(ClientRuntime.models, best=best), [i])
         (private,) = transport.collect(ClientRuntime.private, [i])

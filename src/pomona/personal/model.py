@@ -58,7 +58,7 @@ def metadata(scenario: Scenario, client: int, headline: tuple[str, str]) -> Mode
         labels=data.labels,
         columns=data.columns,
         others=data.others,
-        frozen_sha256=digest(scenario.frozen) if scenario.frozen else None,
+        frozen_sha256=digest(scenario.network.frozen) if scenario.network.frozen else None,
         form=table_form(settings),
         window=settings.window if isinstance(settings, ImageFiles) else None,
         shift=data.shift,

@@ -30,6 +30,7 @@ from pomona.objective.dataset import groups_of
 from pomona.privacy.settings import groups_note
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
+from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
 from pomona.storage.safetensors_stream import digest
 from pomona.tasks.survival import edge_name
 
@@ -139,7 +140,7 @@ def _facts(scenario: Scenario, path: Path, completed_rounds: int) -> Rows:
     patch, targets = config.model.patch, scenario.targets
     network = f"{config.model.name}{f' on patches of {list(patch.size)}' if patch else ''}"
     steps = f"{config.passes} a round, batch size {config.batch_size}"
-    frozen = sum(t.numel() for t in scenario.frozen.values())
+    frozen = sum(t.numel() for t in scenario.network.frozen.values())
     return [
         ("model", ", ".join(method.card.headline)),
         ("file", path.name),
@@ -189,8 +190,8 @@ def _without_intervals(scenario: Scenario, client: int, metrics: Mapping[str, An
 def _hashes(scenario: Scenario, path: Path) -> dict[str, str]:
     """Return the hashes of a model's file and of what it was made from, by subject."""
     hashes = {FILE: files.sha256(path)}
-    if scenario.frozen:
-        hashes["its frozen part, in a separate file"] = digest(scenario.frozen)
+    if scenario.network.frozen:
+        hashes["its frozen part, in a separate file"] = digest(scenario.network.frozen)
     if init_sha256 := scenario.config.model.init_sha256:
         hashes["the weights that training started from"] = init_sha256
     return {**hashes, "the data": scenario.partition.recipe["fingerprint"]}
@@ -297,9 +298,9 @@ def privacy_spent(scenario: Scenario, client: int, epsilon: float | None) -> str
         f"epsilon {epsilon:.4g} at delta {privacy.delta:g}, for {privacy.protects} of this "
         f"client{scope}."
     )
-    if not scenario.unprotected_groups:
+    if not unprotected_groups(scenario):
         return bound
-    rows, bounds = scenario.largest_groups(), scenario.epsilons(groups=True)
+    rows, bounds = largest_groups(scenario), epsilons(scenario, groups=True)
     note = groups_note([rows[client]], [bounds[client]])
     return f"{bound} Over all rounds {note}."
 

@@ -152,10 +152,10 @@ def trains(federation: SmallFederation, settings: MethodSettings) -> None:
         return
     config = federation.config(settings)
     scenario = Scenario.prepare(config)
-    initial = {name: tensor.clone() for name, tensor in scenario.frozen.items()}
+    initial = {name: tensor.clone() for name, tensor in scenario.network.frozen.items()}
     result = simulate(scenario)
     _trained_alone(federation, scenario, result)
-    assert equal(scenario.frozen, initial)
+    assert equal(scenario.network.frozen, initial)
     _learnt(federation, settings, result)
     repeated = simulate(Scenario.prepare(config.model_copy(update={"workers": 2})))
     alike = outcome(repeated) == outcome(result) and all(
@@ -179,10 +179,14 @@ def _trained_alone(federation: SmallFederation, scenario: Scenario, result: Resu
     """Assert that rows and personal models have the trained tensors, and none of the frozen
     ones.
     """
-    layers = {".".join(name.split(".")[-2:]) for name in scenario.frozen}  # in one body or two
+    layers = {
+        ".".join(name.split(".")[-2:]) for name in scenario.network.frozen
+    }  # in one body or two
     assert layers == federation.frozen
     trained = {
-        k: p.shape for k, p in scenario.module().named_parameters() if k not in scenario.frozen
+        k: p.shape
+        for k, p in scenario.module().named_parameters()
+        if k not in scenario.network.frozen
     }
     assert len(scenario.initial()) == sum(shape.numel() for shape in trained.values())
     for client in range(scenario.config.clients):

@@ -24,6 +24,7 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation, RoundRow
 from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
+from pomona.scenario.description import about
 from pomona.storage import checkpoint
 from pomona.storage.lock import locked
 from pomona.storage.run_status import FOLDER, Status, write_status
@@ -288,7 +289,7 @@ def _write_start(
     record: RunRecord, terms: StudyAgreement, scenario: Scenario, registry: MemberRegistry
 ) -> None:
     """Write the start event; what a server cannot know is null."""
-    config, description = terms.config, scenario.about()
+    config, description = terms.config, about(scenario)
     names = [e.name for e in registry.entries]
     description["clients"] = [
         *names,
@@ -303,4 +304,4 @@ def _write_start(
     description["label_counts"] = None
     assert record.folder
     (record.folder / "config.toml").write_text(config.toml(), encoding="utf-8")
-    open_record(record, scenario, description)
+    open_record(record, config, len(scenario.initial()), scenario.network.frozen, description)

@@ -444,7 +444,7 @@ class ClientApp:
         headline, models = self.silo.method.card.headline, clients.models(task.place)
         if headline in models:
             path = self.silo.state / "models" / "personal.safetensors"
-            personal.save_frozen(path.parent, self._scenario(task).frozen)
+            personal.save_frozen(path.parent, self._scenario(task).network.frozen)
             personal.save(path, models[headline], self._scenario(task), task.place, headline)
             visit = task.model_copy(update={"settled": base})
             own_models.write(path, self._scenario(task), self.silo.terms, visit, clients, reply)

@@ -12,6 +12,7 @@ from pomona.core.registry import importable
 from pomona.data.settings import DataSettings
 from pomona.federation.noise_in_sums import against
 from pomona.privacy.settings import groups_note
+from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.json_store import read_json
@@ -275,8 +276,8 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
         if adversary := against(local.config):
             leaves["epsilon"] += f", {adversary}"
             leaves["alone"] = _whole_run(worst_cost(local, own_noise_only=True), protects)
-        if local.unprotected_groups and not local.config.void:
-            leaves["groups"] = groups_note(local.largest_groups(), local.epsilons(groups=True))
+        if unprotected_groups(local) and not local.config.void:
+            leaves["groups"] = groups_note(largest_groups(local), epsilons(local, groups=True))
         leaves["total"] = str(costs.total)
     work.require_affordable()
     sizes = (

@@ -24,6 +24,7 @@ from pomona.partition.divergence import noted
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise import require_sole
 from pomona.scenario import Scenario
+from pomona.scenario.privacy import epsilons
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import EntryForm, Task
 from pomona_federation.messages.tensor_bytes import Encoding, entry_form_of
@@ -113,13 +114,13 @@ def worst_cost(
     if privacy is None or local.config.void:
         return Cost(inf)
     if not earlier:
-        return Cost(max(local.epsilons(own_noise_only)), privacy.delta)
+        return Cost(max(epsilons(local, own_noise_only)), privacy.delta)
     combined = privacy.model_copy(
         update={"noise_multiplier": privacy.noise_multiplier / sqrt(1 + len(earlier))}
     )
     repeated = replace(local, config=local.config.model_copy(update={"privacy": combined}))
     # one ledger, at the first run's delta
-    return Cost(max(*local.epsilons(), max(repeated.epsilons()) - sum(earlier)))
+    return Cost(max(*epsilons(local), max(epsilons(repeated)) - sum(earlier)))
 
 
 def private_objective(
