@@ -42,6 +42,7 @@ from pomona_federation.messages.message_bus import Undelivered
 from pomona_federation.server import handshake, message_exchange
 from pomona_federation.server.member_registry import ROSTER
 from pomona_federation.server.server_app import coordinate
+from pomona_federation.silo.round_store import EVALUATION
 from pomona_federation.study import KIT
 from pomona_federation.unused_uplinks import Reason
 from real_federation import simulated
@@ -323,8 +324,8 @@ def judged(case, made, kits, bus):
     theirs = expected(case, cohorts, joins)
     models = {n: kits / n / "state/models/personal.safetensors" for n in made.names}
     for name, ours in loaded(models).items():
-        visits = (kits / name / "state/rounds.jsonl").read_text().splitlines()
-        if f'"round": {ROUNDS + 1}, "trained": false' not in visits[-1]:
+        last = kits / name / "state/checkpoints" / EVALUATION  # kept once the model is saved
+        if not last.exists() or json.loads(last.read_text())["answer"]["number"] <= ROUNDS:
             bus.events["without the last visit"] += 1
         elif name not in theirs:  # absent in the last round, the only one whose models it keeps
             bus.events["not in the simulation"] += 1
