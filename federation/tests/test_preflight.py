@@ -18,6 +18,7 @@ from command_line import command
 from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
 from pomona.data.dataset import Dataset
 from pomona.data.tokenizer import Tokenizer
+from pomona.scenario.privacy import epsilons
 from pomona_federation import certificates, keys, status
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation
@@ -414,7 +415,7 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     assert lines["data"].result == "ok", lines["data"]
     agreed = Federation.load(folder / "federation.toml").kit_terms
     own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0)
-    assert f"{own.epsilons()[0]:.3g}" in leaves["epsilon"]
+    assert f"{epsilons(own)[0]:.3g}" in leaves["epsilon"]
     (folder / "silo.toml").write_text("accept_epsilon = 0.001\n" + SILO)
     lines, _, _ = found(folder)
     assert (lines["data"].result, lines["data"].code) == ("failed", 9)

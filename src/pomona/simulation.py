@@ -68,7 +68,7 @@ from pomona.privacy.settings import groups_note
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
-from pomona.scenario.description import about, test_row_groups
+from pomona.scenario.description import about, groups_of_test_rows
 from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
 from pomona.storage.lock import locked, require_own
 from pomona.storage.row_bank import FileBank
@@ -482,7 +482,7 @@ def _collect(
     )
     record.answers(
         {i: answers for i, (answers, _) in enumerate(results) if answers is not None},
-        test_row_groups(scenario),
+        groups_of_test_rows(scenario),
     )
     for _, metrics in results:
         for values in metrics:

@@ -166,7 +166,7 @@ def test_fine_tuning_counts_its_own_noise_alone():
     """Its models leave no client, but their scores do."""
     tuned = Scenario.prepare(config(method="fedavg-ft", data={"validation_share": 0.0}))
     once = Scenario.prepare(config(rounds=ROUNDS + 1))
-    assert tuned.epsilons()[0] > epsilons(once, alone=True)[0]
+    assert epsilons(tuned)[0] > epsilons(once, alone=True)[0]
 
 
 def test_a_resumed_run_has_the_same_ledgers(tmp_path):

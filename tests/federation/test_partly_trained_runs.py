@@ -121,7 +121,7 @@ def test_a_model_answers_with_the_frozen_part_beside_it_and_not_without(tmp_path
     beside.unlink()
     with pytest.raises(
         StorageError,
-        match=r"the frozen part is missing: put frozen-[0-9a-f]{16}\.safetensors next to",
+        match=r"the frozen ones are missing: put frozen-[0-9a-f]{16}\.safetensors next to",
     ):
         PersonalModel.load(path)
     assert result.models  # as files
@@ -196,7 +196,7 @@ def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     monkeypatch.setattr(
         "pomona.scenario.network.split_network", None
     )  # a call would fail: the network is not traced
-    assert again.keeps_features
+    assert again.network.keeps_features
 
 
 @pytest.mark.parametrize(

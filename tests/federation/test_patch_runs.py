@@ -139,8 +139,8 @@ def test_a_file_whose_patches_do_not_fit_is_refused(tmp_path):
 def test_features_are_not_kept_where_patches_are_drawn(tmp_path):
     network = {"name": "masks:pixelwise", "train": "head"}
     kept, drawn = (Scenario.prepare(over(tmp_path, patch, network)) for patch in (None, PATCH))
-    assert kept.keeps_features
-    assert not drawn.keeps_features
+    assert kept.network.keeps_features
+    assert not drawn.network.keeps_features
     assert any(
         "in every step, since model.patch changes the samples" in note.text
         for note in cautions(drawn)

@@ -318,6 +318,6 @@ def test_features_are_not_kept_of_samples_that_change():
     kept, changed = (
         Scenario.prepare(tiny("fedavg", **settings, augment=a)) for a in ([], ["flip"])
     )
-    assert kept.keeps_features
-    assert not changed.keeps_features
+    assert kept.network.keeps_features
+    assert not changed.network.keeps_features
     assert changed.resident.x.dtype == torch.uint8

@@ -16,6 +16,7 @@ from pomona.data.dataset import RowGroups
 from pomona.partition import Dirichlet, Iid, Natural, divide
 from pomona.record import predictions
 from pomona.scenario import Scenario
+from pomona.scenario.description import groups_of_test_rows
 from pomona.simulation import run as simulate
 
 PARTS = ("train", "validation", "test")
@@ -145,9 +146,9 @@ def test_a_coin_toss_by_patient_cannot_be_told_of_new_patients(tmp_path):
     whole = Scenario.prepare(ward(tmp_path, group_column="patient", drop_columns=["day"]))
     assert recognised(torn) > 0.9
     assert recognised(whole) < 0.5 + 3 * 0.5 / np.sqrt(32)  # 32 patients for testing, one coin each
-    assert whole.test_groups()[0].tolist() == np.repeat(np.arange(16), 6).tolist()
-    assert simulate(whole.config).groups(0).tolist() == whole.test_groups()[0].tolist()
-    assert not torn.test_groups()
+    assert groups_of_test_rows(whole)[0].tolist() == np.repeat(np.arange(16), 6).tolist()
+    assert simulate(whole.config).groups(0).tolist() == groups_of_test_rows(whole)[0].tolist()
+    assert not groups_of_test_rows(torn)
     assert "identifiers that repeat: patient (160 values in 960 rows)" in " ".join(torn.remarks)
     assert not [line for line in whole.remarks if "identifiers" in line]
 

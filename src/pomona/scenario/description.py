@@ -83,7 +83,7 @@ def constant_scores(scenario: Scenario) -> dict[str, Any]:
     return constants(sorted(names), task, dataset.n_outputs, y[rows], train, test, judge)
 
 
-def test_row_groups(scenario: Scenario) -> dict[int, NDArray[np.int64]]:
+def groups_of_test_rows(scenario: Scenario) -> dict[int, NDArray[np.int64]]:
     """Return (n,) int64 the group of each client's test samples; empty without groups."""
     groups = groups_of(scenario.dataset)
     if groups is None:
