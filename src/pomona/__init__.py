@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pomona.estimator import PersonalizedFederation
     from pomona.experiments.in_python import bench
     from pomona.federation.callbacks import Callback
+    from pomona.personal.elsewhere import elsewhere
     from pomona.record.coefficients import Coefficient, coefficients
     from pomona.record.paired_gain import Gain, gains
     from pomona.record.result import Result
@@ -64,6 +65,7 @@ __all__ = [
     "StorageError",
     "bench",
     "coefficients",
+    "elsewhere",
     "gains",
     "load",
     "personalize",
@@ -83,6 +85,7 @@ _LAZY = {
     "RoundRow": "pomona.record.rows:RoundRow",
     "bench": "pomona.experiments.in_python:bench",
     "coefficients": "pomona.record.coefficients:coefficients",
+    "elsewhere": "pomona.personal.elsewhere:elsewhere",
     "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.run_folder:load",
     "personalize": "pomona.user_training:personalize",

@@ -85,6 +85,7 @@ def test_help_is_quick_and_loads_no_torch():
         "run",
         "compare",
         "report",
+        "elsewhere",
         "trajectory",
         "privacy-audit",
         "predict",
@@ -266,7 +267,8 @@ def test_no_setting_of_a_record_imports_code_unless_asked(
     section, _, last = key.rpartition(".")
     (tree[section] if section else tree)[last] = "own_trap:f"
     (folder / "config.toml").write_text(tomli_w.dumps(tree))
-    for words in (["report", folder], ["compare", folder], ["trajectory", folder]):
+    commands = ("report", "compare", "trajectory", "elsewhere")
+    for words in ([command, folder] for command in commands):
         code, _, err = call(capsys, *words)
         assert code in (0, ConfigError.code, StorageError.code)
     assert "--own-code" in err or "holds no readable run" in err
@@ -570,7 +572,7 @@ def test_an_unwritable_folder_and_a_folder_with_a_run(capsys, recorded, tmp_path
     assert "already holds a run" in err
 
 
-@pytest.mark.parametrize("command", ["compare", "report", "trajectory"])
+@pytest.mark.parametrize("command", ["compare", "elsewhere", "report", "trajectory"])
 def test_a_folder_without_a_run_is_said(capsys, tmp_path, command):
     code, _, err = call(capsys, command, tmp_path)
     assert code == 6

@@ -37,6 +37,10 @@ COMMANDS = {
         "Odds and hazard ratios of a recorded run's linear models, with intervals.",
     ),
     "report": ("report:report", "Write the report page of recorded runs, or of a bench."),
+    "elsewhere": (
+        "report:elsewhere",
+        "Evaluate each client's model on the other clients' test rows.",
+    ),
     "trajectory": ("report:trajectory", "Draw a client's path over its loss surface."),
     "methods": ("report:methods", "List the methods: paper, cost, what stays private."),
     "settings": ("settings:settings", "Explain the settings of a run: all, or one KEY."),

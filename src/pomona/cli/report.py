@@ -1,4 +1,4 @@
-"""``pomona compare``, ``coefficients``, ``report``, ``trajectory``, ``methods``: viewing runs."""
+"""``pomona compare``, ``coefficients``, ``elsewhere``, ``report`` and others: viewing runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Figures, Json, echo, emit, print_table, stdout
-from pomona.cli.status_line import activity
+from pomona.cli.status_line import StatusLine, activity
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import safe_path
 from pomona.core.registry import own_code_barred
@@ -238,6 +238,43 @@ def trajectory(
         surface.trajectory(configs, client, since, folder, watch=display)
     paths = [folder / f"trajectory.{extension}" for extension in FORMATS]
     emit({"written": paths}) if json else print(*paths, sep="\n")
+
+
+def elsewhere(
+    run: Path,
+    *,
+    own_code: Annotated[
+        bool, Parameter(negative="", help="allow the run to import modules that it names")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Evaluate each client's model on the other clients' test rows.
+
+    The run's data are read again. The scores are kept in the run's folder, and its report shows
+    them.
+
+    Parameters
+    ----------
+    run
+        a folder that `pomona run` wrote
+    """
+    from pomona.personal.elsewhere import elsewhere as evaluate
+    from pomona.results.run_numbers import runs as prepare
+    from pomona.results.tables.elsewhere import elsewhere_table
+
+    result = load(run)
+    with own_code_barred(not own_code), StatusLine() as line:
+
+        def show(completed: int, total: int) -> None:
+            line.show(f"models evaluated: {completed} of {total}", completed, total)
+
+        evaluations = evaluate(result, report_progress=show)
+    if json:
+        fields = {"clients": result.about["clients"], **evaluations.model_dump(mode="json")}
+        emit({**fields, "means": evaluations.means(), "failing": evaluations.failing})
+        return
+    print_table(elsewhere_table(prepare([result])[0]))
+    echo(f"pomona report {run} shows them as a picture")
 
 
 def methods(*, json: Json = False) -> None:

@@ -192,7 +192,7 @@ class Examination:
         # The cache must not refer to this object: a cycle would keep the objective, and a ledger
         # that it locks, alive.
         return {
-            model: cache(partial(_answers, self.objective, self.client, w))
+            model: cache(partial(answers_of, self.objective, self.client, w))
             for model, w in self.models.items()
         }
 
@@ -233,7 +233,7 @@ class Examination:
         return len(self.objective.data.rows[split][self.client])
 
 
-def _answers(
+def answers_of(
     objective: Objective, client: int, w: Tensor, split: str, reduce: Reduce
 ) -> tuple[Tensor, Tensor]:
     """Return a model's outputs on a split with samples, and the targets, both reduced and in

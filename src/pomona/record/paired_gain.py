@@ -6,7 +6,7 @@ fixed, not a sample of others: an interval over clients is the uncertainty of th
 test samples, and does not predict the gain of another federation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
@@ -116,6 +116,15 @@ class Gain:
             return None
         return self.error.above(self.value + self.margin)
 
+    @property
+    def p_fails(self) -> float | None:
+        """The p-value of a loss of at most the margin (of no loss without one), two-sided as ``p``;
+        None without interval.
+        """
+        if self.error is None or self.p is None:
+            return None
+        return max(self.p, self.error.above(-self.value - (self.margin or 0.0)))
+
 
 def gains(
     run: Result | Sequence[Result], base: Result | Sequence[Result]
@@ -155,7 +164,7 @@ def gains(
     task, names = _task(first), first.about["clients"]
     n = len(names)
     _require_clients(names, [*runs, *bases])
-    if not _defined(first.metric, task, (*runs, *bases)):
+    if not determined(first.metric, task, (*runs, *bases)):
         return [None] * n, None
     by_client = [_of_client(first.metric, task, runs, bases, client) for client in range(n)]
     model, base_model = (str(HeadlineModel.of_runs(side) or "") for side in (runs, bases))
@@ -167,8 +176,22 @@ def gains(
         else None
         for name, outcome in zip(names, by_client, strict=True)
     ]
-    mean = _mean(by_client)
-    return clients, mean and replace(_within(mean, widest), **common)
+    mean = mean_gain(first, dict(enumerate(by_client)))
+    return clients, mean and replace(mean, **common)
+
+
+def mean_gain(
+    run: Result, by_client: Mapping[int, Evidence | ExcludedClient | None]
+) -> Gain | None:
+    """Return the mean gain in a run's metric over the clients with evidence, in id order; None if
+    there are none.
+    """
+    defined = {i: outcome for i, outcome in by_client.items() if isinstance(outcome, Evidence)}
+    undefined = [outcome for outcome in by_client.values() if isinstance(outcome, ExcludedClient)]
+    if not defined:
+        return None
+    mean = _gain(list(defined.values()), list(defined), undefined)
+    return replace(_within(mean, run.metric.high - run.metric.low), margin=_margin(run))
 
 
 def _within(gain: Gain, widest: float) -> Gain:
@@ -197,20 +220,11 @@ def _require_clients(names: Sequence[str], runs: Sequence[Result]) -> None:
             )
 
 
-def _mean(by_client: Sequence[Evidence | ExcludedClient]) -> Gain | None:
-    """Return the mean gain over the clients with evidence, in id order; None if there are none."""
-    defined = {
-        client: outcome for client, outcome in enumerate(by_client) if isinstance(outcome, Evidence)
-    }
-    undefined = [outcome for outcome in by_client if isinstance(outcome, ExcludedClient)]
-    return _gain(list(defined.values()), list(defined), undefined) if defined else None
-
-
 def _each_seed(runs: Result | Sequence[Result]) -> list[Result]:
     return [runs] if isinstance(runs, Result) else [*runs]
 
 
-def _defined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
+def determined(metric: Metric, task: Task, runs: Sequence[Result]) -> bool:
     """Return whether predictions determine the metric.
 
     They do not determine a loss of the user's own, nor one in the network's units.
@@ -227,8 +241,8 @@ def jointly(gains: Sequence[Gain | None], comparisons: int = 0) -> list[Verdict 
     intervals. ``comparisons``: number from which these were chosen by their results; the
     others count with p = 1.
     """
-    p = _adjusted([gain.p if gain else None for gain in gains], comparisons)
-    p_not_worse = _adjusted([gain.p_not_worse if gain else None for gain in gains], comparisons)
+    p = adjusted([gain.p if gain else None for gain in gains], comparisons)
+    p_not_worse = adjusted([gain.p_not_worse if gain else None for gain in gains], comparisons)
     undecided: list[Verdict] = ["not worse" if q <= LEVEL else "cannot tell" for q in p_not_worse]
     return [
         None if gain is None else gain.verdict if p[i] <= LEVEL else undecided[i]
@@ -236,12 +250,12 @@ def jointly(gains: Sequence[Gain | None], comparisons: int = 0) -> list[Verdict 
     ]
 
 
-def _adjusted(p: Sequence[float | None], comparisons: int) -> list[float]:
+def adjusted(p: Sequence[float | None], comparisons: int = 0) -> list[float]:
     """Return Holm's adjusted p-values; 1 for None, which does not count as a comparison."""
     known = {i: value for i, value in enumerate(p) if value is not None}
     chosen = holm([*known.values(), *[1.0] * (comparisons - len(known))])
-    adjusted = dict(zip(known, chosen, strict=False))
-    return [adjusted.get(i, 1.0) for i in range(len(p))]
+    by_index = dict(zip(known, chosen, strict=False))
+    return [by_index.get(i, 1.0) for i in range(len(p))]
 
 
 def _gain(

@@ -31,6 +31,12 @@ OF_RUNS = {
     "gain": (Entry("gain:gain", "gain", "each client's gain over training alone, with intervals"),),
     "outcome": (
         Entry("clients:values", "clients", "the metric of each client"),
+        Entry(
+            "elsewhere:matrix",
+            "elsewhere",
+            "each client's model on each client's test rows",
+            "pomona elsewhere RUN, then pomona report RUN --figures svg",
+        ),
         Entry("classification:confusion", "confusion", "which class is taken for which"),
         Entry("stills:masks", "masks*", "images with truth and prediction"),
         Entry("classification:calibration", "calibration", "whether probabilities come true"),

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from pomona.metrics.metric import ACCURACY
 from pomona.results.figures import plot
-from pomona.results.figures.clients import MAX_LABELS
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader, records
 from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
@@ -156,32 +155,15 @@ def _draw_matrix(
     counts: NDArray[np.int64], shares: NDArray[np.float64], names: list[str]
 ) -> plot.Figure:
     """Draw the matrix (C, C) as a picture of shares, with counts if there is space."""
-    n = len(counts)
-    height = min(max(0.36 * n + 0.9, 2.8), 4.2)
-    figure, axes = plot.panels(plot.WIDTH, height, layout="compressed")
-    ax = axes[0, 0]
-    image = ax.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, interpolation="none")
-    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}
-    for (row, column), count in np.ndenumerate(counts) if n <= MAX_COUNTS else ():
-        if count:
-            ax.text(
-                column,
-                row,
-                count,
-                color=plot.PALE if shares[row, column] > 0.55 else plot.DARK,
-                **style,
-            )
-    if n <= MAX_LABELS:
-        labels = [plot.shorten(name, 12) for name in names]
-        upright = n > 3 and max(map(len, labels)) > 2
-        ax.set_xticks(range(n), labels, rotation=90 if upright else 0)
-        ax.set_yticks(range(n), labels)
-    plot.bare(ax)
-    ax.set(xlabel="predicted class", ylabel="true class")
-    bar = figure.colorbar(
-        image, ax=ax, label="share of the true class (%)", fraction=0.046, pad=0.03
+    texts = [[str(count) if count else "" for count in row] for row in counts]
+    figure, ax = plot.matrix(
+        100 * shares,
+        texts if len(counts) <= MAX_COUNTS else [],
+        names,
+        {"cmap": "Blues", "vmin": 0, "vmax": 100},
+        "share of the true class (%)",
     )
-    bar.outline.set_visible(False)
+    ax.set(xlabel="predicted class", ylabel="true class")
     return figure
 
 

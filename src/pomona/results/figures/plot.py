@@ -185,6 +185,8 @@ FRAME = "#8b9198"
 """A grey for axes and guides that is legible on white and on near black."""
 DARK, PALE, MISSING = "#111111", "#f7f7f7", "#9aa0a6"
 """Fixed colours for marks on top of a picture, independent of the page's theme."""
+LUMINANCE = np.array([0.299, 0.587, 0.114])
+"""Weights of red, green and blue in the lightness of a colour."""
 GROUP = "#009e73"
 """Colour of clients of the same true group."""
 
@@ -276,6 +278,48 @@ def panels(
         ax.locator_params(nbins=5)
         ax.spines[:].set_in_layout(False)
     return figure, axes
+
+
+MAX_LABELS = 45
+"""Maximum number of names on an axis of a matrix."""
+
+
+def matrix(
+    values: NDArray[np.float64],
+    texts: Sequence[Sequence[str]],
+    names: Sequence[str],
+    style: Mapping[str, Any],
+    label: str,
+) -> tuple[Figure, Any]:
+    """Draw a square matrix (n, n) as a picture.
+
+    Args:
+        values: the colours.
+        texts: (n, n) written into the fields; empty for none.
+        names: (n,) of the rows, which are those of the columns.
+        style: of ``imshow``, as of ``relationships.scale``.
+        label: of the colours.
+
+    Returns the figure and its axes.
+    """
+    n = len(values)
+    figure, axes = panels(WIDTH, min(max(0.36 * n + 0.9, 2.8), 4.2), layout="compressed")
+    ax = axes[0, 0]
+    image = ax.imshow(values, interpolation="none", **style)
+    text_style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 10 else 8}
+    dark = image.to_rgba(values)[..., :3] @ LUMINANCE < 0.5
+    for row, line in enumerate(texts):
+        for column, text in enumerate(line):
+            colour = PALE if dark[row, column] else DARK
+            ax.text(column, row, text, color=colour, **text_style) if text else None
+    labels = [shorten(name, 12) for name in names]
+    upright = n > 3 and max(map(len, labels)) > 2
+    label_ticks(ax.xaxis, labels, MAX_LABELS, rotation=90 if upright else 0)
+    label_ticks(ax.yaxis, labels, MAX_LABELS)
+    bare(ax)
+    bar = figure.colorbar(image, ax=ax, label=label, fraction=0.046, pad=0.03)
+    bar.outline.set_visible(False)
+    return figure, ax
 
 
 def bare(ax: Any) -> None:

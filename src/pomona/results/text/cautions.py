@@ -10,6 +10,7 @@ import numpy as np
 from pomona.core.errors import StorageError
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
+from pomona.record.elsewhere import read
 from pomona.record.headline import finished
 from pomona.record.predictions import PREDICTIONS
 from pomona.record.run_folder import load, require_unchanged
@@ -22,6 +23,7 @@ from pomona.results.gain_presentation import client_names, gained
 from pomona.results.method_colours import styles
 from pomona.results.run_numbers import SEPARATE, Run, baseline, comparable, leader
 from pomona.results.seeds import over_seeds, unpaired
+from pomona.results.tables import elsewhere
 from pomona.results.tables.participation import rounds_by_client, training_samples
 from pomona.results.text.narrative import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
@@ -466,6 +468,15 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
         )
 
 
+def _fails_elsewhere(run: Run) -> Iterator[Caution]:
+    if scores := elsewhere.evaluations(run):
+        if scores.failing:
+            yield Caution(run.label, f": {elsewhere.verdict(run)}")
+    elif read(run.result):
+        text = ": the scores elsewhere are of an earlier round; repeat “pomona elsewhere”."
+        yield Caution(run.label, text)
+
+
 RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
     _incomplete: "",
     _diverging: "The training diverges: lower lr before you compare",
@@ -479,6 +490,7 @@ RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
         "The predicted classes are right on no more of the test samples than each client's most "
         "frequent class"
     ),
+    _fails_elsewhere: "",
     _unmoved: "Relationships have hardly changed from the clients' shares of the samples",
     _climbing: "Still getting better at the end, so more rounds may change this page",
     _overtrained: (
@@ -487,7 +499,8 @@ RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
     ),
 }
 """Cautions of one run, most serious first, each with its text for the methods of a bench; empty
-if it does not apply: a bench has only finished runs, and its means leave out clients that lie.
+if it does not apply: a bench has only finished runs, which are not evaluated elsewhere, and its
+means leave out clients that lie.
 """
 KEPT_MODEL_CAUTIONS = (_threshold, _overtrained)
 """Cautions about the models that a run keeps, whichever round a page shows."""

@@ -29,7 +29,7 @@ from pomona.results.run_numbers import Run, comparable, contender, records, stag
 from pomona.results.run_numbers import runs as prepare
 from pomona.results.seeds import over_seeds
 from pomona.results.summary_table import distinct, table
-from pomona.results.tables import coefficients
+from pomona.results.tables import coefficients, elsewhere
 from pomona.results.tables.by_task import labels, regions, survival_table
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.liars import liars
@@ -294,6 +294,8 @@ def _client_table(run: Run, evaluations: list[dict[str, Any]], expanded: bool) -
         "Test samples",
         *(capital(m.heading) for m in metrics),
     ]
+    after = len(headings) - len(metrics) + 1  # the headline metric
+    headings[after:after] = elsewhere.headings(run)
     rows = []
     worst = (
         evaluations
@@ -303,12 +305,9 @@ def _client_table(run: Run, evaluations: list[dict[str, Any]], expanded: bool) -
     for record in worst:
         client, samples = int(record["client"]), record.get("samples")
         sizes = [train[client] if client < len(train) else None] * bool(train) + [samples]
-        rows.append(
-            (
-                run.client(client),
-                [*map(_size, sizes), *(_cell(metric, record) for metric in metrics)],
-            )
-        )
+        values = [*map(_size, sizes), *(_cell(metric, record) for metric in metrics)]
+        values[after:after] = elsewhere.cells(run, client)
+        rows.append((run.client(client), values))
     return ClientTable(run, expanded, headings, rows, len(evaluations) - len(rows))
 
 
