@@ -10,17 +10,22 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy import stats
+from scipy.optimize import brentq
+from scipy.special import expit
 from scipy.stats import binomtest
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
 from sklearn.linear_model import LogisticRegression
 
 from pomona.core.rng import stream
+from pomona.metrics.intervals import proportion
 from pomona.metrics.outcomes import (
     MAX_OUTCOMES,
     ThresholdTarget,
     at_sensitivity,
     at_specificity,
+    calibration_in_the_large,
     evaluate_outcomes,
     recalibration,
     reliability_curve,
@@ -31,7 +36,7 @@ from pomona.tasks.scores import evaluate
 
 DRAWS = partial(stream, 3, "bootstrap", 0)
 SHARES = ("sensitivity", "specificity", "ppv", "npv")
-LINE = ("calibration_intercept", "calibration_slope")
+LINE = ("calibration_in_the_large", "calibration_intercept", "calibration_slope")
 
 
 def case(seed, n, levels=20):
@@ -194,6 +199,67 @@ def test_recalibration_undoes_a_distortion(seed, slope, intercept):
     assert distorted["slope"][0] == pytest.approx(plain["slope"][0] / slope, rel=1e-5, abs=1e-6)
     shifted = plain["intercept"][0] - plain["slope"][0] * intercept / slope
     assert distorted["intercept"][0] == pytest.approx(shifted, rel=1e-5, abs=1e-6)
+
+
+def test_calibration_in_the_large_of_one_probability_is_closed_form():
+    p, truth = np.full(50, 0.3), np.arange(50) < 20
+    value = np.log(20 / 30) - np.log(0.3 / 0.7)
+    margin = 1.959964 * (1 / 20 + 1 / 30) ** 0.5
+    found, interval = calibration_in_the_large(p, truth)
+    assert found == pytest.approx(value)
+    assert interval == pytest.approx([value - margin, value + margin], rel=1e-5)
+
+
+@given(st.integers(0, 99), st.integers(0, 60))
+@settings(max_examples=30)
+def test_in_the_large_as_many_cases_are_expected_as_there_are(seed, n):
+    """The root of the score, by another method; none without both answers."""
+    p, truth = case(seed, n)
+    found, interval = calibration_in_the_large(p, truth)
+    if truth.all() or not truth.any():
+        assert (found, interval) == (None, None)
+        return
+    x = np.log(p / (1 - p))
+    root = brentq(lambda a: (expit(a + x) - truth).sum(), -20, 20, xtol=1e-12)
+    assert found == pytest.approx(root, abs=1e-8)
+    assert interval[0] < found < interval[1]
+
+
+def test_intervals_of_a_line_count_patients_rather_than_rows():
+    """Liang and Zeger's variance, summed patient by patient."""
+    p, truth = case(4, 90)
+    groups = np.arange(90) // 3
+    found = recalibration(p, truth, groups)
+    w = np.array([found[name][0] for name in ("intercept", "slope")])
+    bread, meat = np.zeros((2, 2)), np.zeros((2, 2))
+    for patient in range(30):
+        total = np.zeros(2)
+        for row in np.flatnonzero(groups == patient):
+            z = np.array([1.0, np.log(p[row] / (1 - p[row]))])
+            chance = expit(w @ z)
+            bread += chance * (1 - chance) * np.outer(z, z)
+            total += (truth[row] - chance) * z
+        meat += np.outer(total, total)
+    inverse = np.linalg.inv(bread)
+    errors = np.sqrt(np.diag(inverse @ meat @ inverse) * 30 / 29)
+    for name, value, error in zip(("intercept", "slope"), w, errors, strict=True):
+        margin = stats.t.ppf(0.975, 29) * error
+        assert found[name][1] == pytest.approx([value - margin, value + margin])
+    assert recalibration(p[:15], truth[:15], groups[:15])["slope"][1] is None  # five patients
+
+
+def test_shares_of_grouped_samples_have_the_interval_of_proportions():
+    p, truth = case(2, 80)
+    groups = np.arange(80) // 2
+    (found,) = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS, groups=groups)
+    _, of_cases = np.unique(groups[truth], return_inverse=True)
+    assert found["units"] == 40
+    assert found["intervals"]["sensitivity"] == proportion(
+        (p >= 0.5)[truth].astype(float), of_cases
+    )
+    assert found["intervals"]["brier"]
+    (few,) = evaluate_outcomes((two(p[:8]), truth[:8].astype(int)), None, DRAWS, groups=groups[:8])
+    assert set(map(str, few["intervals"].values())) == {"None"}  # four patients
 
 
 @pytest.mark.parametrize(

@@ -134,14 +134,15 @@ def test_the_card_of_an_earlier_round_is_not_an_exports(tmp_path):
     assert write_of_export(model, out) is None
 
 
-def test_a_card_says_why_rows_of_one_patient_have_no_intervals(tmp_path):
+def test_a_card_says_why_rows_of_few_patients_have_no_intervals(tmp_path):
     rows = tmp_path / "rows.csv"
-    lines = [f"{k % 7 / 7},{k % 2},p{k // 3},{k % 2}" for k in range(120)]
-    rows.write_text("\n".join(["x,y,patient,site", *lines]))
+    lines = [f"{k % 7 / 7},{k % 2},p{k // 3},w{k // 30},{k % 2}" for k in range(120)]
+    rows.write_text("\n".join(["x,y,patient,ward,site", *lines]))
     data = {"name": "table", "path": rows, "label_column": "y", "client_column": "site"}
-    for column, reason in ((None, False), ("patient", True)):
+    for column, reason in ((None, False), ("patient", False), ("ward", True)):
         out = tmp_path / f"by-{column}"
-        of = {**data, "group_column": column, "drop_columns": ["patient"] if column is None else []}
+        drop = [name for name in ("patient", "ward") if name != column]
+        of = {**data, "group_column": column, "drop_columns": drop}
         pomona.run(config(method="fedavg", rounds=1, clients=2, data=of, partition="natural"), out)
         text = section(card(out), "Metrics on test")
         assert ("No intervals" in text) == reason

@@ -9,6 +9,7 @@ from scipy import stats
 import pomona
 from pomona.config import resolve
 from pomona.core.rng import stream
+from pomona.metrics.influence import FEW
 from pomona.results.gain_presentation import evidence, gained
 from pomona.results.run_numbers import records, runs
 from pomona.results.tables.gains import gain_tables
@@ -80,9 +81,12 @@ def test_figures_of_single_clients_and_gains_are_by_patient(table):
         for i, r in enumerate(records(run)):
             patients = run.units(i, 0)
             assert r["intervals"]["accuracy"] == pytest.approx(by_patient(r["accuracy"], patients))
-        assert {
-            end for r in records(run) for o in r["outcomes"] for end in o["intervals"].values()
-        } == {None}
+        for i, r in enumerate(records(run)):
+            (at,) = r["outcomes"]
+            assert at["units"] == run.units(i, 0)
+            ill = at["positives"] // VISITS
+            expected = by_patient(at["sensitivity"], ill) if ill >= FEW else None
+            assert at["intervals"]["sensitivity"] == pytest.approx(expected)
         assert all(
             low == share == high
             for o in pooled_outcomes(run)
@@ -97,7 +101,9 @@ def test_figures_of_single_clients_and_gains_are_by_patient(table):
         f"This rests on {rows} test rows in {groups} groups (data.group_"
     )
     assert gain_tables(both)[1].header[1] == "Test groups"
-    assert outcome_tables(both)[0].rows
+    at_threshold, calibration = outcome_tables(both)
+    assert at_threshold.rows
+    assert not any("(" in row[-1] for row in calibration.rows)
     assert not any("(" in cell for row in subgroups(both).rows for cell in row[3:])
     assert any("belong together" in str(c) for c in cautions(both))
 

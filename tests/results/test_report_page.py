@@ -346,13 +346,16 @@ def test_names_from_data_are_text(tmp_path: Path) -> None:
 
 
 RELATIONSHIPS = {"dr-heatmap", "dr-trajectories", "dr-self"}
-FEW = FIGURES | {"calibration"}  # of two classes, whose calibration is drawn
+FEW = FIGURES | {
+    "calibration",
+    "calibration-by-client",
+}  # of two classes, whose calibration is drawn
 PLAIN = FEW - RELATIONSHIPS - {"schedule-values"}
 DRAWN = {
     "no validation": PLAIN,
     "nothing happened": {"labels"},
     "no labels": PLAIN - {"labels"},
-    "one client": FEW - RELATIONSHIPS,
+    "one client": FEW - RELATIONSHIPS - {"calibration-by-client"},
     "one class": PLAIN - {"confusion"},
     "cut short": PLAIN - {"confusion"},
     "only separate": PLAIN - {"traffic"},

@@ -9,7 +9,7 @@ from test_report_tables import judged
 
 from masks import archive, settings
 from pomona.config import resolve
-from pomona.results.figures.classification import calibration
+from pomona.results.figures.classification import calibration, calibration_by_client
 from pomona.results.figures.plot import drawing
 from pomona.results.figures.stills import masks
 from pomona.results.run_numbers import runs
@@ -76,6 +76,22 @@ def test_masks_are_on_the_page_with_a_key_of_classes(tmp_path):
     (key,) = drawn[0].figure.legends
     names = list(result.about["classes"])
     assert [entry.get_text() for entry in key.get_texts()] == names
+
+
+def test_calibration_by_client_has_each_clients_own_samples() -> None:
+    run_ = made("apple", n=3, rounds=1, classes=2)
+    with drawing():
+        picture = calibration_by_client(runs([run_]))
+    assert [ax.get_title("left") for ax in picture.figure.axes] == run_.about["clients"]
+    for client, name in enumerate(run_.about["clients"]):
+        groups = [row for row in picture.rows if row["client"] == name]
+        truth = run_.predictions(client)[1] == 1
+        assert sum(row["samples"] for row in groups) == len(truth)
+        assert sum(row["cases"] for row in groups) == truth.sum()
+        assert len(groups) <= max(2, len(truth) // 20)
+    with drawing():
+        assert calibration_by_client(runs([made("apple", n=3, rounds=1, classes=3)])) is None
+        assert calibration_by_client(runs([made("apple", n=1, rounds=1, classes=2)])) is None
 
 
 def test_calibration_of_all_clients_and_of_each() -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from report_results import guarded, result
 
 from pomona.metrics.intervals import wilson
@@ -11,6 +12,7 @@ from pomona.results.tables.by_task import labels
 from pomona.results.tables.gains import gain_tables
 from pomona.results.tables.optional import privacy, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
+from pomona.results.text.cautions import cautions
 from pomona.results.web.report_page import client_tables
 from pomona.results.web.report_page import page as report
 from pomona.tasks import TASKS
@@ -172,6 +174,18 @@ def test_outcomes_stand_with_their_threshold_and_intervals():
         page = report(judged(2, youden))
         assert 'id="outcomes"' in page
         assert 'id="calibration"' in page
+
+
+@pytest.mark.parametrize(("target", "missed"), [(None, False), (0.9, False), (0.96, True)])
+def test_a_caution_names_clients_whose_threshold_misses_its_target(target, missed):
+    """3 of 4 cases are recognised; Wilson's upper bound is 0.954."""
+    (run,) = judged(2, True)
+    judged_run = replace(run.result, config={**run.result.config, "sensitivity": target})
+    named = [line for line in cautions(runs([judged_run])) if "thresholds chosen" in line]
+    assert bool(named) == missed
+    assert all("0.96" in line and "clinic 2: 0.750 (" in line for line in named)
+    unchosen = replace(judged(2, False)[0].result, config=judged_run.config)
+    assert not [line for line in cautions(runs([unchosen])) if "thresholds chosen" in line]
 
 
 def test_tables_of_outcomes_that_nobody_would_read_are_left_out():

@@ -22,7 +22,7 @@ from pomona.metrics.overlap import dice
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.objective import Objective
 from pomona.record.predictions import Answers
-from pomona.tasks.scores import compute, full_metrics, outcome_metrics, without_intervals
+from pomona.tasks.scores import compute, full_metrics, outcome_metrics
 
 EVALUATED = ("validation", "test")
 Model = tuple[str, Stage]
@@ -198,8 +198,7 @@ class Examination:
 
     def _figures(self, predict: Predictor, split: str) -> Figures:
         """Return full metrics of a model on a split; on test also of each outcome, at a threshold
-        from validation, without intervals if samples are clustered: they take every sample for an
-        independent one.
+        from validation.
         """
         task, groups = self.objective.data.task, self._groups(split)
         answers = predict(split, task.examine if split == "test" else task.reduce)
@@ -212,12 +211,10 @@ class Examination:
         if split != "test" or not task.outcomes:
             return figures
         validation = predict("validation", task.reduce) if self._samples("validation") else None
-        outcomes = outcome_metrics(
-            answers, validation, task, seed=self.seed, client=self.client, target=self.target
+        address, target = {"seed": self.seed, "client": self.client}, self.target
+        return figures | outcome_metrics(
+            answers, validation, task, **address, target=target, groups=groups
         )
-        if groups is not None:
-            outcomes["outcomes"] = [*map(without_intervals, outcomes["outcomes"])]
-        return figures | outcomes
 
     def _groups(self, split: str) -> NDArray[np.int64] | None:
         """Return the group of each sample of a split, numbered from 0 on; None if the samples are

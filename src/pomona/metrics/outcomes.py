@@ -12,10 +12,19 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.metrics.intervals import CONFIDENCE, RESAMPLES, Interval, intervals, wilson
+from pomona.metrics.influence import FEW
+from pomona.metrics.intervals import (
+    CONFIDENCE,
+    RESAMPLES,
+    Interval,
+    Statistics,
+    intervals,
+    proportion,
+)
 from pomona.metrics.measures import average_precision
 from pomona.metrics.nan_safe import Array, defined, divide
 
+Groups = NDArray[np.int64] | None
 BINS = 10
 UNSETTLED = 1e-4  # relative to the score's possible sum: at the maximum of the likelihood it is 0
 SURE = np.finfo(float).eps  # probabilities closer to 0 or 1 have no accurate logit
@@ -23,17 +32,19 @@ NEWTON_STEPS = 100  # maximum iterations of the fit
 STILL = 1e-10  # slopes and steps below which the fit has converged
 
 
-def reliability_curve(p: Array, positive: NDArray[np.bool_]) -> list[tuple[float, int, int]]:
-    """Return (mean probability, samples with the outcome, samples) for up to ten equal groups of
-    rising probability.
+def reliability_curve(
+    p: Array, positive: NDArray[np.bool_], bins: int = BINS
+) -> list[tuple[float, int, int]]:
+    """Return (mean probability, samples with the outcome, samples) for up to ``bins`` equal groups
+    of rising probability.
 
     Samples with equal probability are in one group; empty groups are omitted. ``p`` and
     ``positive``: (n,).
     """
     if not len(p):
         return []
-    group = np.searchsorted(np.quantile(p, np.arange(1, BINS) / BINS), p)
-    samples, hits, mass = (np.bincount(group, weights, BINS) for weights in (None, positive, p))
+    group = np.searchsorted(np.quantile(p, np.arange(1, bins) / bins), p)
+    samples, hits, mass = (np.bincount(group, weights, bins) for weights in (None, positive, p))
     return [
         (float(mass[k] / samples[k]), int(hits[k]), int(samples[k]))
         for k in np.flatnonzero(samples)
@@ -41,14 +52,13 @@ def reliability_curve(p: Array, positive: NDArray[np.bool_]) -> list[tuple[float
 
 
 def recalibration(
-    p: Array, positive: NDArray[np.bool_]
+    p: Array, positive: NDArray[np.bool_], groups: Groups = None
 ) -> dict[str, tuple[float, Interval]] | None:
     """Fit intercept a and slope b of logit P(outcome) = a + b logit(p) without penalty, with 95 %
     Wald intervals.
 
-    Perfect calibration has a = 0 and b = 1; b < 1 means that probabilities are too extreme; with b
-    = 1, a < 0 means that they are too high overall. Cox, "Two further applications of a model for
-    binary regression", Biometrika 1958.
+    Perfect calibration has a = 0 and b = 1; b < 1 means that probabilities are too extreme. Cox,
+    "Two further applications of a model for binary regression", Biometrika 1958.
 
     The likelihood has a maximum only if the probabilities of both outcomes overlap (Albert and
     Anderson, "On the existence of maximum likelihood estimates in logistic regression models",
@@ -58,9 +68,9 @@ def recalibration(
     Args:
         p: (n,) probabilities of the outcome.
         positive: (n,) whether it occurred.
+        groups: (n,) of samples that are not independent, of numbers from 0 on; see ``_wald``.
     """
-    share = np.clip(p, SURE, 1 - SURE)
-    x = np.log(share) - np.log1p(-share)
+    x = _logits(p)
     positives, negatives = x[positive], x[~positive]
     if not (
         len(positives)
@@ -69,42 +79,88 @@ def recalibration(
         and negatives.min() < positives.max()
     ):
         return None
-    # imported late, since every silo process loads this module
-    from scipy.special import expit, ndtri
-
     centre, scale = x.mean(), x.std()
     start, rise = _most_likely(np.stack([np.ones_like(x), (x - centre) / scale]), positive)
     slope = rise / scale
-    intercept = start - slope * centre
-    chance = expit(intercept + slope * x)
+    fit = np.array([start - slope * centre, slope])
     design = np.stack([np.ones_like(x), x])
+    chance = _expit(fit[0] + slope * x)
     if np.abs(design @ (chance - positive)).max() > UNSETTLED * np.abs(design).sum():
         return None
+    bounds = _wald(fit, design, chance, positive, groups)
+    return {name: (float(fit[k]), bounds[k]) for k, name in enumerate(("intercept", "slope"))}
+
+
+def calibration_in_the_large(
+    p: Array, positive: NDArray[np.bool_], groups: Groups = None
+) -> tuple[float | None, Interval]:
+    """Fit a of logit P(outcome) = a + logit(p), with its 95 % Wald interval: below 0 probabilities
+    are too high overall, above 0 too low; None if one outcome is missing.
+
+    Steyerberg, "Clinical Prediction Models", 2nd ed. 2019, section 15.3. Arguments as of
+    ``recalibration``.
+    """
+    if positive.all() or not positive.any():
+        return None, None
+    x, design = _logits(p), np.ones((1, len(p)))
+    fit = _most_likely(design, positive, x)
+    return float(fit[0]), _wald(fit, design, _expit(fit[0] + x), positive, groups)[0]
+
+
+def _logits(p: Array) -> Array:
+    share = np.clip(p, SURE, 1 - SURE)
+    logits: Array = np.log(share) - np.log1p(-share)
+    return logits
+
+
+def _expit(logits: Array) -> Array:
+    from scipy.special import expit  # imported late, since every silo process loads this module
+
+    chances: Array = expit(logits)
+    return chances
+
+
+def _wald(
+    fit: Array, design: Array, chance: Array, positive: NDArray[np.bool_], groups: Groups
+) -> list[Interval]:
+    """Return the 95 % Wald interval of each coefficient (k,) of a logistic regression on ``design``
+    (k, n), with its probabilities ``chance`` (n,).
+
+    Of groups, by the variance between them (Liang and Zeger, "Longitudinal data analysis using
+    generalized linear models", Biometrika 1986, with G / (G - 1) and t of G - 1 degrees of
+    freedom); None for less than ``FEW``.
+    """
+    from scipy.special import ndtri, stdtrit  # imported late, as above
+
     covariance = np.linalg.pinv((design * chance * (1 - chance)) @ design.T)
-    margins = ndtri((1 + CONFIDENCE) / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    values = {"intercept": float(intercept), "slope": float(slope)}
-    return {
-        name: (value, [value - float(reach), value + float(reach)])
-        for (name, value), reach in zip(values.items(), margins, strict=True)
-    }
+    tail = (1 + CONFIDENCE) / 2
+    quantile = float(ndtri(tail))
+    if groups is not None:
+        count = int(groups.max(initial=-1)) + 1
+        if count < FEW:
+            return [None] * len(fit)
+        totals = np.stack([np.bincount(groups, x * (positive - chance)) for x in design])
+        covariance = covariance @ totals @ totals.T @ covariance * count / (count - 1)
+        quantile = float(stdtrit(count - 1, tail))
+    margins = quantile * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    return [[float(a - margin), float(a + margin)] for a, margin in zip(fit, margins, strict=True)]
 
 
-def _most_likely(design: Array, positive: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the two coefficients of a logistic regression on ``design`` (2, n), by Newton's method
-    with step halving.
+def _most_likely(design: Array, positive: NDArray[np.bool_], offset: Array | float = 0.0) -> Array:
+    """Return the coefficients (k,) of a logistic regression on ``design`` (k, n), by Newton's
+    method with step halving.
 
     Written out because SciPy's ``minimize`` takes half a processor second to import. The caller
     checks convergence.
     """
-    from scipy.special import expit  # imported late, as above
 
     def surprise(w: Array) -> float:
-        z = w @ design
+        z = w @ design + offset
         return float((np.logaddexp(0, z) - positive * z).sum())
 
-    w = np.zeros(2)
+    w = np.zeros(len(design))
     for _ in range(NEWTON_STEPS):
-        chance = expit(w @ design)
+        chance = _expit(w @ design + offset)
         slope = design @ (chance - positive)
         if np.abs(slope).max() <= STILL:
             break
@@ -112,7 +168,7 @@ def _most_likely(design: Array, positive: NDArray[np.bool_]) -> tuple[float, flo
         while surprise(w - step) > surprise(w) and np.abs(step).max() > STILL:
             step = step / 2
         w = w - step
-    return float(w[0]), float(w[1])
+    return w
 
 
 MAX_OUTCOMES = 5  # outcomes; more are not read individually, and each needs a bootstrap
@@ -135,24 +191,25 @@ def evaluate_outcomes(
     generator: Callable[[], np.random.Generator],
     resamples: int = RESAMPLES,
     target: ThresholdTarget | None = None,
+    groups: Groups = None,
 ) -> list[dict[str, Any]]:
     """Evaluate each outcome on test samples; returns JSON values, with None for undefined metrics.
 
     Empty for more than 5 classes or labels. The keys:
 
     - ``outcome``: the number of the class or label; ``samples``, ``positives``: test samples, and
-      those with it.
+      those with it; ``units``: groups of samples, or samples if they are independent.
     - ``threshold``: an outcome is predicted if its probability is at least this; ``chosen``:
       whether it was chosen on the validation samples, see ``youden``, ``at_specificity`` and
       ``at_sensitivity``. It is 0.5 otherwise.
     - ``sensitivity``, ``specificity``, ``ppv``, ``npv``: at the threshold.
     - ``auprc``, ``brier``: area under the precision-recall curve, and mean squared distance of the
       probability from the outcome.
-    - ``calibration_intercept``, ``calibration_slope``: see ``recalibration``;
-      ``calibration``: see ``reliability_curve``.
-    - ``intervals``: 95 % confidence intervals [low, high]: of the four shares by Wilson's score, of
-      the two others by the bootstrap within samples with and without the outcome, of the
-      recalibration by Wald.
+    - ``calibration_in_the_large``, ``calibration_intercept``, ``calibration_slope``: see the
+      function, and ``recalibration``; ``calibration``: see ``reliability_curve``.
+    - ``intervals``: 95 % confidence intervals [low, high]: of the four shares by ``proportion``, of
+      the two others by the bootstrap within samples with and without the outcome, or of groups from
+      ``FEW`` on, of the recalibration by Wald.
 
     Args:
         tested: predictions and targets of the test samples.
@@ -161,25 +218,35 @@ def evaluate_outcomes(
         resamples: number of bootstrap resamples.
         target: sensitivity or specificity of the threshold on the validation samples; if None,
             Youden's index chooses it.
+        groups: (n,) each test sample's group, of numbers from 0 on; None if samples are
+            independent.
     """
     rule = partial(RULES[target.measure], target=target.share) if target else youden
     count = tested[0].shape[1]
     if count > MAX_OUTCOMES:
         return []
-    results = []
+    results, n = [], len(tested[1])
+    units = n if groups is None else int(groups.max(initial=-1)) + 1
+    few = groups is not None and units < FEW
+
+    def resample(statistics: Statistics, positive: NDArray[np.bool_]) -> dict[str, Interval]:
+        strata = positive.astype(np.int64) if groups is None else np.zeros(units, np.int64)
+        return intervals(statistics, strata, resamples, None if few else generator(), groups)
+
     for k in outcome_numbers(tested):
         p, positive = outcome(tested, k)
         chosen = rule(*outcome(validation, k)) if validation else None
         threshold = DEFAULT_THRESHOLD if chosen is None else chosen
         figures = (
-            _at_threshold(threshold, p, positive)
-            | _threshold_free(p, positive, generator(), resamples)
-            | _calibrated(p, positive)
+            _at_threshold(threshold, p, positive, groups)
+            | _threshold_free(p, positive, resample)
+            | _calibrated(p, positive, groups)
         )
         results.append(
             {
                 "outcome": int(k),
-                "samples": len(p),
+                "samples": n,
+                "units": units,
                 "positives": int(positive.sum()),
                 "threshold": threshold,
                 "chosen": chosen is not None,
@@ -263,25 +330,38 @@ def outcome(predictions: Predictions, k: int) -> tuple[Array, NDArray[np.bool_]]
 Estimates = dict[str, tuple[float | None, Interval]]
 
 
-def _at_threshold(threshold: float, p: Array, positive: NDArray[np.bool_]) -> Estimates:
+def _at_threshold(
+    threshold: float, p: Array, positive: NDArray[np.bool_], groups: Groups
+) -> Estimates:
     predicted = p >= threshold
     shares = {
-        "sensitivity": (predicted & positive, positive),
-        "specificity": (~predicted & ~positive, ~positive),
-        "ppv": (predicted & positive, predicted),
-        "npv": (~predicted & ~positive, ~predicted),
+        "sensitivity": (predicted, positive),
+        "specificity": (~predicted, ~positive),
+        "ppv": (positive, predicted),
+        "npv": (~positive, ~predicted),
     }
-    counts = {name: (int(hits.sum()), int(total.sum())) for name, (hits, total) in shares.items()}
-    return {name: (hits / n if n else None, wilson(hits, n)) for name, (hits, n) in counts.items()}
+    return {name: _share(hits[of], groups, of) for name, (hits, of) in shares.items()}
+
+
+def _share(
+    hits: NDArray[np.bool_], groups: Groups, of: NDArray[np.bool_]
+) -> tuple[float | None, Interval]:
+    """Return the share of hits (m,) among the samples ``of`` (n,), and its interval."""
+    if not len(hits):
+        return None, None
+    within = None if groups is None else np.unique(groups[of], return_inverse=True)[1]
+    return float(hits.mean()), proportion(hits.astype(float), within)
 
 
 def _threshold_free(
-    p: Array, positive: NDArray[np.bool_], generator: np.random.Generator, resamples: int
+    p: Array,
+    positive: NDArray[np.bool_],
+    resample: Callable[[Statistics, NDArray[np.bool_]], Mapping[str, Interval]],
 ) -> Estimates:
     statistics = partial(_weighted, p, positive)
-    bootstrapped = intervals(statistics, positive.astype(np.int64), resamples, generator)
+    bootstrapped = resample(statistics, positive)
     return {
-        name: (defined(v[0]), bootstrapped[name])
+        name: (defined(v[0]), bootstrapped.get(name))
         for name, v in statistics(np.ones((1, len(p)))).items()
     }
 
@@ -293,7 +373,10 @@ def _weighted(p: Array, positive: NDArray[np.bool_], weights: Array) -> dict[str
     }
 
 
-def _calibrated(p: Array, positive: NDArray[np.bool_]) -> Estimates:
-    line = recalibration(p, positive)
+def _calibrated(p: Array, positive: NDArray[np.bool_], groups: Groups) -> Estimates:
+    line = recalibration(p, positive, groups)
     names = ("intercept", "slope")
-    return {f"calibration_{name}": line[name] if line else (None, None) for name in names}
+    return {
+        "calibration_in_the_large": calibration_in_the_large(p, positive, groups),
+        **{f"calibration_{name}": line[name] if line else (None, None) for name in names},
+    }

@@ -26,7 +26,6 @@ from pomona.core.files import MAX_LOG_BYTES, content, publish
 from pomona.data.dataset import Dataset
 from pomona.federation.noise_in_sums import against
 from pomona.metrics.metric import EVERY_METRIC, is_own, metric_named
-from pomona.objective.dataset import groups_of
 from pomona.privacy.settings import groups_note
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
@@ -178,13 +177,9 @@ def _without_intervals(scenario: Scenario, client: int, metrics: Mapping[str, An
     """Return the reason why no metric has an interval; empty if one has."""
     if "intervals" not in metrics:
         return " Intervals come with the last round."
-    groups, rows = groups_of(scenario.dataset), scenario.partition.clients[client].test
-    if groups is None or len(np.unique(groups[rows])) == len(rows):
+    if any((metrics["intervals"] or {}).values()) or client not in scenario.test_groups():
         return ""
-    return (
-        " No intervals: several test samples are of one group (data.group_column), such as rows of "
-        "one patient, and an interval would count them as independent."
-    )
+    return " No intervals: the test samples are of too few groups (data.group_column)."
 
 
 def _hashes(scenario: Scenario, path: Path) -> dict[str, str]:

@@ -145,6 +145,7 @@ class _AtThreshold(Facts):
     outcome: ClientId
     samples: Count
     positives: Count
+    units: Count | None = None
     threshold: Measured
     chosen: bool
     sensitivity: Figure = None
@@ -153,6 +154,7 @@ class _AtThreshold(Facts):
     npv: Figure = None
     auprc: Figure = None
     brier: Figure = None
+    calibration_in_the_large: Figure = None
     calibration_intercept: Figure = None
     calibration_slope: Figure = None
     calibration: list[Group] = []

@@ -2,7 +2,7 @@
 run.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import isinf
@@ -266,25 +266,21 @@ def outcome_metrics(
     seed: int,
     client: int,
     target: ThresholdTarget | None,
+    groups: NDArray[np.int64] | None = None,
 ) -> dict[str, Any]:
     """Return ``outcomes``: metrics of each class or label at a threshold from ``validation``; empty
     for numeric targets.
 
-    ``tested``, ``validation``: of the test and of the validation samples. ``target``: as in
-    ``evaluate_outcomes``.
+    ``tested``, ``validation``: of the test and of the validation samples. ``target``, ``groups``:
+    as in ``evaluate_outcomes``.
     """
     if not task.outcomes:
         return {}
     chosen_on = _predictions(validation, task) if validation else None
     draws = partial(stream, seed, "bootstrap", client)
-    return {
-        "outcomes": evaluate_outcomes(_predictions(tested, task), chosen_on, draws, target=target)
-    }
-
-
-def without_intervals(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics with None for every interval."""
-    return {**figures, "intervals": dict.fromkeys(figures["intervals"])}
+    predictions = _predictions(tested, task)
+    outcomes = evaluate_outcomes(predictions, chosen_on, draws, target=target, groups=groups)
+    return {"outcomes": outcomes}
 
 
 def _predictions(answers: Answers, task: Task) -> Predictions:

@@ -40,6 +40,11 @@ OF_RUNS = {
         Entry("classification:confusion", "confusion", "which class is taken for which"),
         Entry("stills:masks", "masks*", "images with truth and prediction"),
         Entry("classification:calibration", "calibration", "whether probabilities come true"),
+        Entry(
+            "classification:calibration_by_client",
+            "calibration-by-client",
+            "whether each client's probabilities come true",
+        ),
         Entry("stills:survival", "survival", "survival by predicted risk"),
     ),
     "training": (

@@ -1,5 +1,6 @@
 """Figures of class probabilities: the confusion matrix over all clients, and calibration curves."""
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,10 @@ from pomona.metrics.metric import ACCURACY
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader, records
-from pomona.results.tables.outcomes import PooledOutcome, pooled_outcomes
+from pomona.results.tables.outcomes import BINS, GROUP_SIZE, Group, pooled_outcomes
 
 COLUMNS = 2
+MAX_PANELS = 12
 
 
 def calibration(runs: list[Run]) -> ReportFigure | None:
@@ -22,18 +24,11 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     outcomes = pooled_outcomes(run) if run else []
     if run is None or not outcomes:
         return None
-    columns = min(COLUMNS, len(outcomes))
-    height = -(-len(outcomes) // columns)
-    figure, axes = plot.panels(
-        plot.WIDTH, 2.7 * height + 0.3, height, columns, sharex=True, sharey=True
-    )
+    figure, axes = _panels(len(outcomes), COLUMNS)
     rows: Rows = []
-    for ax, outcome in zip(axes.flat, outcomes, strict=False):
-        rows += _panel(ax, run, outcome)
-    for ax in axes.flat[len(outcomes) :]:
-        ax.set_visible(False)
-    figure.supxlabel("mean probability of a group", fontsize="medium")
-    figure.supylabel("share of cases", fontsize="medium")
+    for ax, outcome in zip(axes, outcomes, strict=True):
+        _curve(ax, run, outcome.name, outcome.groups, outcome.clients.values())
+        rows += [{"outcome": outcome.name, **_numbers(group)} for group in outcome.groups]
     return ReportFigure(
         name="calibration",
         title="Calibration",
@@ -50,32 +45,74 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
     )
 
 
-def _panel(ax: Any, run: Run, outcome: PooledOutcome) -> Rows:
-    """Draw one outcome; return its numbers."""
+def calibration_by_client(runs: list[Run]) -> ReportFigure | None:
+    """Draw a panel per client: share of cases over mean probability, where there is one outcome."""
+    run = leader([run for run in runs if len(pooled_outcomes(run)) == 1])
+    (outcome,) = pooled_outcomes(run) if run else [None]
+    if run is None or outcome is None or len(outcome.clients) < 2:
+        return None
+    clients = list(outcome.clients.items())[:MAX_PANELS]
+    figure, axes = _panels(len(clients), 3)
+    for ax, (client, groups) in zip(axes, clients, strict=True):
+        _curve(ax, run, run.client(client), groups)
+    rows = [
+        {"client": run.client(client), **_numbers(group)}
+        for client, groups in outcome.clients.items()
+        for group in groups
+    ]
+    first = f" The first {MAX_PANELS} clients." if len(outcome.clients) > MAX_PANELS else ""
+    return ReportFigure(
+        name="calibration-by-client",
+        title="Calibration by client",
+        caption=f"{run.label}, {run.model}, {evaluated(run)}: each client's own test samples, as "
+        f"above; groups of some {GROUP_SIZE} samples, at most {BINS}, with 95 % intervals.{first}",
+        alt=f"Calibration curves of {len(clients)} clients, {run.label}. "
+        f"{_largest_deviation(rows, 'client')}",
+        figure=figure,
+        rows=rows,
+    )
+
+
+def _panels(count: int, most_columns: int) -> tuple[plot.Figure, list[Any]]:
+    """Return a figure and its panels for calibration curves."""
+    columns = min(most_columns, count)
+    lines = -(-count // columns)
+    height = (2.7 if columns < 3 else 1.75) * lines + 0.3
+    figure, axes = plot.panels(plot.WIDTH, height, lines, columns, sharex=True, sharey=True)
+    for ax in axes.flat[count:]:
+        ax.set_visible(False)
+    figure.supxlabel("mean probability of a group", fontsize="medium")
+    figure.supylabel("share of cases", fontsize="medium")
+    return figure, list(axes.flat[:count])
+
+
+def _curve(
+    ax: Any, run: Run, name: str, groups: Sequence[Group], thin: Iterable[Sequence[Group]] = ()
+) -> None:
+    """Draw groups of samples as a line with intervals, and others as thin lines."""
     ax.plot([0, 1], [0, 1], color=plot.FRAME, linestyle=(0, (4, 2)), linewidth=1)
-    for points in outcome.clients.values():
-        ax.plot(*zip(*points, strict=True), color=plot.FRAME, linewidth=0.7, alpha=0.7)
-    means, shares, lows, highs, *_ = zip(*outcome.groups, strict=True)
+    for points in thin:
+        ax.plot(*list(zip(*points, strict=True))[:2], color=plot.FRAME, linewidth=0.7, alpha=0.7)
+    means, shares, lows, highs, *_ = zip(*groups, strict=True)
     reach = np.maximum(0, [np.subtract(shares, lows), np.subtract(highs, shares)])
     ax.errorbar(
         means, shares, yerr=reach, color=run.style.colour, marker="o", markersize=4, elinewidth=1
     )
-    ax.set(
-        title=plot.shorten(outcome.name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal"
-    )
+    ax.set(title=plot.shorten(name, 30), xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), aspect="equal")
+    ax.set(xticks=(0, 0.5, 1), yticks=(0, 0.5, 1))
     plot.grid(ax)
+
+
+def _numbers(group: Group) -> dict[str, float]:
     names = ("mean_probability", "share", "low", "high", "cases", "samples")
-    return [
-        {"outcome": outcome.name, **dict(zip(names, group, strict=True))}
-        for group in outcome.groups
-    ]
+    return dict(zip(names, group, strict=True))
 
 
-def _largest_deviation(rows: Rows) -> str:
+def _largest_deviation(rows: Rows, key: str = "outcome") -> str:
     """Describe the group with the largest distance from the diagonal in a sentence."""
     group = max(rows, key=lambda row: abs(row["share"] - row["mean_probability"]))
     return (
-        f"Largest deviation, {group['outcome']}: mean probability {group['mean_probability']:.2f}, "
+        f"Largest deviation, {group[key]}: mean probability {group['mean_probability']:.2f}, "
         f"but {group['share']:.2f} of {group['samples']} samples are cases."
     )
 

@@ -1,6 +1,6 @@
 """Tables of individual classes or labels: metrics at a threshold, and calibration."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -10,6 +10,7 @@ from pomona.core.table import PLACEHOLDER, Table
 from pomona.metrics.intervals import Interval, wilson
 from pomona.metrics.metric import METRICS
 from pomona.metrics.outcomes import (
+    BINS,
     MAX_OUTCOMES,
     Predictions,
     outcome,
@@ -26,10 +27,12 @@ FIGURES = {
     "npv": "NPV",
     "auprc": METRICS["auprc"].heading,
     "brier": METRICS["brier"].heading,
+    "calibration_in_the_large": "Calibration in the large",
     "calibration_intercept": "Calibration intercept",
     "calibration_slope": "Calibration slope",
 }
 MOST_ROWS = 200  # rows of one table on a page
+GROUP_SIZE = 20  # a client's samples per group of a calibration curve
 
 
 # the run if there are several; client; outcome; metrics
@@ -42,7 +45,9 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
     """
     selected = _selected(runs)
     several = len(selected) > 1
-    lines = [([run.label] if several else [], *row) for run in selected for row in _rows(run)]
+    lines = [
+        ([run.label] if several else [], *row) for run in selected for row in outcome_rows(run)
+    ]
     if not lines or len(lines) > MOST_ROWS:
         return []
     models = "; ".join(f"{run.label}, {run.model}" for run in selected)
@@ -57,7 +62,7 @@ def outcome_tables(runs: list[Run]) -> list[Table]:
 
 def _selected(runs: list[Run]) -> list[Run]:
     """Return the runs with such metrics; only the leading one if their rows are too many."""
-    rows = {run: len(list(_rows(run))) for run in runs}
+    rows = {run: len(list(outcome_rows(run))) for run in runs}
     selected = [run for run in runs if rows[run]]
     return (
         selected
@@ -86,8 +91,8 @@ def _at_threshold(columns: list[str], lines: Sequence[Line], notes: list[str]) -
 def _threshold_note(runs: Sequence[Run]) -> str:
     return (
         f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no "
-        "threshold helps. Calibrated probabilities have a calibration intercept of 0 and a slope "
-        "of 1; below 1 they are too extreme."
+        "threshold helps. Calibrated probabilities are at 0 in the large, below it too high; with "
+        "an intercept of 0 and a slope of 1, below which they are too extreme."
     )
 
 
@@ -114,10 +119,13 @@ def _calibration(columns: list[str], lines: Sequence[Line], source: str) -> Tabl
 
 
 def _bounds(metrics: Mapping[str, Any], hits: int, n: int) -> Interval:
-    """Return Wilson's interval of a share; None if an outcome's figures have none, because samples
-    are clustered.
+    """Return Wilson's interval of a share; None if samples are clustered: then there are fewer
+    units, or in older records no intervals.
     """
-    return wilson(hits, n) if any((metrics.get("intervals") or {}).values()) else None
+    independent = metrics.get("units") in (None, metrics["samples"])
+    return (
+        wilson(hits, n) if independent and any((metrics.get("intervals") or {}).values()) else None
+    )
 
 
 Group: TypeAlias = tuple[float, float, float, float, int, int]
@@ -131,12 +139,12 @@ class PooledOutcome:
         name: of the class or label.
         groups: of all clients' test samples, by rising probability: mean probability, share of
             cases with its 95 % bounds, cases, samples.
-        clients: by number, the same without bounds: mean probability, share of cases.
+        clients: by number, the same of a client's own, in fewer groups if samples are few.
     """
 
     name: str
     groups: list[Group]
-    clients: dict[int, list[tuple[float, float]]]
+    clients: dict[int, list[Group]]
 
 
 def pooled_outcomes(run: Run) -> list[PooledOutcome]:
@@ -148,9 +156,9 @@ def pooled_outcomes(run: Run) -> list[PooledOutcome]:
     if first is None:
         return []
     names = outcome_names(run, first[0].shape[1])
-    clustered = any(
-        run.units(i, len(targets)) < len(targets) for i, (_, targets) in answers.items()
-    )
+    clustered = {
+        i for i, (_, targets) in answers.items() if run.units(i, len(targets)) < len(targets)
+    }
     return [_pooled_outcome(names[k], k, answers, clustered) for k in outcome_numbers(first)]
 
 
@@ -171,14 +179,15 @@ def _probabilities(run: Run) -> dict[int, Predictions]:
 
 
 def _pooled_outcome(
-    name: str, k: int, answers: Mapping[int, Predictions], clustered: bool
+    name: str, k: int, answers: Mapping[int, Predictions], clustered: Collection[int]
 ) -> PooledOutcome:
     by_client = {i: outcome(answer, k) for i, answer in answers.items()}
     p, positive = (np.concatenate(arrays) for arrays in zip(*by_client.values(), strict=True))
-    groups = [_group(*group, clustered=clustered) for group in reliability_curve(p, positive)]
+    groups = [_group(*group, clustered=bool(clustered)) for group in reliability_curve(p, positive)]
     clients = {
-        i: [(mean, hits / n) for mean, hits, n in reliability_curve(*answer)]
+        i: [_group(*group, clustered=i in clustered) for group in reliability_curve(*answer, bins)]
         for i, answer in by_client.items()
+        for bins in [min(BINS, max(2, len(answer[0]) // GROUP_SIZE))]
     }
     return PooledOutcome(name, groups, clients)
 
@@ -201,7 +210,7 @@ def outcome_names(run: Run, count: int) -> list[str]:
     return names + [f"{output} {k}" for k in range(len(names), count)]
 
 
-def _rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
+def outcome_rows(run: Run) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield (client, outcome, its metrics) of the headline model."""
     for record in records(run):
         for metrics in record.get("outcomes") or ():

@@ -23,7 +23,7 @@ from pomona.results.gain_presentation import client_names, gained
 from pomona.results.method_colours import styles
 from pomona.results.run_numbers import SEPARATE, Run, baseline, comparable, leader
 from pomona.results.seeds import over_seeds, unpaired
-from pomona.results.tables import elsewhere
+from pomona.results.tables import elsewhere, outcomes
 from pomona.results.tables.participation import rounds_by_client, training_samples
 from pomona.results.text.narrative import REMEDY, still_rising, worse_since
 from pomona.results.wording import capital, listing
@@ -468,6 +468,25 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
         )
 
 
+def _target_missed(run: Run) -> Iterator[Caution]:
+    """Name the clients on whose test samples a threshold does not reach what it was chosen for."""
+    for name in ("sensitivity", "specificity"):
+        target, rows = run.setting(name), list(outcomes.outcome_rows(run))
+        several = len({outcome for _, outcome, _ in rows}) > 1
+        missed = [
+            f"{client}{f', {outcome}' if several else ''}: {outcomes.cell(metrics, name)}"
+            for client, outcome, metrics in rows
+            for _, high in [metrics["intervals"].get(name) or (0, 1)]
+            if target is not None and metrics["chosen"] and high < target
+        ]
+        if missed:
+            text = f": thresholds chosen for a {name} of {target:g} on validation samples miss it "
+            text += (
+                f"on test samples, each by its own 95 % interval ({listing(missed, MAX_NAMES)})."
+            )
+            yield Caution(run.label, text)
+
+
 def _fails_elsewhere(run: Run) -> Iterator[Caution]:
     if scores := elsewhere.evaluations(run):
         if scores.failing:
@@ -490,6 +509,7 @@ RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
         "The predicted classes are right on no more of the test samples than each client's most "
         "frequent class"
     ),
+    _target_missed: "Thresholds miss the wanted sensitivity or specificity for some clients",
     _fails_elsewhere: "",
     _unmoved: "Relationships have hardly changed from the clients' shares of the samples",
     _climbing: "Still getting better at the end, so more rounds may change this page",
@@ -502,5 +522,5 @@ RUN_CAUTIONS: Mapping[Callable[[Run], Iterator[Caution]], str] = {
 if it does not apply: a bench has only finished runs, which are not evaluated elsewhere, and its
 means leave out clients that lie.
 """
-KEPT_MODEL_CAUTIONS = (_threshold, _overtrained)
+KEPT_MODEL_CAUTIONS = (_threshold, _target_missed, _overtrained)
 """Cautions about the models that a run keeps, whichever round a page shows."""
