@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.metrics.metric import ACCURACY
+from pomona.metrics.outcomes import BINS
 from pomona.results.figures import plot
 from pomona.results.figures.plot import ReportFigure, Rows
 from pomona.results.run_numbers import Run, evaluated, leader, records
-from pomona.results.tables.outcomes import BINS, GROUP_SIZE, Group, pooled_outcomes
+from pomona.results.tables.outcomes import GROUP_SIZE, Group, pooled_outcomes
 
 COLUMNS = 2
 MAX_PANELS = 12
@@ -48,14 +49,14 @@ def calibration(runs: list[Run]) -> ReportFigure | None:
 def calibration_by_client(runs: list[Run]) -> ReportFigure | None:
     """Draw a panel per client: share of cases over mean probability, where there is one outcome."""
     run = leader([run for run in runs if len(pooled_outcomes(run)) == 1])
-    (outcome,) = pooled_outcomes(run) if run else [None]
+    outcome = pooled_outcomes(run)[0] if run else None
     if run is None or outcome is None or len(outcome.clients) < 2:
         return None
     clients = list(outcome.clients.items())[:MAX_PANELS]
     figure, axes = _panels(len(clients), 3)
     for ax, (client, groups) in zip(axes, clients, strict=True):
         _curve(ax, run, run.client(client), groups)
-    rows = [
+    rows: Rows = [
         {"client": run.client(client), **_numbers(group)}
         for client, groups in outcome.clients.items()
         for group in groups

@@ -78,5 +78,6 @@ def verdict(run: Run) -> str:
     if failing := scores.failing:
         every = len(failing) == len(tested) > 1
         whose = f"all {len(failing)} clients" if every else client_names(run, failing)
-        return f"Elsewhere, the models of {whose} fail: {rule}."
+        subject = f"models of {whose} fail" if len(failing) > 1 else f"model of {whose} fails"
+        return f"Elsewhere, the {subject}: {rule}."
     return f"No model is shown to fail elsewhere: none is {rule}."

@@ -469,22 +469,29 @@ def _best_on_test(runs: list[Run]) -> Iterator[str]:
 
 
 def _target_missed(run: Run) -> Iterator[Caution]:
-    """Name the clients on whose test samples a threshold does not reach what it was chosen for."""
     for name in ("sensitivity", "specificity"):
-        target, rows = run.setting(name), list(outcomes.outcome_rows(run))
-        several = len({outcome for _, outcome, _ in rows}) > 1
-        missed = [
-            f"{client}{f', {outcome}' if several else ''}: {outcomes.cell(metrics, name)}"
-            for client, outcome, metrics in rows
-            for _, high in [metrics["intervals"].get(name) or (0, 1)]
-            if target is not None and metrics["chosen"] and high < target
-        ]
-        if missed:
-            text = f": thresholds chosen for a {name} of {target:g} on validation samples miss it "
-            text += (
-                f"on test samples, each by its own 95 % interval ({listing(missed, MAX_NAMES)})."
+        if missed := _missing(run, name):
+            text = (
+                f": thresholds chosen for a {name} of {run.setting(name):g} on validation samples "
+                "miss it on test samples, each by its own 95 % interval "
+                f"({listing(missed, MAX_NAMES)})."
             )
             yield Caution(run.label, text)
+
+
+def _missing(run: Run, name: str) -> list[str]:
+    """Return the clients, with their outcomes if several, whose interval of a wanted share on test
+    samples is below what their threshold was chosen for.
+    """
+    target, rows = run.setting(name), list(outcomes.outcome_rows(run))
+    several = len({outcome for _, outcome, _ in rows}) > 1
+    chosen = [row for row in rows if target is not None and row[2]["chosen"]]
+    return [
+        f"{client}{f', {outcome}' if several else ''}: {outcomes.cell(metrics, name)}"
+        for client, outcome, metrics in chosen
+        for _, high in [metrics["intervals"].get(name) or (0, 1)]
+        if high < target
+    ]
 
 
 def _fails_elsewhere(run: Run) -> Iterator[Caution]:
