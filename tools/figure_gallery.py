@@ -81,6 +81,7 @@ def draw() -> None:
     masks: dict[str, Any] = {"data": spots(), "model": {"name": "unet", "width": 4, "depth": 2}}
     masks |= {"optimizer": "adamw", "lr": 0.02}
     pomona.run(method="fedavg", rounds=24, batch_size=8, out="runs/masks", **masks)
+    command("elsewhere", "runs/apple")
     report("runs/separate", "runs/fedavg", "runs/apple")
     for name in ("fedala", "apfl", "ifca", "cfl", "two-classes", "survival", "masks"):
         report(f"runs/{name}")

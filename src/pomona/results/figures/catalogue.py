@@ -34,8 +34,7 @@ OF_RUNS = {
         Entry(
             "elsewhere:matrix",
             "elsewhere",
-            "each client's model on each client's test rows",
-            "pomona elsewhere RUN, then pomona report RUN --figures svg",
+            "each client's model on each client's test rows (after pomona elsewhere)",
         ),
         Entry("classification:confusion", "confusion", "which class is taken for which"),
         Entry("stills:masks", "masks*", "images with truth and prediction"),
