@@ -346,17 +346,14 @@ def test_names_from_data_are_text(tmp_path: Path) -> None:
 
 
 RELATIONSHIPS = {"dr-heatmap", "dr-trajectories", "dr-self"}
-FEW = FIGURES | {
-    "calibration",
-    "calibration-by-client",
-}  # of two classes, whose calibration is drawn
+FEW = FIGURES | {"calibration"}  # of few classes, whose calibration is drawn
 PLAIN = FEW - RELATIONSHIPS - {"schedule-values"}
 DRAWN = {
     "no validation": PLAIN,
     "nothing happened": {"labels"},
     "no labels": PLAIN - {"labels"},
-    "one client": FEW - RELATIONSHIPS - {"calibration-by-client"},
-    "one class": PLAIN - {"confusion"},
+    "one client": FEW - RELATIONSHIPS,
+    "one class": (PLAIN | {"calibration-by-client"}) - {"confusion"},
     "cut short": PLAIN - {"confusion"},
     "only separate": PLAIN - {"traffic"},
     "no relationships": PLAIN,
