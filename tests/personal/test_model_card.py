@@ -134,19 +134,25 @@ def test_the_card_of_an_earlier_round_is_not_an_exports(tmp_path):
     assert write_of_export(model, out) is None
 
 
-def test_a_card_says_why_rows_of_few_patients_have_no_intervals(tmp_path):
-    rows = tmp_path / "rows.csv"
-    lines = [f"{k % 7 / 7},{k % 2},p{k // 3},w{k // 30},{k % 2}" for k in range(120)]
-    rows.write_text("\n".join(["x,y,patient,ward,site", *lines]))
-    data = {"name": "table", "path": rows, "label_column": "y", "client_column": "site"}
-    for column, reason in ((None, False), ("patient", False), ("ward", True)):
-        out = tmp_path / f"by-{column}"
-        drop = [name for name in ("patient", "ward") if name != column]
-        of = {**data, "group_column": column, "drop_columns": drop}
-        pomona.run(config(method="fedavg", rounds=1, clients=2, data=of, partition="natural"), out)
-        text = section(card(out), "Metrics on test")
-        assert ("No intervals" in text) == reason
-        assert (" to " in text) != reason
+@pytest.mark.parametrize(
+    ("rows", "remark", "has_intervals"),
+    [(1, "", True), (3, "samples of a group", True), (40, "No intervals", False)],
+)
+def test_a_card_says_what_intervals_of_rows_of_one_patient_are(
+    tmp_path, rows, remark, has_intervals
+):
+    table = tmp_path / "rows.csv"
+    lines = [f"{k % 7 / 7},{k % 2},p{k // rows},{k // 3 % 2}" for k in range(120)]
+    table.write_text("\n".join(["x,y,patient,site", *lines]))
+    data = {"name": "table", "path": table, "label_column": "y", "client_column": "site"}
+    data |= {"group_column": "patient", "test_share": 0.5}
+    pomona.run(
+        config(method="fedavg", rounds=1, clients=2, data=data, partition="natural"),
+        tmp_path / "run",
+    )
+    text = section(card(tmp_path / "run"), "Metrics on test")
+    assert remark in text
+    assert (" to " in text) == has_intervals
 
 
 def test_a_card_begins_with_what_the_hugging_face_hub_reads(tmp_path):

@@ -122,7 +122,7 @@ def card_of(
             (split, *sample_counts(scenario.dataset, scenario.targets, getattr(rows, split)))
             for split in SPLITS
         ],
-        _measured(config, number, best_note) + _without_intervals(scenario, client, metrics)
+        _measured(config, number, best_note) + _interval_remark(scenario, client, metrics)
         if metrics
         else "Not measured: this client has no test samples.",
         figures(metrics),
@@ -173,12 +173,15 @@ def _measured(config: Config, number: int | None, best_note: str) -> str:
     return " ".join(filter(None, [sentence, earlier, best_note]))
 
 
-def _without_intervals(scenario: Scenario, client: int, metrics: Mapping[str, Any]) -> str:
-    """Return the reason why no metric has an interval; empty if one has."""
+def _interval_remark(scenario: Scenario, client: int, metrics: Mapping[str, Any]) -> str:
+    """Return what is to be said of the metrics' intervals, if anything."""
     if "intervals" not in metrics:
         return " Intervals come with the last round."
-    if any((metrics["intervals"] or {}).values()) or client not in scenario.test_groups():
+    groups, rows = groups_of(scenario.dataset), scenario.partition.clients[client].test
+    if groups is None or len(np.unique(groups[rows])) == len(rows):
         return ""
+    if any((metrics["intervals"] or {}).values()):
+        return " Intervals draw the samples of a group (data.group_column) together."
     return " No intervals: the test samples are of too few groups (data.group_column)."
 
 
