@@ -25,6 +25,7 @@ from pomona.record.paired_gain import ExcludedClient, Gain, determined, evidence
 from pomona.record.result import Result
 from pomona.record.run_folder import require_unchanged
 from pomona.scenario import Scenario
+from pomona.scenario.description import groups_of_test_rows
 from pomona.tasks.scores import Answers, compute
 
 ProgressCallback = Callable[[int, int], None]  # (models evaluated, models)
@@ -139,7 +140,7 @@ class _Models:
         compared = None
         if answered and local and determined(metric, task, [self.result]):
             predictions, base = (task.natural(array(outputs)) for outputs, _ in (answered, local))
-            groups = self.scenario.test_groups().get(site)
+            groups = groups_of_test_rows(self.scenario).get(site)
             compared = evidence(metric, task, predictions, base, array(local[1]), groups)
         rows = len(self.scenario.partition.clients[site].test)
         return compared or ExcludedClient(site, rows, None)
