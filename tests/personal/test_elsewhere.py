@@ -20,6 +20,7 @@ from pomona.results.tables.elsewhere import evaluations, verdict
 from pomona.results.text.cautions import cautions
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
+from pomona.scenario.description import groups_of_test_rows
 from pomona.tasks.scores import compute
 
 SITES = ("North", "South", "West")
@@ -119,7 +120,7 @@ def test_rows_of_one_patient_are_one_unit():
     groups = np.tile(np.repeat(np.arange(20), 3), 3)
     data = of_sites(group=groups)
     result = trained(data, rounds=1)
-    patients = [len(np.unique(g)) for g in prepared(result, data).test_groups().values()]
+    patients = [len(np.unique(g)) for g in groups_of_test_rows(prepared(result, data)).values()]
     gains = pomona.elsewhere(result, data).gains
     assert [gain.pairs for gain in gains] == [sum(patients) - n for n in patients]
     assert all(gain.pairs < gain.rows for gain in gains)

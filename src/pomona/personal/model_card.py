@@ -26,6 +26,7 @@ from pomona.core.files import MAX_LOG_BYTES, content, publish
 from pomona.data.dataset import Dataset
 from pomona.federation.noise_in_sums import against
 from pomona.metrics.metric import EVERY_METRIC, is_own, metric_named
+from pomona.objective.dataset import groups_of
 from pomona.privacy.settings import groups_note
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
