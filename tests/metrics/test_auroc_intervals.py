@@ -29,7 +29,7 @@ def test_components_are_delong_s_and_intervals_contain_the_area(events, others):
     result = components(events, others)
     wins = np.array([[(e > o) + (e == o) / 2 for o in others] for e in events])
     assert result.events == pytest.approx(wins.mean(1))
-    assert result.others == pytest.approx(wins.mean(0))
+    assert result.non_events == pytest.approx(wins.mean(0))
     low, high = result.interval()
     assert 0 <= low <= wins.mean() <= high <= 1
     assert low < high

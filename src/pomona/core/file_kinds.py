@@ -12,17 +12,8 @@ USES = {
     "federation": "is a federation; simulate its study: pomona deploy simulate {path} data=NAME",
     "silo": "has the settings of a silo; in the folder with it: pomona silo check",
 }
-ONLY_IN_SUITES = {"title", "base", "seeds", "points", "search", "size", "keep_models", "note"}
-ONLY_IN_RUNS = {
-    "rounds",
-    "clients",
-    "lr",
-    "batch_size",
-    "local_epochs",
-    "data",
-    "partition",
-    "seed",
-}
+SUITE_KEYS = {"title", "base", "seeds", "points", "search", "size", "keep_models", "note"}
+RUN_KEYS = {"rounds", "clients", "lr", "batch_size", "local_epochs", "data", "partition", "seed"}
 
 
 def file_kind(tree: Tree) -> str:
@@ -30,23 +21,27 @@ def file_kind(tree: Tree) -> str:
 
     A suite, complete or not, has scenarios, or rows of methods, or several keys that no run has.
     """
-    method, keys = tree.get("method"), tree.keys()
-    rows = method.values() if isinstance(method, dict) and "name" not in method else ()
-    named = isinstance(method, str) or (isinstance(method, dict) and "name" in method)
-    has = {
+    keys = tree.keys()
+    matches = {
         "federation": not keys.isdisjoint({"silo", "server"}),
         "study": not keys.isdisjoint({"run", "task", "kind"}),
-        "suite": "scenario" in keys
-        or (bool(rows) and all(isinstance(row, dict) for row in rows))
-        or len(keys & ONLY_IN_SUITES) > 1,
+        "suite": "scenario" in keys or _has_rows(tree) or len(keys & SUITE_KEYS) > 1,
         "silo": {"name", "data"} <= keys and keys.isdisjoint({"method", "rounds"}),
-        "run": named or not keys.isdisjoint(ONLY_IN_RUNS),
+        "run": "method" in keys or not keys.isdisjoint(RUN_KEYS),
     }
-    return next((kind for kind, present in has.items() if present), "")
+    return next((name for name, matched in matches.items() if matched), "")
+
+
+def _has_rows(tree: Tree) -> bool:
+    """Return whether section method has a table for each of several methods."""
+    method = tree.get("method")
+    if not isinstance(method, dict) or "name" in method or not method:
+        return False
+    return all(isinstance(row, dict) for row in method.values())
 
 
 def require_kind(path: Path, tree: Tree, *expected: str) -> None:
     """Raise ConfigError for a file of another kind, with the command that takes it."""
-    kind = file_kind(tree)
-    if kind and kind not in expected:
-        raise ConfigError(f"{path} {USES[kind].format(path=path)}")
+    actual = file_kind(tree)
+    if actual and actual not in expected:
+        raise ConfigError(f"{path} {USES[actual].format(path=path)}")

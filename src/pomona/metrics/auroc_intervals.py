@@ -32,16 +32,16 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True)
 class Components:
-    """DeLong's structural components: of each event (m,) the share of the others below it, and of
-    each other sample (n,) the share of events above it; ties count half.
+    """DeLong's structural components: of each event (m,) the share of the non-events below it, and
+    of each non-event (n,) the share of events above it; ties count half.
     """
 
     events: Array
-    others: Array
+    non_events: Array
 
     @classmethod
     def of(cls, scores: Array, positive: NDArray[np.bool_]) -> "Components | None":
-        """Compute them for scores (n,); None without events or others."""
+        """Compute them for scores (n,); None without events or non-events."""
         high, low = scores[positive], scores[~positive]
         if not len(high) or not len(low):
             return None
@@ -63,20 +63,20 @@ class Components:
         """The AUROC."""
         return float(self.events.mean())
 
-    def covariance(self, other: "Components") -> float:
+    def covariance(self, second: "Components") -> float:
         """Return DeLong's covariance of two AUROCs on the same samples; NaN for a single event or
-        other sample.
+        non-event.
         """
         return sum(
             float((a - a.mean()) @ (b - b.mean())) / (len(a) - 1) / len(a) if len(a) > 1 else np.nan
-            for a, b in ((self.events, other.events), (self.others, other.others))
+            for a, b in ((self.events, second.events), (self.non_events, second.non_events))
         )
 
     def newcombe(self) -> Interval:
         """Return Newcombe's interval."""
         from scipy.optimize import brentq  # late, as all of SciPy: silos load this module
 
-        area, m, n = self.area, len(self.events), len(self.others)
+        area, m, n = self.area, len(self.events), len(self.non_events)
         mean = (m + n) / 2
 
         def excess(t: float) -> float:
@@ -92,7 +92,7 @@ class Components:
         """Return logit(A) and its standard error; of an A without a variance, or of 0 or 1 moved by
         half a pair, the error that leads to Newcombe's limit on the side of 1/2.
         """
-        half_pair = 1 / (2 * len(self.events) * len(self.others))
+        half_pair = 1 / (2 * len(self.events) * len(self.non_events))
         area = min(max(self.area, half_pair), 1 - half_pair)
         variance = self.covariance(self)
         if variance > 0 and TINY < self.area < 1 - TINY:
@@ -116,11 +116,11 @@ def _area(logit: Any) -> Any:
     return 1 / (1 + np.exp(-logit))
 
 
-def _below(scores: Array, others: Array) -> Array:
-    """Return for each score the share of others below it; ties count half."""
-    ordered = np.sort(others)
+def _below(scores: Array, reference: Array) -> Array:
+    """Return for each score the share of the reference below it; ties count half."""
+    ordered = np.sort(reference)
     counts = np.searchsorted(ordered, scores, "left") + np.searchsorted(ordered, scores, "right")
-    shares: Array = counts / (2 * len(others))
+    shares: Array = counts / (2 * len(reference))
     return shares
 
 

@@ -70,14 +70,16 @@ def verdict(run: Run) -> str:
     tested = [gain for gain in scores.gains if gain and gain.p is not None]
     if not tested:
         return "Whether a model fails elsewhere is unknown: there are no intervals."
-    by = f" by more than {run.metric.gap(tested[0].margin).lstrip('+')}" if tested[0].margin else ""
+    margin = (
+        f" by more than {run.metric.gap(tested[0].margin).lstrip('+')}" if tested[0].margin else ""
+    )
     rule = (
-        f"worse{by} on the other clients' test rows than those clients' own models (95 %, "
+        f"worse{margin} on the other clients' test rows than those clients' own models (95 %, "
         f"corrected for {len(tested)} models)"
     )
     if failing := scores.failing:
         every = len(failing) == len(tested) > 1
-        whose = f"all {len(failing)} clients" if every else client_names(run, failing)
-        subject = f"models of {whose} fail" if len(failing) > 1 else f"model of {whose} fails"
+        owners = f"all {len(failing)} clients" if every else client_names(run, failing)
+        subject = f"models of {owners} fail" if len(failing) > 1 else f"model of {owners} fails"
         return f"Elsewhere, the {subject}: {rule}."
     return f"No model is shown to fail elsewhere: none is {rule}."
