@@ -492,25 +492,32 @@ def _collect(
         for values in coefficients(scenario, models):
             record.event("coefficients", **values)
 
+    filed = sum(transport.collect(ClientRuntime.filed, clients)) + transport.copies.filed
+    content: dict[str, Any] = {"state_files_bytes": filed}
+    if (share := transport.busy_share) is not None:
+        content["busy_share"] = share
+    if config.attack and config.attack.kind == "backdoor":
+        content["backdoor"] = backdoor(scenario, config.attack, transport, headline, best)
+    return content | _spent(scenario, transport, clients)
+
+
+def _spent(
+    scenario: Scenario, transport: Inline | Workers, clients: Sequence[int]
+) -> dict[str, Any]:
+    """Return the summary's privacy section from the clients' ledgers; empty without privacy."""
+
     def asked(query: Callable[[ClientRuntime, int], Any], applies: object) -> list[Any] | None:
         return transport.collect(query, clients) if applies else None
 
+    config = scenario.config
     epsilons = asked(ClientRuntime.epsilon, config.privacy)
     local_epsilons = asked(ClientRuntime.epsilon_alone, noise_adds_up(config))
     by_groups = asked(ClientRuntime.epsilon_by_groups, unprotected_groups(scenario))
-    filed = sum(transport.collect(ClientRuntime.filed, clients)) + transport.copies.filed
-    share = transport.busy_share
-    busy = {} if share is None else {"busy_share": share}
-    answered = (
-        {"backdoor": backdoor(scenario, config.attack, transport, headline, best)}
-        if config.attack and config.attack.kind == "backdoor"
-        else {}
-    )
     section = privacy(config, epsilons, local_epsilons)
     if section and by_groups:
         rows, bounds = largest_groups(scenario), _bounded(by_groups)
         section["privacy"]["groups"] = {"rows": rows, "clients": bounds}
-    return {"state_files_bytes": filed, **busy, **section, **answered}
+    return section
 
 
 def privacy(

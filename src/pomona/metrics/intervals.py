@@ -207,19 +207,22 @@ def mean_difference(evidence: Sequence[Evidence]) -> Estimate:
     strata, sides = _strata(evidence, included, small)
     chosen = [evidence[i] for i in included]
     value = float(np.mean([e.value for e in chosen]))
-    seeds = np.mean([e.seeds for e in chosen], axis=0)
-    variances = [
-        _variance(strata),
-        *([(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else []),
-    ]
+    of_seeds = _variance_of_seeds(chosen)
+    variances = [_variance(strata), *of_seeds]
     interval, p = _test(
         value, variances, [np.concatenate([s.units for s in side]) for side in sides]
     )
     margins = [evidence[i].margins for i in included if i not in small]
-    others = [*([_variance(strata[-1:])] if small else []), *variances[1:]]
-    interval, p = _widened(value, interval, p, _added(margins, len(included), others))
+    further = [*([_variance(strata[-1:])] if small else []), *of_seeds]
+    interval, p = _widened(value, interval, p, _added(margins, len(included), further))
     error = SamplingError(tuple(variances), _unit(chosen)) if interval else None
     return Estimate(value, interval, p, tuple(included), error)
+
+
+def _variance_of_seeds(evidence: Sequence[Evidence]) -> list[tuple[float, float]]:
+    """Return variance and degrees of freedom of the mean over seeds; empty for one seed."""
+    seeds = np.mean([e.seeds for e in evidence], axis=0)
+    return [(float(seeds.var(ddof=1)) / len(seeds), len(seeds) - 1.0)] if seeds.any() else []
 
 
 def _added(
