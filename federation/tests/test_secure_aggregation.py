@@ -103,7 +103,7 @@ def test_a_silo_check_has_both_figures(world):
     scenario = Scenario.prepare(federation.simulation)
     assert f"{epsilons(scenario)[0]:.3g} at" in leaves["epsilon"]
     assert "of which up to 1 may be with them" in leaves["epsilon"]
-    assert f"{epsilons(scenario, alone=True)[0]:.3g} at" in leaves["alone"]
+    assert f"{epsilons(scenario, own_noise_only=True)[0]:.3g} at" in leaves["alone"]
     assert "clipped" not in leaves["sum"]
     shown = {key for key, told in leaves.items() if told is not None} - {"every_round"}
     assert len(list(texts(leaves))) == len(shown)

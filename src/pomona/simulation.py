@@ -305,9 +305,8 @@ def _train(
             f"{config.privacy.unit}"
         )
         if assumption := against(config):
-            line += (
-                f", {assumption}; by its own noise alone {max(epsilons(scenario, alone=True)):.3g}"
-            )
+            alone = max(epsilons(scenario, own_noise_only=True))
+            line += f", {assumption}; by its own noise alone {alone:.3g}"
         if unprotected_groups(scenario):
             line += f"; {groups_note(largest_groups(scenario), epsilons(scenario, groups=True))}"
         notes.add(f"{line}; {config.void}" if config.void else line)

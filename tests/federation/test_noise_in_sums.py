@@ -71,7 +71,7 @@ def test_epsilon_is_that_of_an_accountant_for_the_noise_of_the_honest():
     scenario = Scenario.prepare(config())
     for said, sigma in (
         (epsilons(scenario), SIGMA * math.sqrt(HONEST)),
-        (epsilons(scenario, alone=True), SIGMA),
+        (epsilons(scenario, own_noise_only=True), SIGMA),
     ):
         accountant = opacus.RDPAccountant()
         accountant.history = [(sigma, 1.0, ROUNDS)]
@@ -143,7 +143,7 @@ def test_a_record_has_both_figures_and_no_scores_of_trained_models(tmp_path):
     found = pomona.run(config(privacy={"epsilon_budget": 1e3}), tmp_path / "run")
     spent, scenario = found.summary["privacy"], Scenario.prepare(config())
     assert spent["clients"] == pytest.approx(epsilons(scenario))
-    assert spent["alone"] == pytest.approx(epsilons(scenario, alone=True))
+    assert spent["alone"] == pytest.approx(epsilons(scenario, own_noise_only=True))
     both = f"{max(spent['clients']):.3g} in sums, {max(spent['alone']):.3g} by own noise alone"
     assert both in {
         cell.partition(" (")[0] for row in run_table(table([found])).rows for cell in row
@@ -156,7 +156,7 @@ def test_a_record_has_both_figures_and_no_scores_of_trained_models(tmp_path):
 def test_a_budget_counts_the_noise_of_the_honest():
     """It is exceeded by the own noise alone."""
     scenario = Scenario.prepare(config())
-    shared, own = max(epsilons(scenario)), max(epsilons(scenario, alone=True))
+    shared, own = max(epsilons(scenario)), max(epsilons(scenario, own_noise_only=True))
     assert own > shared
     result = pomona.run(config(privacy={"epsilon_budget": (shared + own) / 2}))
     assert len(result.rounds) == ROUNDS
@@ -166,7 +166,7 @@ def test_fine_tuning_counts_its_own_noise_alone():
     """Its models leave no client, but their scores do."""
     tuned = Scenario.prepare(config(method="fedavg-ft", data={"validation_share": 0.0}))
     once = Scenario.prepare(config(rounds=ROUNDS + 1))
-    assert epsilons(tuned)[0] > epsilons(once, alone=True)[0]
+    assert epsilons(tuned)[0] > epsilons(once, own_noise_only=True)[0]
 
 
 def test_a_resumed_run_has_the_same_ledgers(tmp_path):

@@ -19,12 +19,12 @@ def largest_groups(scenario: Scenario) -> list[int]:
     return largest_groups_of(groups_of(scenario.dataset), scenario.partition)
 
 
-def epsilons(scenario: Scenario, alone: bool = False, groups: bool = False) -> list[float]:
+def epsilons(scenario: Scenario, own_noise_only: bool = False, groups: bool = False) -> list[float]:
     """Return upper bounds of each client's epsilon for the whole run.
 
     Args:
         scenario: with privacy.
-        alone: by its own noise alone.
+        own_noise_only: by its own noise alone.
         groups: for all training samples of any one of its groups.
 
     Raises:
@@ -32,7 +32,7 @@ def epsilons(scenario: Scenario, alone: bool = False, groups: bool = False) -> l
     """
     c = scenario.config
     assert c.privacy
-    settings = c.privacy.alone if alone else c.privacy
+    settings = c.privacy.alone if own_noise_only else c.privacy
     gradients, unseen = c.method.method().card.privacy.gradients, c.membership.unseen
     clients = scenario.partition.clients
     rows = largest_groups(scenario) if groups else [1] * len(clients)

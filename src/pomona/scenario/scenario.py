@@ -17,7 +17,6 @@ from pomona.core.notes import Note
 from pomona.core.toml import Tree
 from pomona.data import read
 from pomona.data.dataset import Dataset
-from pomona.data.settings import DataSettings
 from pomona.methods.base import Initial
 from pomona.models.huggingface import require_padding
 from pomona.models.parameter_space import ParameterSpace
@@ -32,7 +31,7 @@ from pomona.partition.divergence import remarks
 from pomona.partition.partition import Partition, client_names
 from pomona.partition.split_notes import Clients, split_notes
 from pomona.scenario.checks import require_covered, require_patches, require_samples, require_task
-from pomona.scenario.division import divided, founders, training_rows
+from pomona.scenario.division import Reader, divided, founders, training_rows
 from pomona.scenario.network import Network
 from pomona.tasks import Task, task_of
 from pomona.tasks.criterion import criterion, require_per_sample
@@ -59,26 +58,26 @@ class Scenario:
 
     @classmethod
     def prepare(
-        cls, config: Config, reader: Callable[[DataSettings], Dataset] = read, agreed: bool = False
+        cls, config: Config, reader: Reader = read, form_agreed: bool = False
     ) -> "Scenario":
         """Read, validate and divide the data, and check them with the network and the method;
         the scenario's config has its number of clients resolved.
 
-        ``agreed``: whether the reader's form, including units of targets, was agreed before, so
-        that nothing is learned for it.
+        ``form_agreed``: whether the reader's form, including units of targets, was agreed
+        before, so that nothing is learned for it.
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
-        scenario = cls.divided(config, reader, agreed)
-        scenario.check(agreed)
+        scenario = cls.divided(config, reader, form_agreed)
+        scenario.check(form_agreed)
         return scenario
 
     @classmethod
     def divided(
-        cls, config: Config, reader: Callable[[DataSettings], Dataset] = read, agreed: bool = False
+        cls, config: Config, reader: Reader = read, form_agreed: bool = False
     ) -> "Scenario":
         """As ``prepare``, without the check."""
-        config, dataset, partition, assumed = divided(config, reader, agreed)
+        config, dataset, partition, assumed = divided(config, reader, form_agreed)
         return cls(config, dataset, partition, assumed=assumed)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -102,11 +101,11 @@ class Scenario:
         value: T = self._computed[name]
         return value
 
-    def check(self, agreed: bool = False) -> None:
+    def check(self, form_agreed: bool = False) -> None:
         """Raise ConfigError or DataError, before round 1, for data or settings that the method or
         network cannot use.
 
-        ``agreed``: whether the clients have agreed on class names before.
+        ``form_agreed``: whether the clients have agreed on class names before.
         """
         _ = self.choice
         require_task(self.config, self.targets)
@@ -128,7 +127,7 @@ class Scenario:
                 "natural"
             )
         if self.config.privacy:
-            require_covered(self.config, self.dataset, self.partition, agreed, module)
+            require_covered(self.config, self.dataset, self.partition, form_agreed, module)
         require_samples(self.config, self.partition, self.names, module)
         if self.config.engine_named and (reason := self.why_torch()):
             raise _not_supported(self.config.engine, reason)
