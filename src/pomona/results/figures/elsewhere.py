@@ -50,9 +50,10 @@ def _draw(values: Values, names: list[str], style: Mapping[str, Any], label: str
     """Draw the scores (N, N), as numbers too if there is space; the diagonal is framed."""
     from matplotlib.patches import Rectangle
 
-    texts = [["" if np.isnan(value) else f"{value:.3g}" for value in line] for line in values]
-    shown = texts if len(names) <= MAX_NUMBERS else []
-    figure, ax = plot.matrix(values, shown, names, style, label)
+    texts = [["" if np.isnan(v) else f"{v:#.3g}".rstrip(".") for v in line] for line in values]
+    figure, ax = plot.matrix(
+        values, texts if len(names) <= MAX_NUMBERS else [], names, style, label
+    )
     for k in range(len(names)):
         ax.add_patch(Rectangle((k - 0.5, k - 0.5), 1, 1, fill=False, linewidth=1.2))
     ax.set(xlabel="test rows of client j", ylabel="model of client i")
