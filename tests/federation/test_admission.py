@@ -348,6 +348,10 @@ MALFORMED = {
     "bytes left over": (built(table(), DATA + b"\0"), "the file has"),
     "unknown dtype": (built(table(core=claim("F128")), DATA), "unknown dtype"),
     "dtype not hashable": (built(table(core=claim(["F32"])), DATA), "not described by"),
+    "empty, too large": (
+        built(table(core=claim(shape=(0, 2**62, 4), offsets=(16, 16)))),
+        "too large",
+    ),
     "negative shape": (built(table(core=claim(shape=(-3, -2))), DATA), "whole numbers"),
     "shape of floats": (built(table(core=claim(shape=(3.0, 2.0))), DATA), "whole numbers"),
     "shape of truth values": (built(table(core=claim(shape=(True, 6))), DATA), "whole numbers"),

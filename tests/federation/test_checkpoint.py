@@ -151,22 +151,42 @@ def test_equal_bytes_are_stored_once(tmp_path, lazy):
     assert identical(found.tensors, tensors)  # each read has memory of its own
 
 
-def referring(folder, references):
-    """The file of a round with these references, under the right hash."""
-    note = json.dumps({"round": 1, "meta": {}, "repeated": references})
+def with_note(folder, note):
+    """The file of a round with a tensor and a note, under the right hash."""
     return publish_by_hash(
-        folder, pieces({"w": torch.zeros(8)}, note), "round-000001-{}.safetensors".format
+        folder, pieces({"w": torch.arange(8.0)}, note), "round-000001-{}.safetensors".format
     )
 
 
+def referring(references):
+    """A note with these references."""
+    return json.dumps({"round": 1, "meta": {}, "repeated": references})
+
+
+def test_a_reference_is_read_from_the_tensor_that_has_its_numbers(tmp_path):
+    found = read(with_note(tmp_path, referring({"v": ["w", 6, [2, 1]]})))
+    assert found.tensors["v"].tolist() == [[6.0], [7.0]]
+
+
+OUTSIDE = [
+    *(["w", 0, [9]], ["w", 7, [2]], ["w", -1, [2]], ["w", 0, [-2]], ["w", 0, [-2, -4]]),
+    *(["v", 0, [2]], ["u", 0, [2]], ["w", 0, [0, 2**62, 4]], ["w", 0, [2**70]]),
+    *(["w", 0], 5, ["w", 0.0, [2]], ["w", True, [2]], ["w", 0, ""], ["w", 0, {}], [["w"], 0, [2]]),
+]
+
+
 @pytest.mark.parametrize(
-    "reference",
-    [["w", 0, [9]], ["w", 7, [2]], ["w", -1, [2]], ["v", 0, [2]], ["w", 0, [-2]], ["w", 0], 5],
+    "note",
+    [
+        *(referring({"u": ["w", 0, [2]], "v": reference}) for reference in OUTSIDE),
+        *map(referring, (None, [], {"w": ["w", 0, [2]]})),
+        '{"round": 1, "meta": {}, "repeated": {"v": ["w", 0, [2]], "v": ["w", 4, [2]]}}',
+        *("", "5", "[]", "null", '{"round": 1}', '{"round": 1, "meta": 5}'),
+    ],
 )
-def test_a_reference_outside_a_tensor_is_damage(tmp_path, reference):
-    assert read(referring(tmp_path / "right", {"v": ["w", 6, [2]]})).tensors["v"].shape == (2,)
-    with pytest.raises(CheckpointError):
-        read(referring(tmp_path, {"v": reference}))
+def test_a_note_that_no_save_writes_is_damage(tmp_path, note):
+    with pytest.raises(CheckpointError, match="cannot be used"):
+        read(with_note(tmp_path, note))
 
 
 def test_the_same_round_has_the_same_bytes(tmp_path):

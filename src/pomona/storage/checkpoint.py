@@ -25,7 +25,15 @@ from pomona.core.state import Lazy, NamedTensors, meta_tensors, only
 from pomona.storage.equal_tensors import repeated
 from pomona.storage.mapped_tensor import mapped
 from pomona.storage.run_status import NAME, committed
-from pomona.storage.safetensors_stream import TensorEntry, fill, layout, pieces
+from pomona.storage.safetensors_stream import (
+    TensorEntry,
+    are_counts,
+    fill,
+    json_object,
+    layout,
+    pieces,
+    quoted,
+)
 
 SCHEMA = 3
 """Version of the names and notes in a checkpoint; increased by changes that older readers would
@@ -37,7 +45,7 @@ REPEATED = "repeated"
 """Key of a note: by tensor that is stored as numbers of another one, its name, their start, and the
 tensor's shape.
 """
-_DAMAGE = (OSError, ValueError, KeyError, TypeError, RecursionError)
+_DAMAGE = (OSError, ValueError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -128,9 +136,12 @@ def read(path: Path) -> Checkpoint:
         if sha256(path) != name[2]:
             raise ValueError("its content does not match the checksum in its name")
         tensors, body = _content(path, torch.empty)
-        if body["round"] != int(name[1]):
-            raise ValueError(f"it holds round {body['round']}")
-        return Checkpoint(int(name[1]), tensors, body["meta"], path)
+        number, meta = int(name[1]), body.get("meta")
+        if body.get("round") != number:
+            raise ValueError(f"it holds round {body.get('round')}")
+        if not isinstance(meta, dict):
+            raise ValueError("its meta is not an object")
+        return Checkpoint(number, tensors, meta, path)
     except _DAMAGE as fault:
         raise _unusable(path, fault) from fault
 
@@ -200,24 +211,27 @@ def _content(path: Path, allocate: Callable[..., Tensor]) -> tuple[Lazy, dict[st
         size = path.stat().st_size
         entries, note = layout(file, size, size)
         data_start = file.tell()
-    body = json.loads(note)
-    entries |= {
-        name: _within(entries[source], start, tuple(shape))
-        for name, (source, start, shape) in body.get(REPEATED, {}).items()
-    }
+    body = json_object(note)
+    references = body.get(REPEATED, {})
+    if not isinstance(references, dict) or references.keys() & entries.keys():
+        raise ValueError(f"{REPEATED!r} is not an object, or has names of stored tensors")
+    entries |= {name: _referenced(name, claim, entries) for name, claim in references.items()}
     shapes = {
         name: torch.empty(e.shape, dtype=e.dtype, device="meta") for name, e in entries.items()
     }
     return Lazy(shapes, partial(_tensor, path, data_start, entries, allocate)), body
 
 
-def _within(source: TensorEntry, start: int, shape: tuple[int, ...]) -> TensorEntry:
-    """Return the entry of a tensor whose numbers are those of another from ``start`` on."""
-    first = source.start + start * source.dtype.itemsize
-    end = first + prod(shape) * source.dtype.itemsize
-    if not source.start <= first <= end <= source.end:
-        raise ValueError("a tensor refers to numbers outside another one")
-    return TensorEntry(source.dtype, shape, first, end)
+def _referenced(name: str, claim: Any, stored: Mapping[str, TensorEntry]) -> TensorEntry:
+    """Return the entry of a tensor whose numbers are those of a stored one from a start on."""
+    match claim:
+        case [str(source), start, [*shape]] if source in stored and are_counts([start, *shape]):
+            entry = stored[source]
+            first = entry.start + start * entry.dtype.itemsize
+            end = first + prod(shape) * entry.dtype.itemsize
+            if first < end <= entry.end:
+                return TensorEntry(entry.dtype, tuple(shape), first, end)
+    raise ValueError(f"{quoted(name)} refers to numbers that no stored tensor has")
 
 
 def _tensor(

@@ -98,11 +98,7 @@ def layout(file: BinaryIO, size: int, limit: int) -> tuple[dict[str, TensorEntry
         raise ValueError(
             f"a header of {length} bytes; at most {max(0, min(size - 8, limit))} are possible"
         )
-    table = json.loads(
-        file.read(length).decode(), object_pairs_hook=_unique, parse_constant=_refuse
-    )
-    if not isinstance(table, dict):
-        raise ValueError("the header is not a JSON object")
+    table = json_object(file.read(length).decode())
     notes = table.pop(_META, {})
     if not isinstance(notes, dict) or not all(isinstance(v, str) for v in notes.values()):
         raise ValueError("its metadata are not strings")
@@ -182,20 +178,34 @@ def _entry(name: str, claim: Any) -> TensorEntry:
         case {"dtype": str(code), "shape": [*shape], "data_offsets": [begin, end], **rest} if (
             not rest
         ):
-            if code not in DTYPES or not all(_are_counts([*shape, begin, end])):
+            if code not in DTYPES or not are_counts([*shape, begin, end]):
                 raise ValueError(
                     f"{quoted(name)} has an unknown dtype, or a shape or offsets that are not "
                     "whole numbers"
                 )
         case _:
             raise ValueError(f"{quoted(name)} is not described by dtype, shape and data_offsets")
+    if prod(max(length, 1) for length in shape) >= 2**63:  # even if empty, for PyTorch's strides
+        raise ValueError(f"{quoted(name)} has too large a shape")
     if end - begin != prod(shape) * DTYPES[code].itemsize:
         raise ValueError(f"{quoted(name)} has {end - begin} bytes, which does not match its shape")
     return TensorEntry(DTYPES[code], tuple(shape), begin, end)
 
 
-def _are_counts(values: Sequence[Any]) -> Iterator[bool]:
-    return (type(value) is int and 0 <= value < 2**63 for value in values)
+def are_counts(values: Sequence[Any]) -> bool:
+    """Return whether all values are whole numbers within PyTorch's range for sizes."""
+    return all(type(value) is int and 0 <= value < 2**63 for value in values)
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Parse a JSON object without repeated names, NaN and infinities.
+
+    Raises ValueError, or RecursionError if it is nested too deeply.
+    """
+    table = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse)
+    if not isinstance(table, dict):
+        raise ValueError("its header or note is not a JSON object")
+    return table
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
