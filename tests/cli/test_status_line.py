@@ -38,6 +38,6 @@ def test_each_stage_has_a_rate_of_its_own(now, capsys):
 @pytest.mark.parametrize(("seconds", "shown"), [(0.0, ""), (0.1, "reading rows.csv ...\n")])
 def test_work_without_a_count_says_what_it_is_if_it_takes_long(seconds, shown, monkeypatch, capsys):
     monkeypatch.setattr(status_line, "SILENT", 0.02 if seconds else 60.0)
-    with activity("reading rows.csv"):
+    with activity("reading\033rows.csv"):
         time.sleep(seconds)
     assert capsys.readouterr().err == shown

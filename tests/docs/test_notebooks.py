@@ -48,6 +48,7 @@ def notebook(*texts):
         ("8 clients", "7 clients", False),
         ("20/20 0:02 left 0:00", "20/20 1:00:09 left 0:01", True),
         ("note: engine = native\n9 %", "9 %", True),
+        ("note: the metric is the Dice\n9 %", "9 %", False),
     ],
 )
 def test_numbers_may_differ_by_rounding_and_words_by_nothing(old, new, alike):

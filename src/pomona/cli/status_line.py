@@ -8,7 +8,7 @@ from time import monotonic
 from rich.live import Live
 from rich.text import Text
 
-from pomona.cli.output import EVERY, console, echo_stderr
+from pomona.cli.output import EVERY, console, echo_stderr, printable
 
 SILENT = 2.0
 """Seconds after which a command without a count says what it is doing."""
@@ -65,8 +65,9 @@ class StatusLine:
 @contextmanager
 def activity(text: str) -> Iterator[None]:
     """Show what a block does that cannot be counted: on a terminal at once, elsewhere in a line if
-    it takes long.
+    it takes long. The text may have names of other people's files.
     """
+    text = printable(text)
     if console.is_terminal:
         with console.status(Text(text)):
             yield

@@ -1,4 +1,4 @@
-"""What a TOML file is for, by its keys: a command given another's file names the right command."""
+"""Types of TOML files by their keys, so that a command can name the one that a file is for."""
 
 from pathlib import Path
 

@@ -68,7 +68,7 @@ LEARNED = (
     ),
 )
 """Figures of what methods have learned, by the kind of a quantity."""
-OTHERS = (
+WITHOUT_SECTION = (
     Entry("comparison_figures:diagram", "critical-difference", "mean ranks of methods", BENCH),
     Entry("comparison_figures:curves", "curves-*", "methods over the rounds, over seeds", BENCH),
     Entry(
@@ -80,4 +80,8 @@ OTHERS = (
         "trajectory:trajectory", "trajectory", "a client's way over its loss surface", TRAJECTORY
     ),
 )
-CATALOGUE = (*(entry for entries in OF_RUNS.values() for entry in entries), *LEARNED, *OTHERS)
+CATALOGUE = (
+    *(entry for entries in OF_RUNS.values() for entry in entries),
+    *LEARNED,
+    *WITHOUT_SECTION,
+)
