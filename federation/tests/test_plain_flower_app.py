@@ -432,6 +432,70 @@ def test_a_node_that_lost_its_state_is_named(scenario):
     assert any("restarted" in note.text for note in result.personal.notes)
 
 
+def test_a_second_strategy_in_the_same_app_starts_anew(scenario):
+    prepared = scenario("ditto")
+    app = App(prepared)
+    grid = app.grid()
+    app.started(grid, "apple")
+    app.started(grid, "ditto")
+    assert same(app.models, simulate(prepared).models)
+
+
+@pytest.mark.parametrize("name", ["fraction_evaluate", "evaluate_metrics_aggr_fn"])
+def test_an_argument_of_flowers_strategies_is_refused_by_name(name):
+    with pytest.raises(ConfigError, match=f"{name}: leave it out.*test of personalize"):
+        strategy("fedavg", nn.Linear(6, 2), **{name: 1.0})
+
+
+def test_the_log_has_each_round_and_who_is_absent(scenario, caplog):
+    caplog.set_level("INFO", "flwr")
+
+    def leaves(grid, task, node, reply):
+        if task.get("number") == 1 and node == 899:
+            del grid.contexts[node]
+        return reply
+
+    app = App(scenario("fedavg"))
+    app.started(app.grid(leaves), "fedavg")
+    assert re.search(r"round 1, clients 3: train_loss 0\.\d+, accuracy 0\.\d+ \(test", caplog.text)
+    assert "round 2: not connected: client 1;" in caplog.text
+    assert re.search(r"means over clients; round 3: {'accuracy': 0\.\d+", caplog.text)
+
+
+def test_a_client_without_personalize_is_named(scenario, caplog):
+    app = App(scenario("fedavg"))
+    client = ClientApp()
+
+    @client.train()
+    def train(msg, context):
+        raise ProtocolError("in the user's code")
+
+    with pytest.raises(QuorumError, match=r"call personalize\(...\) in @app.train"):
+        app.started(LocalGrid(client, ()), "fedavg")
+    assert "node 899 has no answer" in caplog.text
+    assert "in the user's code" in caplog.text
+
+
+def test_statistics_of_batchnorm_are_not_in_the_result(caplog):
+    def network():
+        return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+
+    app, model = ClientApp(), network()
+
+    @app.train()
+    def train(msg, context):
+        x, y = torch.randn(8, 4), torch.zeros(8).long()
+        fit = partial(train_fn, epochs=1, lr=LR, device="cpu")
+        return personalize(msg, context, network(), [(x, y)], train=fit)
+
+    grid, arrays = LocalGrid(app, ()), ArrayRecord(model.state_dict())
+    grid.contexts[899].node_config["partition-id"] = 0
+    result = strategy("fedavg", model).start(grid, arrays, num_rounds=1)
+    assert "the same partition-id" in caplog.text
+    assert result.arrays["1.running_mean"].numpy().tolist() == [0.0] * 3
+    assert "initial arrays' 1.num_batches_tracked, 1.running_mean" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("method", "words"),
     [

@@ -37,7 +37,7 @@ from pomona.methods import base
 from pomona.metrics.metric import METRICS, Metric, Score
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.objective import Objective
-from pomona.objective.user_code import Loaders, OptimizerRule, UserCode, samples_in
+from pomona.objective.user_code import Loaders, OptimizerRule, UserCode, metric_of, samples_in
 from pomona.objective.user_step import ELSEWHERE, UserObjective
 from pomona.personal.collect import collect_models
 from pomona.record.result import Result
@@ -124,11 +124,7 @@ class UserScoring(Scoring):
         if objective.code.test is None or split not in loaders:
             return Score(*model, split, 0)
         figures = objective.tested(w, client, split)
-        loss, value = figures["loss"], figures["loss" if name == "loss" else "metric"]
-        if value is None and loss is not None:
-            raise ConfigError(
-                "test returns a loss alone; return (loss, accuracy), or set metric=loss"
-            )
+        loss, value = metric_of(figures, "loss"), metric_of(figures, name)
         if value is not None and not self.metric.low <= value <= self.metric.high:
             raise ConfigError(f"test returns {value:.4g}, which no {self.metric.title} can be")
         accuracy = value if name == "accuracy" else None

@@ -277,9 +277,34 @@ def test_a_loss_that_is_not_finite_ends_the_run(scenario):
         trained(prepared.module(), loaders_of(prepared), "fedavg", step=diverges)
 
 
+@pytest.mark.parametrize("method", ["fedavg", "apple"])
+def test_an_optimizer_of_another_model_is_refused(scenario, method):
+    prepared = scenario("fedavg")
+    other = prepared.module()
+    optimizer = torch.optim.SGD(other.parameters(), lr=LR)
+
+    def fits(model, loader):
+        for x, y in loader:
+            cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    with pytest.raises(ConfigError, match=r"steps another one|0 steps .* for the model"):
+        trained(prepared.module(), loaders_of(prepared), method, train=fits)
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
-    [(0.5, "loss alone"), ((0.5, 93.2), "no accuracy can be"), ({"loss": 0.5}, "loss alone")],
+    [
+        (0.5, "loss alone"),
+        ((0.5, 93.2), "no accuracy can be"),
+        ({"loss": 0.5}, "loss alone"),
+        ({"accuracy": 0.5}, "no loss"),
+        (None, "no loss"),
+        ((0.5, 0.9, 40), "3 values"),
+        ({"loss": 0.5, "top1": 0.4, "top3": 0.8}, "top1, top3; name the one"),
+        ("high", "type str as its loss"),
+        ((0.5, np.zeros(2)), "type ndarray as its metric"),
+    ],
 )
 def test_a_test_that_returns_something_else(scenario, answer, words):
     prepared = scenario("fedavg")
@@ -293,6 +318,14 @@ def test_other_metrics_by_name(scenario):
     answer = {"test_loss": 0.5, "auc": 0.75}
     result = trained(module, loaders, "fedavg", test=lambda *_: answer, metric="auroc")
     assert result.curve("global", "received")[-1].value == (0.75,) * 3
+    answer = (0.5, {"f1": 0.25, "accuracy": 0.5, "AUC": 0.75, "samples": 8})
+    result = trained(module, loaders, "fedavg", test=lambda *_: answer, metric="auroc")
+    assert result.curve("global", "received")[-1].value == (0.75,) * 3
+    result = trained(module, loaders, "fedavg", test=lambda *_: answer)
+    assert result.curve("global", "received")[-1].value == (0.5,) * 3
+    answer = (0.5, torch.nan)  # as of samples of one class
+    result = trained(module, loaders, "fedavg", test=lambda *_: answer, metric="auroc")
+    assert result.curve("global", "received")[-1].value == (None,) * 3
     result = trained(module, loaders, "fedavg", test=lambda *_: 0.5, metric="loss")
     assert result.curve("global", "received")[-1].value == (0.5,) * 3
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from pomona.core.errors import ConfigError, DataError
+from pomona.core.errors import ConfigError, DataError, listed
 from pomona.core.round import Round
 from pomona.core.training_settings import Adam, Passes
 from pomona.core.training_settings import Optimizer as OptimizerSettings
 from pomona.objective.paused_function import single
 
+SHORT = {"accuracy": "acc", "auroc": "auc"}
 Loaders = Mapping[str, Any]  # split -> a loader: iterates batches, again and again
 
 
@@ -121,28 +122,71 @@ def samples_in(loader: Any, name: str) -> int:
 def loss_of(value: Any) -> float | None:
     """Return the loss that a user's function returned: a number, the first of several, or the one
     whose name ends with "loss"; None if there is none.
+
+    Raises ConfigError for what is not a number.
     """
     if isinstance(value, Mapping):
-        value = next((v for name, v in value.items() if str(name).endswith("loss")), None)
+        value = next((v for name, v in value.items() if _names_loss(name)), None)
     if isinstance(value, list | tuple):
         value = value[0] if value else None
-    return None if value is None else _number(value)
+    return None if value is None else _number(value, "loss")
 
 
-def _number(value: Any) -> float:
-    return float(value.detach() if isinstance(value, Tensor) else value)
+def _names_loss(name: Any) -> bool:
+    return str(name).lower().endswith("loss")
 
 
-def figures_of(value: Any) -> dict[str, float | None]:
-    """Return loss and metric that a user's ``test`` returned, None where they are not finite: a
-    loss, (loss, metric), or both by name.
+def _number(value: Any, name: str) -> float:
+    try:
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(
+            f"your code returns a value of type {type(value).__name__} as its {name}; return one "
+            "number"
+        ) from None
+
+
+def figures_of(value: Any) -> dict[str, Any]:
+    """Return what a user's ``test`` returned, by name: the "loss", and figures as they are, that of
+    a pair as "metric". A test returns a loss, (loss, metric), (loss, figures by name), or all by
+    name.
 
     Raises ConfigError for other values.
     """
-    loss, metric = loss_of(value), None
-    if isinstance(value, Mapping):
-        metric = next((v for name, v in value.items() if not str(name).endswith("loss")), None)
-    elif isinstance(value, list | tuple) and len(value) == 2:
-        metric = value[1]
-    numbers = {"loss": loss, "metric": None if metric is None else _number(metric)}
-    return {name: v if v is not None and isfinite(v) else None for name, v in numbers.items()}
+    values = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not 1 <= len(values) <= 2:
+        raise ConfigError(
+            f"test returns {len(values)} values; return (loss, accuracy), or a dictionary"
+        )
+    loss = loss_of(values[0])
+    if loss is None:
+        raise ConfigError("test returns no loss; return (loss, accuracy), or a dictionary of both")
+    figures: dict[str, Any] = {"loss": loss}
+    if len(values) == 2 and not isinstance(values[1], Mapping):
+        return figures | {"metric": values[1]}
+    named = values[-1] if isinstance(values[-1], Mapping) else {}
+    return figures | {str(name): v for name, v in named.items() if not _names_loss(name)}
+
+
+def metric_of(figures: Mapping[str, Any], metric: str) -> float | None:
+    """Return a metric, or the loss, among a user's figures, None where it is not finite: that of
+    its name; else the only one, or the only one whose name ends in the metric's or its short form.
+
+    Raises ConfigError if it is not clear which figure it is.
+    """
+    names = [name for name in figures if name != "loss"]
+    if metric in figures:
+        names = [metric]
+    if not names:
+        raise ConfigError("test returns a loss alone; return (loss, accuracy), or set metric=loss")
+    if len(names) > 1:
+        endings = metric, SHORT.get(metric, metric)
+        alike = [name for name in names if name.lower().endswith(endings)]
+        if len(alike) != 1:
+            raise ConfigError(
+                f"test returns {listed(names, 10)}; name the one that is the {metric} {metric!r}, "
+                "or set metric to another of `pomona metrics`"
+            )
+        names = alike
+    number = _number(figures[names[0]], names[0])
+    return number if isfinite(number) else None

@@ -11,6 +11,7 @@ the optimizer is then compared with the settings. What reads outputs, features o
 cannot be had: the code does not say what a batch is.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, NoReturn
@@ -44,6 +45,7 @@ from pomona.objective.user_code import (
     UserCode,
     figures_of,
     loss_of,
+    metric_of,
     size_of,
 )
 
@@ -100,6 +102,7 @@ class UserObjective(Objective):
         self._latest: dict[int, DrawnBatch] = {}
         self._numbers = count()
         self._fresh: WeakSet[Optimizer] = WeakSet()
+        self._steps = Counter[bool]()  # of a pass, by whether the optimizer is the model's
         self._rates: list[tuple[dict[str, Any], Any]] = []
 
     def batches(self, rows: Tensor, pass_: Pass) -> Iterator[Tensor]:  # noqa: ARG002
@@ -107,7 +110,7 @@ class UserObjective(Objective):
         loader = self.loaders[pass_.client]["train"]
         code, usual = self.code, self.rule.passes
         source = LocalBatches(code, self._placed.module, loader, pass_, usual, self._refuse)
-        self._fresh = WeakSet()
+        self._fresh, self._steps = WeakSet(), Counter()
         try:
             for batch in source:
                 number = next(self._numbers)
@@ -115,6 +118,11 @@ class UserObjective(Objective):
                 self._latest[number] = DrawnBatch(source, batch, size)
                 self._latest.pop(number - LATEST, None)
                 yield torch.full((size,), number)
+            if self._steps[False] and not self._steps[True]:
+                self._refuse(
+                    "trains your model, and your optimizer steps another one; make the optimizer "
+                    "in your function, of the model that it gets"
+                )
         finally:
             source.close()
 
@@ -222,13 +230,13 @@ class UserObjective(Objective):
             self._refuse("compares models by their loss on samples; give test")
         if split not in self.loaders[client]:
             self._refuse(f"compares models on {split} samples; give each client a loader for them")
-        loss = self.tested(row, client, split)["loss"]
+        loss = metric_of(self.tested(row, client, split), "loss")
         if loss is None:
-            self._refuse("compares models by their loss; let test return it")
+            self._refuse("compares models by their loss, and that of your test is not finite")
         return torch.tensor([loss], dtype=row.dtype)
 
-    def tested(self, row: Tensor, client: int, split: str) -> dict[str, float | None]:
-        """Return the user's loss and metric of a row on a client's split."""
+    def tested(self, row: Tensor, client: int, split: str) -> dict[str, Any]:
+        """Return the user's loss and figures of a row on a client's split."""
         assert self.code.test
         self._placed.point_at(row)
         self._placed.load_buffers(self.buffers[client])
@@ -319,14 +327,17 @@ class UserObjective(Objective):
         if edit and steps != 1:
             self._refuse(
                 f"changes the gradient of each step, and your code took {steps} steps of an "
-                "optimizer of torch.optim on a batch where one is needed"
+                "optimizer of torch.optim for the model on a batch where one is needed; fedavg and "
+                "fedfomo do without"
             )
         self.buffers[client] = self._placed.buffers()
         return value
 
     def _steps_model(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer steps the model; its state begins anew with each pass."""
-        if not self._placed.is_stepped_by(optimizer):
+        is_own = self._placed.is_stepped_by(optimizer)
+        self._steps[is_own] += 1
+        if not is_own:
             return False
         if optimizer not in self._fresh:
             self._fresh.add(optimizer)

@@ -145,8 +145,12 @@ class _Client:
         return answer.model_copy(update=fields), reply.uplink
 
     def _start_from(self, model: nn.Module) -> None:
-        """Give the model the run's initial values, which come with a client's first task."""
+        """Give the model the run's initial values, which come with a client's first task; what a
+        strategy before it in the same ServerApp has left is not of this run.
+        """
         if (record := self.content.array_records.get(records.INITIAL)) is not None:
+            for key in (STATE, PENDING, ROUNDS):
+                self.state.pop(key, None)
             self.state[records.INITIAL] = record
         initial = self.state.array_records.get(records.INITIAL)
         if initial is None:

@@ -3,16 +3,18 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from time import monotonic, sleep
 from typing import Any, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy import Result as PlainResult
 from torch import Tensor, nn
 
 from pomona.core.bounds import SPLITS, plain
-from pomona.core.errors import ConfigError, ProtocolError, QuorumError
+from pomona.core.errors import ConfigError, ProtocolError, QuorumError, listed
 from pomona.core.round import Roster
 from pomona.federation.callbacks import NullCallback, RunNotes
 from pomona.federation.exchange import Arrival, ClientRequest, Reply
@@ -22,6 +24,7 @@ from pomona.methods.base import Downlink, MethodSettings
 from pomona.metrics.metric import Metric, Score
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.result import Result
+from pomona.record.rows import Evaluation, RoundRow
 from pomona.user_training import SETTINGS, UserFederation, user_config
 from pomona_federation.flower import records
 from pomona_federation.flower.client_side import row_keys
@@ -30,6 +33,11 @@ from pomona_federation.flower.records import Answer, Introduction, Task
 logger = logging.getLogger("flwr")
 LARGEST_SHARE = 0.5
 """Largest weight of one client in a mean, as in Pomona's own federations."""
+ELSEWHERE = (
+    "leave it out of strategy(...) and start(...): messages and means are the method's, and each "
+    "client evaluates its own model in the message that trains, by the test of personalize; a "
+    "global model is in result.arrays after start"
+)
 UNSUPPORTED = (
     "Pomona's methods in a plain Flower app: no consent to a study, no signatures, no ledger of "
     "privacy, no resuming after a restart; Pomona's own server and silos have these "
@@ -63,6 +71,8 @@ def strategy(
     nodes = settings.pop("min_available_nodes", 2), settings.pop("min_train_nodes", None)
     if "fraction_train" in settings:
         settings["participation"] = settings.pop("fraction_train")
+    if misplaced := sorted(settings.keys() & signature(FedAvg).parameters.keys()):
+        raise ConfigError(f"{', '.join(misplaced)}: {ELSEWHERE}")
     if "rounds" in settings:
         raise ConfigError("rounds: give num_rounds to start")
     settings = {"largest_share": LARGEST_SHARE, "method": method, **settings}
@@ -109,10 +119,7 @@ class PersonalStrategy:
             method with one, and is empty otherwise.
         """
         if arguments := [name for name, value in unused.items() if value is not None]:
-            raise ConfigError(
-                f"{', '.join(arguments)}: clients evaluate their own models, by the test of "
-                "personalize; leave it out"
-            )
+            raise ConfigError(f"{', '.join(arguments)}: {ELSEWHERE}")
         self.model.load_state_dict(initial_arrays.to_torch_state_dict())
         logger.warning(UNSUPPORTED)
         post = _Post(grid, timeout, train_config or ConfigRecord())
@@ -140,8 +147,9 @@ class PersonalStrategy:
         answers = {node: records.read(c, Introduction) for node, c in contents.items()}
         if len(answers) < self.min_available_nodes:
             raise QuorumError(
-                f"{len(answers)} clients answered, {self.min_available_nodes} are needed; see the "
-                "log of the others"
+                f"{len(answers)} clients answered, {self.min_available_nodes} are needed; the log "
+                "has the others' errors: call personalize(...) in @app.train() of the ClientApp, "
+                "before anything is read from the message's arrays"
             )
         layout = records.layout_of(self.model)
         if unequal := [node for node, answer in answers.items() if answer.model != layout]:
@@ -159,6 +167,11 @@ class PersonalStrategy:
         """
         parts = {a.partition: node for node, a in answers.items() if a.partition is not None}
         numbered = len(parts) == len(answers)
+        if len(parts) < sum(a.partition is not None for a in answers.values()):
+            logger.warning(
+                "several nodes have the same partition-id, and may train on the same data; give "
+                "each SuperNode a number of its own by --node-config"
+            )
         order = (
             dict(sorted(parts.items())) if numbered else {node: node for node in sorted(answers)}
         )
@@ -170,7 +183,18 @@ class PersonalStrategy:
 
 
 class _Log(NullCallback):
-    """Writes notes to Flower's log."""
+    """Writes notes and rounds to Flower's log."""
+
+    def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
+        """Write a round's mean loss and scores."""
+        loss = mean_of_known(row.loss)
+        figures = [] if loss is None else [f"train_loss {loss:.4g}"]
+        figures += [
+            f"{e.metric} {e.mean:.4g} ({e.split}, {e.model} model of round {e.round})"
+            for e in evaluations
+            if e.mean is not None
+        ]
+        logger.info("round %d, clients %d: %s", row.round, len(row.cohort), ", ".join(figures))
 
     def on_note(self, text: str) -> None:
         """Write a note."""
@@ -217,7 +241,11 @@ class _Post:
         answers: dict[int, RecordDict] = {}
         for reply in self.grid.send_and_receive(messages, timeout=self.timeout):
             if reply.has_error():
-                logger.warning("a client has no answer: %s", plain(str(reply.error.reason)))
+                logger.warning(
+                    "node %d has no answer, and the log of its SuperNode says where: %s",
+                    reply.metadata.src_node_id,
+                    plain(str(reply.error.reason)),
+                )
             elif reply.metadata.src_node_id in contents:
                 answers.setdefault(reply.metadata.src_node_id, reply.content)
         return answers
@@ -256,6 +284,13 @@ class GridTransport:
                 "%d nodes connected after the start of the run and take no part", len(newcomers)
             )
         ids = {self.nodes[i]: i for i in visit.ids if self.nodes[i] in connected}
+        if absent := [self.federation.names[i] for i in visit.ids if i not in ids.values()]:
+            logger.warning(
+                "round %d: not connected: %s; see the SuperNode, or let fewer be enough by "
+                "min_train_nodes of strategy(...)",
+                self._number,
+                listed(absent),
+            )
         positions = {client: k for k, client in enumerate(visit.ids)}
         outgoing = {
             node: self._content(visit, downlink, positions[i], client=i) for node, i in ids.items()
@@ -319,7 +354,9 @@ class GridTransport:
         try:
             answer = records.read(content, Answer)
             if answer.refused:
-                raise ConfigError(f"{name}: {answer.fault}")
+                raise ConfigError(
+                    f"{name}: {answer.fault} (settings: of strategy(...), code: of personalize)"
+                )
             scores = checked(answer, visit, self.federation.metric)
             if visit.trains and not answer.fault:
                 record = content.array_records.get(records.ARRAYS)
@@ -370,16 +407,26 @@ def _result(federation: UserFederation, state: Any, run: Result) -> FlowerResult
         loss = mean_of_known(row.loss)
         if loss is not None:
             result.train_metrics_clientapp[row.round] = MetricRecord({"train_loss": loss})
+    last = "none without test and a test loader in personalize"
     for evaluation in run.curve(*headline):
         figures = {run.metric.name: evaluation.value, "loss": evaluation.loss}
         means = {name: mean_of_known(values) for name, values in figures.items()}
         metrics = MetricRecord()
         metrics.update({name: mean for name, mean in means.items() if mean is not None})
         result.evaluate_metrics_clientapp[evaluation.round] = metrics
+        last = f"round {evaluation.round}: {dict(metrics)}"
+    logger.info("result.evaluate_metrics_clientapp has means over clients; %s", last)
     server = federation.method.server
     if server.global_model and isinstance(state, Tensor):
         trained = federation.space.unpack(state)
-        result.arrays = records.arrays({**federation.module.state_dict(), **trained})
+        values = federation.module.state_dict()
+        result.arrays = records.arrays({**values, **trained})
+        if buffers := sorted(values.keys() & dict(federation.module.named_buffers()).keys()):
+            logger.warning(
+                "result.arrays has the initial arrays' %s, as buffers stay with each client: set "
+                "statistics of BatchNorm on data before you evaluate this model",
+                listed(buffers),
+            )
     else:
         logger.info("result.arrays is empty: the models are the clients' own, and stay with them")
     return result
