@@ -87,7 +87,7 @@ def optimum(network: LinearModel, start: torch.Tensor, rows: torch.Tensor) -> to
         information = network.information(theta, rows)
         if information.distance < 1e-4:
             break
-        step = torch.from_numpy(information.inverse @ information.gradient)
+        step = torch.from_numpy(information.step)
         theta = theta - step / max(1, information.distance / 5)
     return theta
 

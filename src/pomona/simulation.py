@@ -490,6 +490,8 @@ def _collect(
         models = transport.collect(partial(recorded_rows, best=best), clients)
         for values in coefficients(scenario, models):
             record.event("coefficients", **values)
+            if not values["terms"]:
+                record.note(Note(f"no coefficients: {values['reason']}", "training"))
 
     filed = sum(transport.collect(ClientRuntime.filed, clients)) + transport.copies.filed
     content: dict[str, Any] = {"state_files_bytes": filed}

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from pomona.metrics.auroc_intervals import Components, difference_margins
+from pomona.metrics.influence import over_seeds
 from pomona.metrics.intervals import mean_difference
 from pomona.metrics.metric import METRICS
 from pomona.record.paired_gain import evidence
@@ -101,6 +102,13 @@ def gain(seeds):
         for y, scores in answers
     ]
     return mean_difference(every), [e.margins for e in every]
+
+
+def test_seeds_without_differences_have_margins():
+    y, (scores, _) = two_models(0)
+    answers = np.stack([-scores, scores], 1)
+    equal = evidence(METRICS["auroc"], TASKS["classes"], answers, answers, 1 * y)
+    assert over_seeds([equal, equal]).margins == pytest.approx((0, 0), abs=1e-9)
 
 
 @pytest.mark.parametrize("seeds", [(1,), (2,), (3, 4, 5)])

@@ -12,8 +12,9 @@ from scipy import stats
 
 import pomona
 from command_line import call
+from pomona.core.errors import ConfigError
 from pomona.data import from_frame
-from pomona.record.coefficients import UNDETERMINED
+from pomona.record.coefficients import OUT_OF_RANGE, UNDETERMINED
 from pomona.record.result import Result
 from pomona.results.web.report_page import write
 from pomona.scenario import Scenario
@@ -160,6 +161,33 @@ def test_no_interval_for_few_events(two_classes):
     few = two_classes.assign(dead=np.where(two_classes.age > 75, two_classes.dead, "no"))
     result, _ = trained(few, "dead", rounds=5)
     assert all("too few events" in text for text in without_interval(result))
+
+
+def test_no_interval_where_columns_separate_the_answers(two_classes):
+    table = two_classes[["dead", "site"]].assign(marker=np.where(two_classes.dead == "yes", 2, 1))
+    result, _ = trained(table, "dead", rounds=1500, lr=4.0, momentum=0.9)
+    assert all("separate" in text for text in without_interval(result))
+
+
+def test_a_ratio_beyond_numbers_has_no_value_but_another_step_has(two_classes):
+    table = two_classes[["dead", "site"]].assign(age=two_classes.age * 1e-9)
+    result, _ = trained(table, "dead")
+    (beyond,) = pomona.coefficients(result)
+    assert (beyond.value, beyond.low, beyond.reason) == (None, None, OUT_OF_RANGE)
+    (year,) = pomona.coefficients(result, per={"age": 1e-9})
+    assert 1 < year.low < year.value < year.high < 2
+
+
+def test_a_network_too_large_for_coefficients_is_noted(two_classes):
+    wide = pd.DataFrame(np.random.default_rng(0).normal(size=(N, 300))).add_prefix("x")
+    result, _ = trained(wide.assign(dead=two_classes.dead, site=two_classes.site), "dead", rounds=1)
+    assert pomona.coefficients(result) == []
+    assert any("602 parameters" in note.text for note in result.notes)
+
+
+def test_hazard_ratios_need_times(two_classes):
+    with pytest.raises(ConfigError, match="times to an event"):
+        trained(two_classes, "dead", model="proportional-hazards")
 
 
 def test_the_command_and_the_page_show_them(two_classes, tmp_path, capsys):

@@ -88,11 +88,12 @@ def coefficients(
         if shared and not rows:
             raise ConfigError(f"{name} has no model of its own in {run}; leave --client out")
     if not rows:
-        reasons = "".join({f" ({event['reason']})" for event in result.coefficients})
-        raise ConfigError(
-            f"{run} has no coefficients{reasons}; train a linear model of a table: model.name = "
-            "logistic, or proportional-hazards for times"
+        reasons = dict.fromkeys(event["reason"] for event in result.coefficients)
+        remedy = (
+            "train a linear model of a table on this machine, as a federation's server has no "
+            "rows: model.name = logistic, or proportional-hazards for times"
         )
+        raise ConfigError(f"{run} has no coefficients: {'; '.join(reasons) or remedy}")
     if json:
         emit([vars(row) for row in rows])
     else:

@@ -79,8 +79,8 @@ def over_seeds(evidence: Sequence[Evidence]) -> Evidence:
     strata = zip(*(e.strata for e in evidence), strict=True) if complete else ()
     means = tuple(np.mean(stratum, axis=0) for stratum in strata)
     every = [e.margins for e in evidence if e.margins]
-    low, high = np.mean(every, axis=0).tolist() if len(every) == len(evidence) else (0.0, 0.0)
-    margins = (low, high) if high else None
+    low, high = np.mean(every, axis=0).tolist() if every else (0.0, 0.0)
+    margins = (low, high) if len(every) == len(evidence) else None
     value = float(np.mean(seeds))
     return replace(evidence[0], value=value, strata=means, seeds=seeds, margins=margins)
 

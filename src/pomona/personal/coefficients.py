@@ -20,6 +20,7 @@ distribution is derived, so it has no error.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ MAX_PRODUCTS = 10**11  # of the second derivatives of all rows
 MAX_TERMS = 20_000  # of a run's record
 MAX_DISTANCE = 0.25  # with which intervals at 95 % cover at least 94.3 %
 MIN_EVENTS = 5  # of each coefficient of a column
+MAX_STEP = 0.75  # of a linear predictor by Newton, which is 1 or more at an infinite maximum
 RANK_TOLERANCE = 1e-9  # share of the largest eigenvalue below which one is 0
 UNIDENTIFIED = 1e-5  # share of a contrast outside the information's range
 Floats = NDArray[np.float64]
@@ -152,7 +154,6 @@ class Information:
     gradient: Floats
     inverse: Floats
     span: Floats
-    rank: int
 
     @classmethod
     def of(cls, gradient: Floats, second: Floats) -> "Information":
@@ -167,12 +168,17 @@ class Information:
         inverse = scale[:, None] * ((vectors / values) @ vectors.T) * scale
         unscale = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0.0)
         span = unscale[:, None] * (vectors @ vectors.T) * scale
-        return cls(gradient, inverse, span, int(kept.sum()))
+        return cls(gradient, inverse, span)
+
+    @property
+    def step(self) -> Floats:
+        """Newton's step (d,), which leads to the maximum if subtracted."""
+        return self.inverse @ self.gradient
 
     @property
     def distance(self) -> float:
         """Largest distance of a coefficient from the maximum, in its standard errors."""
-        return float(np.sqrt(max(0.0, float(self.gradient @ self.inverse @ self.gradient))))
+        return float(np.sqrt(max(0.0, float(self.gradient @ self.step))))
 
     def error(self, contrast: Floats) -> float | None:
         """Return the standard error of a contrast (d,); None if the rows do not determine it."""
@@ -239,6 +245,17 @@ class LinearModel:
             second += jacrev(grad(loss))(theta, x, y)
         return Information.of(gradient.cpu().numpy(), second.cpu().numpy())
 
+    def separated(self, step: Floats, rows: Tensor, compared: Sequence[Outcome]) -> bool:
+        """Return whether columns separate the answers of rows (n,), so that the likelihood has no
+        finite maximum: a Newton step (d,) of any model near it changes a linear predictor by 1.
+        """
+        if self.data.targets == "regression":
+            return False
+        change = self.weight.view(torch.from_numpy(step)).numpy()
+        directions = np.stack([outcome.weights @ change for outcome in compared], 1)
+        moves = np.concatenate([x.cpu().numpy() @ directions for x, _ in self.batches(rows)])
+        return bool(np.ptp(moves, axis=0).max() > MAX_STEP)
+
     def _likelihood(self, theta: Tensor, rows: Tensor) -> Likelihood:
         """Return a function of outputs (b, K) and targets: negative log-likelihoods."""
         if self.data.targets == "regression":
@@ -266,18 +283,24 @@ class LinearModel:
 
 
 def linear(scenario: Scenario) -> bool:
-    """Return whether a scenario's network is linear in a table's columns, all of it is trained, and
-    it is small enough for coefficients.
+    """Return whether a scenario's network is linear in a table's columns, and all of it is
+    trained.
     """
     network, kind = scenario.config.model, scenario.dataset.kind
-    rows = sum(len(client.train) for client in scenario.partition.clients)
     by_name = network.name in ("logistic", PROPORTIONAL_HAZARDS)
     single = by_name or (network.name == "mlp" and not network.hidden)
     whole = network.train == "all" and network.bodies == 1
-    if not (single and whole and kind == "table"):
-        return False
+    return single and whole and kind == "table"
+
+
+def _too_large(scenario: Scenario) -> str:
+    """Return why a network is too large for coefficients; empty if it is not."""
+    rows = sum(len(client.train) for client in scenario.partition.clients)
+    most = min(MAX_PARAMETERS, isqrt(MAX_PRODUCTS // max(1, rows)))
     parameters = len(scenario.initial())
-    return parameters <= MAX_PARAMETERS and rows * parameters**2 <= MAX_PRODUCTS
+    if parameters <= most:
+        return ""
+    return f"{parameters} parameters, at most {most} for {rows} training rows; leave out columns"
 
 
 def recorded_rows(clients: ClientRuntime, client: int, best: int) -> Mapping[Model, Tensor]:
@@ -289,22 +312,30 @@ def coefficients(
     scenario: Scenario, rows: Sequence[Mapping[Model, Tensor]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the record's events: coefficients of the model that all clients share, and of each
-    client's headline model if it is not that.
+    client's headline model if it is not that; without terms, the reason why there are none.
 
     Args:
         scenario: whose network is ``linear``.
         rows: each client's models, in id order.
     """
-    network, terms = LinearModel.of(scenario), 0
+    network, terms, too_large = LinearModel.of(scenario), 0, _too_large(scenario)
     for model, sources, shared in _distinct(scenario, rows):
-        event = _event(scenario, network, rows[sources[0]][model], sources)
+        reason = too_large
         if shared and len(scenario.dataset.preprocessing) > 1:
-            event |= {"terms": [], "reason": "each client has units of its own (data.fit)"}
+            reason = "each client has units of its own (data.fit)"
+        elif terms > MAX_TERMS:
+            reason = f"a run records about {MAX_TERMS} coefficients"
+        row = rows[sources[0]][model]
+        event = _omitted(reason) if reason else _event(scenario, network, row, sources)
         terms += len(event["terms"])
-        if terms > MAX_TERMS:
-            return
         client = None if shared else sources[0]
         yield {"model": model[0], "when": model[1], "client": client, **event}
+
+
+def _omitted(reason: str) -> dict[str, Any]:
+    """Return an event without coefficients."""
+    empty = {"measure": "none", "rows": 0, "distance": None, "freedom": None, "terms": []}
+    return {"reason": reason, **empty}
 
 
 def _distinct(
@@ -331,17 +362,26 @@ def _event(
     about = metadata(scenario, clients[0], scenario.config.method.method().card.headline)
     theta = row.to(network.data.x.device).double()
     samples = torch.cat([network.data.rows["train"][i] for i in clients])
-    contrasts = _contrasts(about, network)
+    contrasts, (measure, compared) = _contrasts(about, network), outcomes(about)
+    if not contrasts:
+        return _omitted("there is nothing to compare: a single class, or no column")
+    if not theta.isfinite().all():
+        return _omitted("the model is not finite; lower lr")
     reason, distance, information = _dependent(scenario, network, samples, clients), None, None
     if not reason:
         information = network.information(theta, samples)
         distance = information.distance
         reason = _undetermined(network.events(samples), network.steps, distance)
+        if not reason and network.separated(information.step, samples, compared):
+            reason = (
+                "columns separate the answers, so that the maximum of the likelihood is infinite; "
+                "leave out the columns with extreme ratios"
+            )
     if reason:
         information = None
     values = theta.cpu().numpy()
     return {
-        "measure": outcomes(about)[0],
+        "measure": measure,
         "rows": len(samples),
         "distance": distance,
         "freedom": network.freedom(samples) if about.targets == "regression" else None,
@@ -388,8 +428,8 @@ def _undetermined(events: int, steps: int, distance: float) -> str:
     """Return why a model's errors are not known; empty if they are."""
     if events < MIN_EVENTS * steps:
         return (
-            f"too few events, {events}, for {steps} coefficients, which need {MIN_EVENTS} each; "
-            "leave out columns"
+            f"too few events, {events}: {MIN_EVENTS * steps} are needed, {MIN_EVENTS} for each "
+            "coefficient; leave out columns"
         )
     if not distance <= MAX_DISTANCE:
         return (

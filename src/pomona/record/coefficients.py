@@ -12,7 +12,9 @@ Measure = Literal["odds ratio", "relative risk ratio", "hazard ratio", "differen
 Change = Literal["number", "date", "category", "gap"]
 """What a coefficient is about: one unit of a number, a day, a category, or a gap."""
 
-UNDETERMINED = "not determined by the rows: some columns follow from others"
+UNDETERMINED = "not determined by the rows, in which it does not vary or follows from other columns"
+OUT_OF_RANGE = "the ratio of this step is beyond the range of numbers; take another step (per)"
+LARGEST = 700.0  # logarithm of a ratio that float64 represents
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,7 @@ class Coefficient:
         step: the change: a number of the column's own units, a category, or a gap.
         reference: the category, or for a gap the filled-in value, from which it is a change.
         outcome: what changes: the odds of a class against another, of a label or of an event.
-        value: of the trained model.
+        value: of the trained model; None if out of the range of numbers.
         low, high: 95 % interval; None without one.
         reason: why there is no interval; empty if there is.
     """
@@ -40,7 +42,7 @@ class Coefficient:
     step: str
     reference: str
     outcome: str
-    value: float
+    value: float | None
     low: float | None
     high: float | None
     reason: str = ""
@@ -89,41 +91,41 @@ def _of_event(
     event: Mapping[str, Any], result: Result, steps: Mapping[str, float]
 ) -> Iterator[Coefficient]:
     """Yield the coefficients of one model."""
-    client, measure = event["client"], event["measure"]
+    client = event["client"]
     name = "" if client is None else result.about["clients"][client]
     for term in event["terms"]:
-        units = term["change"] in ("number", "date")
-        step = steps.get(term["column"], 1.0) if units else 1.0
-        low, high = _limits(term, event["freedom"])
-        ends = [None if end is None else _scaled(step * end, measure) for end in (low, high)]
-        first, last = ends if step > 0 else ends[::-1]
+        date = term["change"] == "date"
+        step = steps.get(term["column"], 1.0) if date or term["change"] == "number" else 1.0
+        exact = [step * value for value in (term["estimate"], *_limits(term, event["freedom"]))]
+        reason = event["reason"] or ("" if len(exact) > 1 else UNDETERMINED)
+        if event["measure"] != "difference":
+            if max(map(abs, exact)) > LARGEST:
+                reason, exact = OUT_OF_RANGE, []
+            exact = [exp(value) for value in exact]
+        value, *ends = exact or [None]
+        low, high = sorted(ends) or (None, None)
         yield Coefficient(
             client=name,
             model=f"{event['model']}, {event['when']}",
-            measure=measure,
+            measure=event["measure"],
             column=term["column"],
-            step=term["step"].replace("1", f"{step:g}", 1) if units else term["step"],
+            step=term["step"] if step == 1 else f"{step:g}{' days' if date else ''}",
             reference=term["reference"],
             outcome=term["outcome"],
-            value=_scaled(step * term["estimate"], measure),
-            low=first,
-            high=last,
-            reason=event["reason"] or ("" if low is not None else UNDETERMINED),
+            value=value,
+            low=low,
+            high=high,
+            reason=reason,
         )
 
 
-def _limits(term: Mapping[str, Any], freedom: int | None) -> tuple[float | None, float | None]:
-    """Return the ends of the 95 % interval: Student's for differences, else normal."""
+def _limits(term: Mapping[str, Any], freedom: int | None) -> list[float]:
+    """Return the ends of the 95 % interval: Student's for differences, else normal; empty without
+    one.
+    """
     from scipy.special import ndtri, stdtrit  # late, as all of SciPy
 
     if term["error"] is None:
-        return None, None
+        return []
     reach = float(ndtri(0.975) if freedom is None else stdtrit(freedom, 0.975)) * term["error"]
-    return term["estimate"] - reach, term["estimate"] + reach
-
-
-def _scaled(value: float, measure: Measure) -> float:
-    """Return a difference as it is, and the ratio of a logarithm."""
-    if measure == "difference":
-        return value
-    return exp(min(value, 700.0))  # beyond which a float64 overflows
+    return [term["estimate"] - reach, term["estimate"] + reach]

@@ -275,7 +275,9 @@ def _require_consistent(result: Result) -> None:
     participants = [e.clients for e in (*result.evaluations, *result.unseen)] + [
         r.cohort for r in result.rounds
     ]
-    highest = max((*chain(*participants), *(f["client"] for f in result.final)), default=-1)
+    facts = (*result.final, *result.coefficients)
+    clients = (f["client"] for f in facts if f["client"] is not None)  # None: of all
+    highest = max((*chain(*participants), *clients), default=-1)
     if highest >= n:
         raise ValueError(f"it names client {highest}, but started with {n} clients")
     for rows in (result.evaluations, result.unseen):

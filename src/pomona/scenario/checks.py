@@ -13,6 +13,7 @@ from pomona.data.dataset import Dataset, network_shape
 from pomona.data.settings import ClassNames, DataSettings, EventTimes
 from pomona.models import segmentation
 from pomona.models.layers import active
+from pomona.models.mlp import PROPORTIONAL_HAZARDS
 from pomona.objective.private import statistics_problems
 from pomona.partition.partition import Partition
 from pomona.privacy.settings import WITHOUT_GROUPS, release_problems
@@ -81,12 +82,17 @@ def _input_kind(dataset: Dataset, form_agreed: bool) -> str:
 
 
 def require_task(config: Config, targets: Targets) -> None:
-    """Raise ConfigError if the method does not support targets of this type."""
+    """Raise ConfigError if the method or the network does not support targets of this type."""
     tasks = config.method.method().card.tasks
     if tasks and targets not in tasks:
         raise ConfigError(
             f"method.name: {config.method.name} is for targets of kind {', '.join(tasks)}, but "
             f"the data have {targets}; use another method"
+        )
+    if config.model.name == PROPORTIONAL_HAZARDS and targets != "survival":
+        raise ConfigError(
+            f"model.name: {PROPORTIONAL_HAZARDS} is for times to an event (data.targets = "
+            f"survival), but the data have {targets}; take logistic"
         )
 
 

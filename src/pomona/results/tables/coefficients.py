@@ -10,7 +10,8 @@ from pomona.results.wording import capital
 READING = (
     "The change by one step of a column, in the table's own units, with all other columns equal: "
     "a ratio multiplies odds or hazards, and is 1 without an effect. Intervals are those of "
-    "maximum likelihood, for independent rows of which the linear model holds."
+    "maximum likelihood, for independent rows of which the linear model holds. Ratios that are all "
+    "1 are those of a small step: pomona coefficients RUN --per COLUMN=STEP takes another."
 )
 
 
@@ -45,4 +46,5 @@ def _model(label: str, coefficient: Coefficient) -> str:
 def _row(label: str, c: Coefficient) -> list[str]:
     ends = PLACEHOLDER if c.low is None or c.high is None else f"{c.low:.3g} to {c.high:.3g}"
     source = c.reference or PLACEHOLDER
-    return [_model(label, c), c.outcome, c.column, c.step, source, f"{c.value:.3g}", ends]
+    value = PLACEHOLDER if c.value is None else f"{c.value:.3g}"
+    return [_model(label, c), c.outcome, c.column, c.step, source, value, ends]
