@@ -259,7 +259,7 @@ def test_a_folder_that_another_party_names_is_not_read(tmp_path):
     model = {"name": f"transformers:{tmp_path}"}
     given = Config(method="fedavg", clients=2, lr=0.1, model=model)
     with pytest.raises(ConfigError, match=r"unknown model\.name=transformers:/"):
-        Scenario.prepare(given, form_agreed=True).initial()
+        Scenario.prepare(given, agreed_reader=True).initial()
 
 
 @pytest.mark.parametrize("kind", ["vit", "swin", "bert"])

@@ -73,15 +73,15 @@ class Outcome:
     weights: Floats
 
 
-def directions(about: ModelMetadata) -> list[Direction]:
+def directions(description: ModelMetadata) -> list[Direction]:
     """Return the changes of a table's features by one unit of each number (a day, of dates), from
     the reference to each other category, and from the filled-in value to a gap.
     """
-    table, n = about.preprocessing, about.input_shape[0]
-    scale = np.broadcast_to(about.scale, n) * np.array((table and table.scale) or (1.0,))
+    table, n = description.preprocessing, description.input_shape[0]
+    scale = np.broadcast_to(description.scale, n) * np.array((table and table.scale) or (1.0,))
     units = np.diag(1 / scale)
     if table is None:
-        names = about.columns or tuple(f"column {k}" for k in range(n))
+        names = description.columns or tuple(f"column {k}" for k in range(n))
         return [
             Direction(name, "number", "1", "", unit)
             for name, unit in zip(names, units, strict=True)
@@ -124,24 +124,24 @@ def _of_categories(column: TableColumn, features: Floats) -> Iterator[Direction]
             yield Direction(column.name, "category", value, column.values[base], change)
 
 
-def outcomes(about: ModelMetadata) -> tuple[Measure, list[Outcome]]:
+def outcomes(description: ModelMetadata) -> tuple[Measure, list[Outcome]]:
     """Return what a model's coefficients measure, and of which outcomes."""
-    names, each = about.names, np.eye(about.outputs)
-    if about.network.name == PROPORTIONAL_HAZARDS:
+    names, units = description.names, np.eye(description.outputs)
+    if description.network.name == PROPORTIONAL_HAZARDS:
         return "hazard ratio", [Outcome("event", np.ones(1))]
-    if about.targets == "classes":
+    if description.targets == "classes":
         against = f" against {names[0]}"
         compared = [
-            Outcome(name + against, row - each[0])
-            for name, row in zip(names[1:], each[1:], strict=True)
+            Outcome(name + against, row - units[0])
+            for name, row in zip(names[1:], units[1:], strict=True)
         ]
         return "odds ratio" if len(names) == 2 else "relative risk ratio", compared
-    if about.targets == "survival":
-        names = tuple(f"event in the interval to {edge_name(edge)}" for edge in about.edges)
-    if about.targets == "regression":
-        scale = np.broadcast_to(about.target_scale, about.outputs)
-        return "difference", [Outcome(*pair) for pair in zip(names, each * scale, strict=True)]
-    return "odds ratio", [Outcome(*pair) for pair in zip(names, each, strict=True)]
+    if description.targets == "survival":
+        names = tuple(f"event in the interval to {edge_name(edge)}" for edge in description.edges)
+    if description.targets == "regression":
+        scale = np.broadcast_to(description.target_scale, description.outputs)
+        return "difference", [Outcome(*pair) for pair in zip(names, units * scale, strict=True)]
+    return "odds ratio", [Outcome(*pair) for pair in zip(names, units, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class Information:
         diagonal = np.diag(second)
         scale = np.where(diagonal > 0, 1 / np.sqrt(np.where(diagonal > 0, diagonal, 1)), 0.0)
         values, vectors = np.linalg.eigh(scale[:, None] * second * scale)
-        kept = values > RANK_TOLERANCE * max(float(values.max(initial=0)), 0.0)
-        values, vectors = values[kept], vectors[:, kept]
+        determined = values > RANK_TOLERANCE * max(float(values.max(initial=0)), 0.0)
+        values, vectors = values[determined], vectors[:, determined]
         inverse = scale[:, None] * ((vectors / values) @ vectors.T) * scale
         unscale = np.where(scale > 0, 1 / np.where(scale > 0, scale, 1), 0.0)
         span = unscale[:, None] * (vectors @ vectors.T) * scale
@@ -286,21 +286,21 @@ def linear(scenario: Scenario) -> bool:
     """Return whether a scenario's network is linear in a table's columns, and all of it is
     trained.
     """
-    network, kind = scenario.config.model, scenario.dataset.kind
+    network = scenario.config.model
     by_name = network.name in ("logistic", PROPORTIONAL_HAZARDS)
     single = by_name or (network.name == "mlp" and not network.hidden)
-    whole = network.train == "all" and network.bodies == 1
-    return single and whole and kind == "table"
+    trains_all = network.train == "all" and network.bodies == 1
+    return single and trains_all and scenario.dataset.kind == "table"
 
 
 def _too_large(scenario: Scenario) -> str:
     """Return why a network is too large for coefficients; empty if it is not."""
     rows = sum(len(client.train) for client in scenario.partition.clients)
-    most = min(MAX_PARAMETERS, isqrt(MAX_PRODUCTS // max(1, rows)))
+    limit = min(MAX_PARAMETERS, isqrt(MAX_PRODUCTS // max(1, rows)))
     parameters = len(scenario.initial())
-    if parameters <= most:
+    if parameters <= limit:
         return ""
-    return f"{parameters} parameters, at most {most} for {rows} training rows; leave out columns"
+    return f"{parameters} parameters, at most {limit} for {rows} training rows; leave out columns"
 
 
 def recorded_rows(clients: ClientRuntime, client: int, best: int) -> Mapping[Model, Tensor]:
@@ -359,10 +359,10 @@ def _event(
     scenario: Scenario, network: LinearModel, row: Tensor, clients: Sequence[int]
 ) -> dict[str, Any]:
     """Return the coefficients of a model (d,), with errors from the training rows of clients."""
-    about = metadata(scenario, clients[0], scenario.config.method.method().card.headline)
+    description = metadata(scenario, clients[0], scenario.config.method.method().card.headline)
     theta = row.to(network.data.x.device).double()
     samples = torch.cat([network.data.rows["train"][i] for i in clients])
-    contrasts, (measure, compared) = _contrasts(about, network), outcomes(about)
+    contrasts, (measure, compared) = _contrasts(description, network), outcomes(description)
     if not contrasts:
         return _omitted("there is nothing to compare: a single class, or no column")
     if not theta.isfinite().all():
@@ -384,7 +384,7 @@ def _event(
         "measure": measure,
         "rows": len(samples),
         "distance": distance,
-        "freedom": network.freedom(samples) if about.targets == "regression" else None,
+        "freedom": network.freedom(samples) if description.targets == "regression" else None,
         "reason": reason,
         "terms": [
             {
@@ -397,12 +397,14 @@ def _event(
     }
 
 
-def _contrasts(about: ModelMetadata, network: LinearModel) -> list[tuple[dict[str, str], Floats]]:
+def _contrasts(
+    description: ModelMetadata, network: LinearModel
+) -> list[tuple[dict[str, str], Floats]]:
     """Return what each coefficient compares, and its contrast (d,) of the parameters."""
     size, weight = network.parameters[-1].stop, network.weight
     contrasts = []
-    for direction in directions(about):
-        for outcome in outcomes(about)[1]:
+    for direction in directions(description):
+        for outcome in outcomes(description)[1]:
             contrast = np.zeros(size)
             change = np.outer(outcome.weights, direction.features)
             contrast[weight.start : weight.stop] = change.ravel()

@@ -102,8 +102,8 @@ def _of_event(
             if max(map(abs, exact)) > LARGEST:
                 reason, exact = OUT_OF_RANGE, []
             exact = [exp(value) for value in exact]
-        value, *ends = exact or [None]
-        low, high = sorted(ends) or (None, None)
+        value, *limits = exact or [None]
+        low, high = sorted(limits) or (None, None)
         yield Coefficient(
             client=name,
             model=f"{event['model']}, {event['when']}",

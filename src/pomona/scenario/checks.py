@@ -23,7 +23,7 @@ def require_covered(
     config: Config,
     dataset: Dataset,
     partition: Partition,
-    form_agreed: bool,
+    agreed_reader: bool,
     module: nn.Module | None,
 ) -> None:
     """Raise one ConfigError with all that keeps a run from training privately: its method, network
@@ -33,17 +33,17 @@ def require_covered(
         config: of the run.
         dataset: its data; without samples where they are not known.
         partition: of the samples.
-        form_agreed: whether the clients have agreed on class names before.
+        agreed_reader: whether the clients have agreed on class names before.
         module: the network; None for one that is not known.
     """
-    problems = [*_privacy_problems(config, dataset, partition, form_agreed)]
+    problems = [*_privacy_problems(config, dataset, partition, agreed_reader)]
     # one layer is reported for all of its type
     problems += islice(statistics_problems(module) if module else (), 1)
     refuse("section privacy", problems, error=ConfigError)
 
 
 def _privacy_problems(
-    config: Config, dataset: Dataset, partition: Partition, form_agreed: bool
+    config: Config, dataset: Dataset, partition: Partition, agreed_reader: bool
 ) -> Iterator[str]:
     privacy, card = config.privacy, config.method.method().card.privacy
     assert privacy
@@ -52,11 +52,11 @@ def _privacy_problems(
     if privacy.unit == "group" and len(dataset.x) and dataset.groups is None:
         yield WITHOUT_GROUPS
     sizes = [len(c.train) for c in partition.clients]
-    learnt_classes = bool(dataset.classes) and not (form_agreed or _names_classes(config.data))
+    learnt_classes = bool(dataset.classes) and not (agreed_reader or _names_classes(config.data))
     learnt = dataset.kind == "image" and dataset.learn is not None
-    input_kind = _input_kind(dataset, form_agreed)
+    input_kind = _input_kind(dataset, agreed_reader)
     yield from release_problems(privacy, sizes, card.releases, input_kind, learnt_classes, learnt)
-    if dataset.edges and not (form_agreed or _names_edges(config.data)):
+    if dataset.edges and not (agreed_reader or _names_edges(config.data)):
         yield (
             "data.time_edges must be given: learnt intervals end at event times of training rows, "
             "a release that privacy does not cover"
@@ -73,11 +73,11 @@ def _names_edges(data: DataSettings) -> bool:
     return bool(isinstance(data, EventTimes) and data.time_edges)
 
 
-def _input_kind(dataset: Dataset, form_agreed: bool) -> str:
+def _input_kind(dataset: Dataset, agreed_reader: bool) -> str:
     """Return the kind of inputs: the numbers of a public tokenizer, or of an agreement, say nothing
     about texts.
     """
-    public = dataset.tokenizer or (form_agreed and dataset.kind == "text" and not dataset.words)
+    public = dataset.tokenizer or (agreed_reader and dataset.kind == "text" and not dataset.words)
     return "tokens" if public else dataset.kind
 
 

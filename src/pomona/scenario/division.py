@@ -43,17 +43,17 @@ class Division(NamedTuple):
 
 
 def divided(
-    config: Config, reader: Callable[[DataSettings], Dataset], form_agreed: bool
+    config: Config, reader: Callable[[DataSettings], Dataset], agreed_reader: bool
 ) -> Division:
     """Read, validate and divide the data.
 
-    ``form_agreed``: whether the reader's form, including units of targets, was agreed before, so
+    ``agreed_reader``: whether the reader's form, including units of targets, was agreed before, so
     that nothing is learned for it.
 
     Raises DataError or ConfigError.
     """
     dataset, config = reader(config.data), fitted(config)
-    assumed, config = _assumed(config, dataset), _completed(config, dataset, form_agreed)
+    assumed, config = _assumed(config, dataset), _completed(config, dataset, agreed_reader)
     partition = divide(dataset, config.data, config.partition, config.clients, config.seed)
     config.membership.check(config.clients, config.rounds)
     dataset, first = noted(dataset, partition), founders(config, partition)
@@ -71,7 +71,7 @@ def divided(
                 f"{config.method.name} draws its shared samples from all clients; remove membership"
             )
         partition = share(partition, class_numbers(dataset), config.seed)
-    if not form_agreed:
+    if not agreed_reader:
         dataset = _standardised(config, dataset, training_rows(partition, first))
     return Division(config, dataset, partition, assumed)
 
@@ -101,14 +101,14 @@ def _standardised(config: Config, dataset: Dataset, rows: NDArray[np.int64]) -> 
     return replace(dataset, target_shift=shift, target_scale=scale)
 
 
-def _completed(config: Config, dataset: Dataset, form_agreed: bool) -> Config:
+def _completed(config: Config, dataset: Dataset, agreed_reader: bool) -> Config:
     """Return the settings with the partition, the clients, the network and the hash of its first
     weights resolved.
     """
     config = config.model_copy(update={"partition": config.partition or usual(dataset)})
     if "clients" not in config.model_fields_set:
         config = config.model_copy(update={"clients": _members(config, dataset)})
-    network = config.model if form_agreed else resolved(config.model)
+    network = config.model if agreed_reader else resolved(config.model)
     if weights := initial_weights(network):
         network = network.model_copy(update={"init_sha256": weights.sha256})
     return config if network is config.model else config.model_copy(update={"model": network})

@@ -58,26 +58,26 @@ class Scenario:
 
     @classmethod
     def prepare(
-        cls, config: Config, reader: Reader = read, form_agreed: bool = False
+        cls, config: Config, reader: Reader = read, agreed_reader: bool = False
     ) -> "Scenario":
         """Read, validate and divide the data, and check them with the network and the method;
         the scenario's config has its number of clients resolved.
 
-        ``form_agreed``: whether the reader's form, including units of targets, was agreed
+        ``agreed_reader``: whether the reader's form, including units of targets, was agreed
         before, so that nothing is learned for it.
 
         Raises DataError or ConfigError, before anything is computed or written.
         """
-        scenario = cls.divided(config, reader, form_agreed)
-        scenario.check(form_agreed)
+        scenario = cls.divided(config, reader, agreed_reader)
+        scenario.check(agreed_reader)
         return scenario
 
     @classmethod
     def divided(
-        cls, config: Config, reader: Reader = read, form_agreed: bool = False
+        cls, config: Config, reader: Reader = read, agreed_reader: bool = False
     ) -> "Scenario":
         """As ``prepare``, without the check."""
-        config, dataset, partition, assumed = divided(config, reader, form_agreed)
+        config, dataset, partition, assumed = divided(config, reader, agreed_reader)
         return cls(config, dataset, partition, assumed=assumed)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -101,11 +101,11 @@ class Scenario:
         value: T = self._computed[name]
         return value
 
-    def check(self, form_agreed: bool = False) -> None:
+    def check(self, agreed_reader: bool = False) -> None:
         """Raise ConfigError or DataError, before round 1, for data or settings that the method or
         network cannot use.
 
-        ``form_agreed``: whether the clients have agreed on class names before.
+        ``agreed_reader``: whether the clients have agreed on class names before.
         """
         _ = self.choice
         require_task(self.config, self.targets)
@@ -127,7 +127,7 @@ class Scenario:
                 "natural"
             )
         if self.config.privacy:
-            require_covered(self.config, self.dataset, self.partition, form_agreed, module)
+            require_covered(self.config, self.dataset, self.partition, agreed_reader, module)
         require_samples(self.config, self.partition, self.names, module)
         if self.config.engine_named and (reason := self.why_torch()):
             raise _not_supported(self.config.engine, reason)

@@ -168,7 +168,7 @@ def scenario(federation: Federation, overrides: Tree) -> Scenario:
     def read(settings: DataSettings) -> Dataset:
         return agreed_data(settings, task) if names_data else synthetic(task, silos, config.seed)
 
-    return Scenario.prepare(config, read, form_agreed=True)
+    return Scenario.prepare(config, read, agreed_reader=True)
 
 
 def silos_of(path: Path) -> tuple[str, ...]:
@@ -268,7 +268,7 @@ def of_study(path: Path, members: Path | None = None) -> tuple[Tree, Prepare]:
                 f"{path} does not name data, since silos do; add data=table data.path=rows.csv "
                 "data.client_column=silo"
             )
-        return Scenario.prepare(config, read, form_agreed=True)
+        return Scenario.prepare(config, read, agreed_reader=True)
 
     fixed = {"metric": resolved_config.metric, "engine": resolved_config.engine}
     return {"largest_share": SHARE, **study.run, **fixed}, prepare

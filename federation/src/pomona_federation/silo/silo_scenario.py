@@ -78,7 +78,7 @@ def own_scenario(
     dataset = own_data(settings.data, terms.task)
     partition = divide(dataset, settings.data, settings.partition, 1, settings.seed, member)
     scenario = Scenario(settings, noted(dataset, partition), partition)
-    scenario.check(form_agreed=True)
+    scenario.check(agreed_reader=True)
     return scenario
 
 

@@ -26,8 +26,8 @@ def table(by_run: Sequence[tuple[str, Sequence[Coefficient]]]) -> Table:
     measures = list(dict.fromkeys(c.measure for _, c in every))
     title = capital(" and ".join(f"{measure}s" for measure in measures)) or "Coefficients"
     value = capital(measures[0]) if len(measures) == 1 else "Value"
-    without = dict.fromkeys((c.reason, _model(label, c)) for label, c in every if c.reason)
-    notes = [f"No interval for {model}: {reason}." for reason, model in without]
+    reasons = dict.fromkeys((c.reason, _model(label, c)) for label, c in every if c.reason)
+    notes = [f"No interval for {model}: {reason}." for reason, model in reasons]
     return Table(
         "coefficients",
         title,
@@ -44,7 +44,7 @@ def _model(label: str, coefficient: Coefficient) -> str:
 
 
 def _row(label: str, c: Coefficient) -> list[str]:
-    ends = PLACEHOLDER if c.low is None or c.high is None else f"{c.low:.3g} to {c.high:.3g}"
+    limits = PLACEHOLDER if c.low is None or c.high is None else f"{c.low:.3g} to {c.high:.3g}"
     source = c.reference or PLACEHOLDER
     value = PLACEHOLDER if c.value is None else f"{c.value:.3g}"
-    return [_model(label, c), c.outcome, c.column, c.step, source, value, ends]
+    return [_model(label, c), c.outcome, c.column, c.step, source, value, limits]
