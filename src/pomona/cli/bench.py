@@ -198,8 +198,8 @@ def _list_suites(json: bool) -> None:
     if json:
         emit(rows)
     else:
-        shown = [{key: row[key] for key in ("suite", "title")} for row in rows]
-        print_table(of_records(shown, "Suites; run one with `pomona bench NAME`"))
+        titles = [{key: row[key] for key in ("suite", "title")} for row in rows]
+        print_table(of_records(titles, "Suites; run one with `pomona bench NAME`"))
 
 
 class BenchProgress:

@@ -235,11 +235,11 @@ def _added(
 
     ``margins``: of clients by themselves; ``variances``: of the other clients' mean and of seeds.
     """
-    known = [margin for margin in margins if margin]
-    if len(known) < len(margins) or not known:
+    defined_margins = [margin for margin in margins if margin]
+    if len(defined_margins) < len(margins) or not defined_margins:
         return 0.0, 0.0
-    others = half_width(LEVEL, variances)
-    low, high = (hypot(*(margin[k] / clients for margin in known), others) for k in (0, 1))
+    rest = half_width(LEVEL, variances)
+    low, high = (hypot(*(margin[k] / clients for margin in defined_margins), rest) for k in (0, 1))
     return low, high
 
 

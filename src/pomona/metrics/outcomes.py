@@ -340,16 +340,18 @@ def _at_threshold(
         "ppv": (positive, predicted),
         "npv": (~positive, ~predicted),
     }
-    return {name: _share(hits[of], groups, of) for name, (hits, of) in shares.items()}
+    return {
+        name: _share(hits[counted], groups, counted) for name, (hits, counted) in shares.items()
+    }
 
 
 def _share(
-    hits: NDArray[np.bool_], groups: Groups, of: NDArray[np.bool_]
+    hits: NDArray[np.bool_], groups: Groups, counted: NDArray[np.bool_]
 ) -> tuple[float | None, Interval]:
-    """Return the share of hits (m,) among the samples ``of`` (n,), and its interval."""
+    """Return the share of hits (m,) among the samples ``counted`` (n,), and its interval."""
     if not len(hits):
         return None, None
-    within = None if groups is None else np.unique(groups[of], return_inverse=True)[1]
+    within = None if groups is None else np.unique(groups[counted], return_inverse=True)[1]
     return float(hits.mean()), proportion(hits.astype(float), within)
 
 

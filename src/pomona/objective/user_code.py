@@ -15,7 +15,7 @@ from pomona.core.training_settings import Adam, Passes
 from pomona.core.training_settings import Optimizer as OptimizerSettings
 from pomona.objective.paused_function import single
 
-SHORT = {"accuracy": "acc", "auroc": "auc"}
+ABBREVIATIONS = {"accuracy": "acc", "auroc": "auc"}
 Loaders = Mapping[str, Any]  # split -> a loader: iterates batches, again and again
 
 
@@ -164,8 +164,8 @@ def figures_of(value: Any) -> dict[str, Any]:
     figures: dict[str, Any] = {"loss": loss}
     if len(values) == 2 and not isinstance(values[1], Mapping):
         return figures | {"metric": values[1]}
-    named = values[-1] if isinstance(values[-1], Mapping) else {}
-    return figures | {str(name): v for name, v in named.items() if not _names_loss(name)}
+    by_name = values[-1] if isinstance(values[-1], Mapping) else {}
+    return figures | {str(name): v for name, v in by_name.items() if not _names_loss(name)}
 
 
 def metric_of(figures: Mapping[str, Any], metric: str) -> float | None:
@@ -180,7 +180,7 @@ def metric_of(figures: Mapping[str, Any], metric: str) -> float | None:
     if not names:
         raise ConfigError("test returns a loss alone; return (loss, accuracy), or set metric=loss")
     if len(names) > 1:
-        endings = metric, SHORT.get(metric, metric)
+        endings = metric, ABBREVIATIONS.get(metric, metric)
         alike = [name for name in names if name.lower().endswith(endings)]
         if len(alike) != 1:
             raise ConfigError(

@@ -335,9 +335,9 @@ class UserObjective(Objective):
 
     def _steps_model(self, optimizer: Optimizer) -> bool:
         """Return whether an optimizer steps the model; its state begins anew with each pass."""
-        is_own = self._placed.is_stepped_by(optimizer)
-        self._steps[is_own] += 1
-        if not is_own:
+        steps_module = self._placed.is_stepped_by(optimizer)
+        self._steps[steps_module] += 1
+        if not steps_module:
             return False
         if optimizer not in self._fresh:
             self._fresh.add(optimizer)
