@@ -46,6 +46,10 @@ MAX_PARAMETERS = 500  # of a model with coefficients
 MAX_PRODUCTS = 10**11  # of the second derivatives of all rows
 MAX_TERMS = 20_000  # of a run's record
 MAX_DISTANCE = 0.25  # with which intervals at 95 % cover at least 94.3 %
+SEPARATED = (
+    "columns separate the answers, so that the maximum of the likelihood is infinite; leave out "
+    "the columns with extreme ratios"
+)
 MIN_EVENTS = 5  # of each coefficient of a column
 MAX_STEP = 0.75  # of a linear predictor by Newton, which is 1 or more at an infinite maximum
 RANK_TOLERANCE = 1e-9  # share of the largest eigenvalue below which one is 0
@@ -347,9 +351,8 @@ def _distinct(
     for model in dict.fromkeys([*(m for row in rows for m in row if m[0] == "global"), headline]):
         holders = [i for i, row in enumerate(rows) if model in row]
         members = [i for i in holders if i not in unseen]
-        if len(members) > 1 and all(
-            torch.equal(rows[i][model], rows[members[0]][model]) for i in members
-        ):
+        models = [rows[i][model] for i in members]
+        if len(members) > 1 and all(model_row.equal(models[0]) for model_row in models):
             yield model, members, True
         elif model == headline:
             yield from ((model, [i], False) for i in holders)
@@ -373,10 +376,7 @@ def _event(
         distance = information.distance
         reason = _undetermined(network.events(samples), network.steps, distance)
         if not reason and network.separated(information.step, samples, compared):
-            reason = (
-                "columns separate the answers, so that the maximum of the likelihood is infinite; "
-                "leave out the columns with extreme ratios"
-            )
+            reason = SEPARATED
     if reason:
         information = None
     values = theta.cpu().numpy()

@@ -94,29 +94,42 @@ def _of_event(
     client = event["client"]
     name = "" if client is None else result.about["clients"][client]
     for term in event["terms"]:
-        date = term["change"] == "date"
-        step = steps.get(term["column"], 1.0) if date or term["change"] == "number" else 1.0
-        exact = [step * value for value in (term["estimate"], *_limits(term, event["freedom"]))]
-        reason = event["reason"] or ("" if len(exact) > 1 else UNDETERMINED)
-        if event["measure"] != "difference":
-            if max(map(abs, exact)) > LARGEST:
-                reason, exact = OUT_OF_RANGE, []
-            exact = [exp(value) for value in exact]
-        value, *limits = exact or [None]
-        low, high = sorted(limits) or (None, None)
+        step, label = _step(term, steps)
+        exact, reason = _estimates(event, term, step)
+        low, high = sorted(exact[1:]) or (None, None)
         yield Coefficient(
             client=name,
             model=f"{event['model']}, {event['when']}",
             measure=event["measure"],
             column=term["column"],
-            step=term["step"] if step == 1 else f"{step:g}{' days' if date else ''}",
+            step=label,
             reference=term["reference"],
             outcome=term["outcome"],
-            value=value,
+            value=exact[0] if exact else None,
             low=low,
             high=high,
             reason=reason,
         )
+
+
+def _step(term: Mapping[str, Any], steps: Mapping[str, float]) -> tuple[float, str]:
+    """Return the step of a term's column, and the step in words."""
+    is_date = term["change"] == "date"
+    step = steps.get(term["column"], 1.0) if is_date or term["change"] == "number" else 1.0
+    return step, term["step"] if step == 1 else f"{step:g}{' days' if is_date else ''}"
+
+
+def _estimates(
+    event: Mapping[str, Any], term: Mapping[str, Any], step: float
+) -> tuple[list[float], str]:
+    """Return a term's value for a step, and its limits if it has any; and why something lacks."""
+    exact = [step * value for value in (term["estimate"], *_limits(term, event["freedom"]))]
+    reason = event["reason"] or ("" if len(exact) > 1 else UNDETERMINED)
+    if event["measure"] == "difference":
+        return exact, reason
+    if max(map(abs, exact)) > LARGEST:
+        return [], OUT_OF_RANGE
+    return [exp(value) for value in exact], reason
 
 
 def _limits(term: Mapping[str, Any], freedom: int | None) -> list[float]:
