@@ -63,7 +63,7 @@ def test_an_unknown_word_gets_near_names():
 
 
 def test_the_settings_that_other_frameworks_settings_become_exist():
-    text = (DOCS / "guides/migrate.md").read_text()
+    text, _, _ = (DOCS / "guides/migrate.md").read_text().partition("## What goes wrong")
     cells = [line.split(" | ")[-1] for line in text.splitlines() if line.startswith("| ")]
     named = {word.partition("=")[0] for cell in cells for word in re.findall(r"`([\w.=-]+)`", cell)}
     elsewhere = {"CUDA_VISIBLE_DEVICES", "quorum"}

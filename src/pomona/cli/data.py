@@ -75,12 +75,11 @@ def show(
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
     """
     from pomona.core.files import writing
-    from pomona.scenario.description import about
 
     config = config_of(words, *scenario_options(data, data_dir, partition))
     with activity(f"reading {config.data.name}"):
         scenario, source = _prepared(config)
-    metadata = about(scenario)
+    metadata = _about(scenario)
     written = _pictures(scenario, metadata, folder) if folder else []
     if save:
         with writing(save):
@@ -111,6 +110,13 @@ def _prepared(config: "Config") -> "tuple[Scenario, Dataset]":
     if scenario.targets != "segmentation" or "model" in config.model_fields_set:
         scenario.check()  # the default network has no masks as outputs
     return scenario, sources[0]
+
+
+def _about(scenario: "Scenario") -> dict[str, Any]:
+    """Return what a record says about a scenario; PyTorch is imported no earlier than this."""
+    from pomona.scenario.description import about
+
+    return about(scenario)
 
 
 def _record(scenario: "Scenario", source: "Dataset", metadata: dict[str, Any]) -> dict[str, Any]:
@@ -184,12 +190,11 @@ def show_data(
     arrays, natural, seed 0 ...
     """
     from pomona.config import Config
-    from pomona.scenario.description import about
 
     scenario, source = _prepared(config or Config(**settings))
     _print(scenario, source)
     if out:
-        _pictures(scenario, about(scenario), Path(out))
+        _pictures(scenario, _about(scenario), Path(out))
     warner = CallerWarnings(sys._getframe(1))
     for note in scenario.notes:
         warner.on_note(note.text)
@@ -206,10 +211,9 @@ _LEGEND = {
 def _print(scenario: "Scenario", source: "Dataset") -> None:
     """Print clients, targets, rows, notes and hashes."""
     from pomona.cli.data_preview import preview
-    from pomona.scenario.description import about
     from pomona.tasks import TASKS
 
-    rows, targets = _clients(scenario, about(scenario)), _targets(scenario)
+    rows, targets = _clients(scenario, _about(scenario)), _targets(scenario)
     divided = scenario.partition.recipe.get("name", "file")
     print_table(
         of_records(rows, f"{scenario.dataset.name}, {divided}, seed {scenario.config.seed}")
