@@ -272,7 +272,7 @@ def test_addresses_in_notes_are_bare(text, left):
 
 @pytest.mark.parametrize("track", [f"mlfow:http://me:{SECRET}@host", "", ":", "wandbx"])
 def test_an_unknown_tracker_is_said_without_its_address(track):
-    with pytest.raises(ConfigError, match="known: mlflow, tensorboard, trackio, wandb") as said:
+    with pytest.raises(ConfigError, match="use one of mlflow, tensorboard, trackio, wandb") as said:
         small(track)
     assert SECRET not in str(said.value)
 
