@@ -12,12 +12,12 @@ fi
 cp /etc/resolv.conf /etc/hosts "$root/etc/" # the network's, and its certificates
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 [ -s "$root/etc/machine-id" ] || tr -d - < /proc/sys/kernel/random/uuid > "$root/etc/machine-id" # a silo asks for it
-rm -rf "$root/work"
-mkdir -p "$root/work/source"
-git -C "$(dirname "$0")/.." archive HEAD | tar x -C "$root/work/source"
-cat > "$root/work/try.sh" << 'END'
+rm -rf "$root/srv/pomona"
+mkdir -p "$root/srv/pomona/source"
+git -C "$(dirname "$0")/.." archive HEAD | tar x -C "$root/srv/pomona/source"
+cat > "$root/srv/pomona/try.sh" << 'END'
 set -euxo pipefail
-cd /work
+cd /srv/pomona
 export HOME=/root OMP_NUM_THREADS=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 python3 --version
 python3 -m venv build
@@ -26,7 +26,7 @@ python3 -m venv env
 env/bin/pip install --quiet --no-deps wheels/*.whl
 env/bin/pip install --quiet -c source/constraints.txt pomona-federation pomona-native pytest
 env/bin/pip check
-PATH=/work/env/bin:$PATH
+PATH=/srv/pomona/env/bin:$PATH
 pomona new heart
 cd heart
 pomona run run.toml engine=native --no-report
@@ -36,4 +36,4 @@ pomona demo
 END
 # mounts of their own, which end with the process
 root=$root exec unshare --mount bash -c 'mount -t proc proc "$root/proc" && mount --rbind /dev "$root/dev" &&
-  exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt chroot "$root" bash /work/try.sh'
+  exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin TERM=dumb SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt PIP_CERT=/etc/ssl/certs/ca-certificates.crt chroot "$root" bash /srv/pomona/try.sh'

@@ -125,7 +125,9 @@ def _below(scores: Array, reference: Array) -> Array:
 
 
 def difference_margins(a: Components, b: Components) -> Interval:
-    """Return how far the interval of the difference a - b reaches below and above it."""
+    """Return how far the interval of the difference a - b reaches below and above it; a negative
+    correlation counts as none.
+    """
     spread = sqrt(max(0.0, a.covariance(a) * b.covariance(b)))
     correlation = min(1.0, max(0.0, a.covariance(b) / spread)) if spread > 0 else 0.0
     (centre_a, error_a), (centre_b, error_b) = a.on_logit_scale(), b.on_logit_scale()

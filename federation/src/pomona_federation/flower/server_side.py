@@ -308,13 +308,13 @@ class GridTransport:
         """Note which clients' rounds are used; their next task says so."""
         self.committed |= dict.fromkeys(ids, self._number)
 
-    def save(self, ids: Sequence[int]) -> NoReturn:
+    def save(self, *_: Any) -> NoReturn:
         """Refuse: a plain Flower app cannot be resumed."""
-        raise NotImplementedError
+        raise ConfigError("a plain Flower app cannot be resumed; start it anew")
 
     def restore(self, *_: Any) -> NoReturn:
         """Refuse: a plain Flower app cannot be resumed."""
-        raise NotImplementedError
+        raise ConfigError("a plain Flower app cannot be resumed; start it anew")
 
     def _content(
         self, visit: ClientRequest, downlink: Downlink, k: int, client: int
