@@ -22,7 +22,7 @@ settings.load_profile("patient")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-TURNS = 20
+TURNS = 30
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -310,11 +310,11 @@ class GridTransport:
 
     def save(self, *_: Any) -> NoReturn:
         """Refuse: a plain Flower app cannot be resumed."""
-        raise ConfigError("a plain Flower app cannot be resumed; start it anew")
+        raise ConfigError("a plain Flower app cannot be resumed; start a new run")
 
     def restore(self, *_: Any) -> NoReturn:
         """Refuse: a plain Flower app cannot be resumed."""
-        raise ConfigError("a plain Flower app cannot be resumed; start it anew")
+        raise ConfigError("a plain Flower app cannot be resumed; start a new run")
 
     def _content(
         self, visit: ClientRequest, downlink: Downlink, k: int, client: int
