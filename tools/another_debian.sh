@@ -2,7 +2,8 @@
 # HEAD's wheels on the Python of another Debian, such as 3.14 of forky; nothing else of this machine is used. As root, with
 # debootstrap; 7 GB, of which a cache of pip; FOLDER stays, and is used again:
 #     bash tools/another_debian.sh FOLDER [SUITE]
-# Builds the three wheels, installs them, then runs a project of `pomona new`, its tests, a rehearsal, and the demo.
+# Builds the three wheels, installs them, then runs a project of each form of `pomona new`, its tests and a rehearsal of its
+# federation, apps of Flower, and the demo.
 set -euo pipefail
 root=$1 suite=${2:-forky}
 packages=ca-certificates,g++,python3-dev,python3-venv
@@ -24,14 +25,22 @@ python3 -m venv build
 build/bin/pip wheel --quiet --no-deps --wheel-dir wheels ./source ./source/federation ./source/native
 python3 -m venv env
 env/bin/pip install --quiet --no-deps wheels/*.whl
-env/bin/pip install --quiet -c source/constraints.txt pomona-federation pomona-native pytest
+env/bin/pip install --quiet -c source/constraints.txt pomona-federation pomona-native pytest nibabel scikit-learn
 env/bin/pip check
 PATH=/srv/pomona/env/bin:$PATH
-pomona new heart
-cd heart
-pomona run run.toml engine=native --no-report
-pytest -q
-pomona deploy rehearse federation.toml rounds=2
+for form in table images volumes; do
+  pomona new $form --from $form
+  (cd $form && pomona run run.toml engine=native --no-report && pytest -q && pomona deploy rehearse federation.toml rounds=2)
+done
+pomona new script --from pytorch
+(cd script && python train.py && pytest -q)
+pomona new app --from flower
+(cd app && python -c "import client_app, server_app")
+# apps of Flower: on its grid in this process, then over a SuperLink with two SuperNodes
+mkdir -p copy/federation/tests
+cp -r source/examples copy
+cp source/federation/tests/test_plain_flower_app.py copy/federation/tests
+pytest -q -c /dev/null --rootdir copy copy/federation/tests/test_plain_flower_app.py
 pomona demo
 END
 # mounts of their own, which end with the process
