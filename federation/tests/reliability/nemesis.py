@@ -327,7 +327,6 @@ def main():
             arena.clocks[who] = jumping_clock(out / f"clock-{who}")
         for who in arena.everybody:
             arena.start(who)
-        arena.next_round(1200.0)
         while time.monotonic() < arena.until:
             if given.calm:
                 arena.operate(30.0)
