@@ -23,7 +23,7 @@ SCRIPTS = {
 TAUGHT = [*sorted((ROOT / "examples").rglob("*.py")), *sorted((ROOT / "docs/guides").glob("*.md"))]
 EXAMPLES = (
     "pomona",
-    "pomona.config",
+    "pomona.config.config",
     "pomona.data.memory",
     "pomona.simulation",
     "pomona.record.paired_gain",

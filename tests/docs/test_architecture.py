@@ -104,7 +104,7 @@ PAPERS = {module(p) for p in (SOURCE / "methods").rglob("*.py") if p.stem != "__
     "pomona.methods.mixtures.request_bank",
 }
 BY_NAME = {
-    "pomona.config": ["pomona.methods.one_model.fedavg"],  # the method of a run that names none
+    "pomona.config.run": ["pomona.methods.one_model.fedavg"],  # the method of a run that names none
     # a silo's model trained alone, to compare with
     "pomona_federation.silo.silo_report": ["pomona.methods.personal_regularisation.separate"],
 }

@@ -1,0 +1,82 @@
+"""Layers of settings: files, words of a command and arguments, merged before they are validated."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pomona.core.errors import ConfigError
+from pomona.core.synonyms import canonical
+from pomona.core.toml import Tree, expand_names, read_text, require_shallow
+from pomona.core.training_settings import OPTIMIZERS
+from pomona.data.section import NAMES
+from pomona.methods import METHODS
+from pomona.metrics.metric import METRICS
+from pomona.models import MODELS
+from pomona.partition import RECIPES
+
+SECTIONS = ("method", "partition")  # those whose keys follow from their name
+KNOWN_NAMES: dict[str, Iterable[str]] = {
+    "method": METHODS,
+    "data": NAMES,
+    "partition": RECIPES,
+    "model": MODELS,
+    "optimizer": OPTIMIZERS,
+}
+
+
+def with_sections(layer: Mapping[str, Any]) -> Tree:
+    """Expand sections that are given by name only; case and separators of names do not count."""
+    tree = expand_names(layer)
+    for key, names in KNOWN_NAMES.items():
+        section = tree.get(key)
+        if isinstance(section, Mapping) and isinstance(name := section.get("name"), str):
+            tree[key] = {**section, "name": canonical(name, names)}
+    if isinstance(metric := tree.get("metric"), str):
+        tree["metric"] = canonical(metric, METRICS)
+    return tree
+
+
+def merge(tree: Tree, overrides: Mapping[str, Any]) -> None:
+    """Merge one tree over another, in place.
+
+    Naming another method or partition drops the previous one's settings.
+    """
+    for key, value in overrides.items():
+        section = tree.get(key)
+        if isinstance(value, Mapping) and isinstance(section, dict):
+            if (
+                key in SECTIONS
+                and "name" in section
+                and value.get("name", section["name"]) != section["name"]
+            ):
+                section.clear()
+            merge(section, value)
+        else:
+            tree[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def read_overrides(pairs: Iterable[str]) -> Tree:
+    """Return the tree of ``key=value`` words; values are TOML if they parse as such, else text.
+
+    Raises ConfigError.
+    """
+    tree: Tree = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                f"{pair!r} is neither a TOML file nor key=value; write for example rounds=10 or "
+                "method.mu=0.1"
+            )
+        leaf: Any = _value(text)
+        for name in reversed(key.split(".")):
+            leaf = {name: leaf}
+        require_shallow(leaf)
+        merge(tree, expand_names(leaf))
+    return tree
+
+
+def _value(text: str) -> Any:
+    try:
+        return read_text(f"v = {text}")["v"]
+    except ValueError:
+        return text

@@ -1,0 +1,120 @@
+"""Settings of local training: its length, batches, rates and network's statistics."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+
+from pomona.core.bounds import Number
+from pomona.core.errors import ConfigError
+from pomona.core.settings import LARGEST, Settings
+from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes
+from pomona.models.parameter_space import Buffers
+from pomona.objective.augmentation import TRANSFORMS, Augmentation
+from pomona.objective.dataset import Precision
+from pomona.objective.learning_rate_range_test import ADAPTIVE_RATES, RATES
+
+
+def _rate(value: Any) -> Any:
+    if value != "auto" and not (isinstance(value, int | float) and 0 < value <= LARGEST):
+        raise ValueError("must be 'auto' or a finite number above 0")
+    return value
+
+
+Rate = Annotated[
+    float | Literal["auto"],
+    BeforeValidator(_rate),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": LARGEST},
+                {"const": "auto"},
+            ]
+        }
+    ),
+]
+
+
+class TrainingSettings(Settings):
+    """How a client trains in a round.
+
+    Attributes:
+        local_epochs: passes over a client's training data per round
+        local_steps: steps of a client per round, in place of local_epochs passes; data are
+            shuffled again after each pass
+        batch_size: samples per step
+        momentum: momentum of local SGD, zero at the start of each round
+        weight_decay: L2 weight decay; decoupled from the gradient for adamw
+        optimizer: rule of local steps
+        lr_decay: factor on all rates of training after each round
+        lr_schedule: factor on all rates of training, in addition to lr_decay: 1; half a cosine
+            from 1 to 0 over the rounds after warm-up; or lr_factor at each of lr_milestones
+        lr_warmup_rounds: number k of warm-up rounds; in round r, rates are multiplied by
+            r / (k + 1)
+        lr_milestones: rounds after which lr_schedule = steps lowers the rates
+        lr_factor: factor of lr_schedule = steps
+        precision: bf16: forward and backward under autocast, also in evaluation, with float32
+            weights. Saved models are used in float32, so a few samples near a tie may get a
+            different answer from the report's
+        buffers: BatchNorm statistics of a global model: each client's own, or the mean of those
+            measured in training
+    """
+
+    local_epochs: int = Field(1, ge=1, le=10**6)
+    local_steps: int | None = Field(None, ge=1, le=10**9)
+    batch_size: int = Field(32, ge=1, le=10**9)
+    lr: Rate = Field(
+        "auto",
+        description=(
+            "learning rate; auto: chosen by a range test on training loss when a run starts, from "
+        )
+        + ", ".join(f"{rate:g}" for rate in RATES)
+        + "; with adam and adamw from "
+        + ", ".join(f"{rate:g}" for rate in ADAPTIVE_RATES),
+    )
+    momentum: float = Field(0.0, ge=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0, le=1e6)
+    optimizer: AnyOptimizer = Optimizer()
+    lr_decay: float = Field(1.0, gt=0, le=1)
+    lr_schedule: Literal["constant", "cosine", "steps"] = "constant"
+    lr_warmup_rounds: int = Field(0, ge=0, le=10**6)
+    lr_milestones: tuple[Number, ...] = Field((), max_length=1000)
+    lr_factor: float = Field(0.1, gt=0, le=1)
+    augment: tuple[Augmentation, ...] = Field(
+        (),
+        max_length=100,
+        description=(
+            "random changes of images in training, in this order: name or name:strength, of "
+        )
+        + ", ".join(f"{name}:{transform.strength:g}" for name, transform in TRANSFORMS.items()),
+    )
+    precision: Precision = "fp32"
+    buffers: Buffers = "local"
+
+    @property
+    def passes(self) -> Passes:
+        """The length of a client's training in a round."""
+        return Passes(self.local_epochs, self.local_steps)
+
+    @property
+    def rate(self) -> float:
+        """The learning rate as a number. Raises ConfigError if it is still "auto"."""
+        if isinstance(self.lr, str):
+            raise ConfigError("lr = 'auto' is chosen when a run starts; set lr, for example lr=0.1")
+        return self.lr
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> Self:
+        if (self.lr_schedule == "steps") != bool(self.lr_milestones):
+            raise ValueError(
+                "lr_schedule = 'steps' and lr_milestones go together; set both, or neither"
+            )
+        return self
+
+    def idle(self) -> dict[str, str]:
+        """A factor is for steps of the rate; epochs are counted unless steps are."""
+        factor = (
+            {} if self.lr_schedule == "steps" else {"lr_factor": "only for lr_schedule = steps"}
+        )
+        return factor | (
+            {} if self.local_steps is None else {"local_epochs": "only without local_steps"}
+        )
