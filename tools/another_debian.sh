@@ -30,7 +30,7 @@ env/bin/pip check
 PATH=/srv/pomona/env/bin:$PATH
 for form in table images volumes; do
   pomona new $form --from $form
-  (cd $form && pomona run run.toml engine=native --no-report && pytest -q && pomona deploy rehearse federation.toml rounds=2)
+  (cd $form && pomona run run.toml --no-report && pytest -q && pomona deploy rehearse federation.toml rounds=2)
 done
 pomona new script --from pytorch
 (cd script && python train.py && pytest -q)
