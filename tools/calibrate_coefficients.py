@@ -22,7 +22,8 @@ import torch
 from pomona.config import Config
 from pomona.core.rng import stream
 from pomona.data import from_frame
-from pomona.personal.coefficients import MAX_DISTANCE, LinearModel, coefficients
+from pomona.personal.coefficients import MAX_DISTANCE, coefficients
+from pomona.personal.information import LinearModel
 from pomona.record import coefficients as record
 from pomona.record.result import gather
 from pomona.scenario import Scenario

@@ -19,6 +19,20 @@ from pomona.record import events
 from pomona.record.rows import Evaluation, RoundRow
 from problems import tiny
 
+TERM = {"column": "age", "change": "number", "step": "1", "reference": "", "outcome": "yes"}
+COEFFICIENTS = {
+    "event": "coefficients",
+    "model": "personal",
+    "when": "trained",
+    "client": 3,
+    "measure": "odds ratio",
+    "rows": 10,
+    "distance": 0.0,
+    "freedom": None,
+    "reason": "",
+    "terms": [TERM | {"estimate": 0.5, "error": 0.1}],
+}
+
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
@@ -26,6 +40,8 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "run"
     pomona.run(tiny("apple", rounds=2), folder)
     (folder / "status.json").unlink()
+    *events, end = lines(folder)
+    write(folder, [*events, COEFFICIENTS, end])
     return folder
 
 
@@ -101,6 +117,15 @@ CRAFTED = [
     ("final", "outcomes", [CRAFTED_OUTCOME | {"ppv": "high"}]),
     ("final", "outcomes", [CRAFTED_OUTCOME | {"calibration": [[0.5, 1]]}]),
     ("final", "outcomes", [CRAFTED_OUTCOME] * 20_000),
+    ("coefficients", "client", 4),
+    ("coefficients", "client", -1),
+    ("coefficients", "client", "site 4"),
+    ("coefficients", "measure", "\x1b[31m"),
+    ("coefficients", "distance", "far"),
+    ("coefficients", "terms", {}),
+    ("coefficients", "terms", [TERM]),
+    ("coefficients", "terms", [TERM | {"estimate": "high", "error": None}]),
+    ("coefficients", "terms", [TERM | {"estimate": 1e308, "error": 0.1}]),
     ("end", "summary", []),
     ("end", "summary", {"seconds": "long"}),
     ("end", "summary", {"models": {"personal, trained": {"last": {"value": "a", "round": 1}}}}),
@@ -121,7 +146,7 @@ def test_a_crafted_event_is_one_line_wherever_it_is_read(kind, key, value, run, 
         pomona.load(run)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 500
-    for command in ("report", "compare"):
+    for command in ("report", "compare", "coefficients"):
         with pytest.raises(SystemExit) as end:
             main([command, str(run)])
         said = capsys.readouterr().err
