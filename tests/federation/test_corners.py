@@ -154,9 +154,7 @@ def test_more_clients_than_files_that_may_be_open(monkeypatch):
     try:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == most  # all that the system allows
         assert [int(row) for row in transport.collect(number, range(20))] == list(range(20))
-        with pytest.raises(
-            ConfigError, match=f"more than {most} open files.*workers = 1, or raise the limit"
-        ):
+        with pytest.raises(ConfigError, match=f"open files.*\\({most}\\).*workers = 1"):
             transport.collect(number, range(500))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
