@@ -545,7 +545,7 @@ def test_a_silo_that_diverged_in_the_last_round_is_told_of_with_its_fault(world)
         silo["silo"]: (silo["state"], (silo["unused"] or {}).get("detail"))
         for silo in status.server(federation.server)["silos"]
     }
-    why = "silo-1: client 1, round 2, step 3: the loss is nan; method.dr_lr may be too high, too"
+    why = "silo-1, round 2, step 3: the loss is nan; method.dr_lr may be too high, too"
     assert told == {
         "silo-0": ("present", None),
         "silo-1": ("rejected", why),

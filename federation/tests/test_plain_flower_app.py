@@ -513,13 +513,44 @@ def test_a_method_that_cannot_be_had_is_refused_by_name(scenario, method, words)
         app.started(app.grid(), method)
 
 
-def test_a_model_of_another_form_is_named(scenario):
+@pytest.mark.parametrize(
+    ("tensors", "words"),
+    [
+        ({"fc1.weight": torch.zeros(5, 6)}, r"fc1.weight'.*\(7, 6\).* there and \(5, 6\)"),
+        ({"fc1.weight": torch.zeros(7, 6).double()}, "fc1.weight'.*float32 there.*float64"),
+        ({"fc3.bias": torch.zeros(2)}, r"fc3.bias' is missing there and \(2,\)"),
+        ({"fc2.bias": None}, r"fc2.bias' is \(2,\).* there and missing"),
+    ],
+)
+def test_a_model_of_another_form_is_named_with_its_tensor(scenario, tensors, words):
     app = App(scenario("fedavg"))
-    other = nn.Linear(6, 2)
-    with pytest.raises(ConfigError, match="node 898"):
-        strategy("fedavg", other).start(
-            app.grid(), ArrayRecord(other.state_dict()), train_config=ConfigRecord({"lr": LR})
+    values = app.scenario.module().state_dict() | tensors
+    server = nn.Module()
+    server.state_dict = lambda: {name: t for name, t in values.items() if t is not None}
+    server.load_state_dict = lambda _: None
+    with pytest.raises(ConfigError, match=f"node 898: .*{words}"):
+        strategy("fedavg", server).start(
+            app.grid(), ArrayRecord(), train_config=ConfigRecord({"lr": LR})
         )
+
+
+def test_tensors_in_another_order_are_another_form():
+    layout = wire.layout_of(nn.Linear(6, 2))
+    assert wire.difference(layout, layout) == ""
+    assert "order" in wire.difference(dict(reversed(layout.items())), layout)
+
+
+def test_a_fault_has_the_name_of_its_client_once(scenario):
+    def diverges(grid, task, node, reply):
+        if task.get("number") == 2 and task["trains"] and node == 899:
+            said = json.loads(reply.content[wire.KEY][wire.BODY])
+            said["fault"] = "client 1, round 2, step 3: the loss is nan; lower lr"
+            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(said)})
+        return reply
+
+    app = App(scenario("fedavg"))
+    rounds = app.started(app.grid(diverges), "fedavg").personal.rounds
+    assert rounds[1].refused[0] == "client 1, round 2, step 3: the loss is nan; lower lr"
 
 
 def test_the_loss_of_pomonas_server_is_said_once(scenario, caplog):

@@ -302,6 +302,9 @@ def test_an_optimizer_of_another_model_is_refused(scenario, method):
         (None, "no loss"),
         ((0.5, 0.9, 40), "3 values"),
         ({"loss": 0.5, "top1": 0.4, "top3": 0.8}, "top1, top3; name the one"),
+        ({"loss": 0.5, "f1": 0.4}, "returns f1;.* metric 'accuracy'"),
+        ({"loss": 0.5, "balanced_accuracy": 0.4}, "returns balanced_accuracy;"),
+        ((0.5, {"inaccuracy": 0.4}), "returns inaccuracy;"),
         ("high", "type str as its loss"),
         ((0.5, np.zeros(2)), "type ndarray as its metric"),
     ],
@@ -310,6 +313,18 @@ def test_a_test_that_returns_something_else(scenario, answer, words):
     prepared = scenario("fedavg")
     with pytest.raises(ConfigError, match=words):
         trained(prepared.module(), loaders_of(prepared), "fedavg", test=lambda model, _: answer)
+
+
+@pytest.mark.parametrize(
+    "name", ["accuracy", "acc", "test_acc", "valAccuracy", "val/ACC", "metric"]
+)
+def test_a_lone_figure_counts_by_its_name(scenario, name):
+    prepared = scenario("fedavg")
+    answer = {"loss": 0.5, name: 0.75}
+    result = trained(
+        prepared.module(), loaders_of(prepared), "fedavg", test=lambda model, _: answer
+    )
+    assert result.curve("global", "received")[-1].value == (0.75,) * 3
 
 
 def test_other_metrics_by_name(scenario):

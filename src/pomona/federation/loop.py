@@ -25,7 +25,7 @@ from pomona.federation.batchnorm_statistics import with_statistics
 from pomona.federation.callbacks import Callback, ModelObserver, Models, StoppingCallback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.early_stopping import Scoreboard, ValidationCurve
-from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack, with_name
 from pomona.federation.norm_bounds import largest
 from pomona.federation.round_plan import RoundPlan, is_evaluated, plan_of, round_of
 from pomona.federation.secure_sum import summed
@@ -173,14 +173,8 @@ class Loop:
         self.callback.on_note(note.text)
 
     def _with_name(self, fault: str, client: int) -> str:
-        """Return a client's own fault, in which it is a number, by the client's name."""
-        number = f"client {client}"
-        message = fault.removeprefix(number)
-        return (
-            fault
-            if message == fault or message[:1].isdigit()
-            else f"{self.client_name(client)}{message}"
-        )
+        """Return a client's own fault, by the client's name."""
+        return with_name(fault, client, self.client_name(client))
 
     def _start_or_resume(self) -> tuple[Any, int]:
         """Return the server's state and the number of the round to resume after, 0 at the start."""
@@ -433,7 +427,7 @@ class Loop:
             self.callback.on_exchange(visit, downlink, arrivals)
 
     def _line(self, rejection: Rejection, number: int) -> str:
-        """A rejection, by its client's name; a client's own fault has its number already."""
+        """A rejection, by its client's name; a client's own fault has its round already."""
         if rejection.line == rejection.reason:
             return self._with_name(rejection.line, rejection.client)
         return f"{self.client_name(rejection.client)}, round {number}: {rejection.reason}"

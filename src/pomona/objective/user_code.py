@@ -1,5 +1,6 @@
 """A user's own training code: its functions, what they return, and the optimizer that they step."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite, isnan
@@ -13,9 +14,10 @@ from pomona.core.errors import ConfigError, DataError, listed
 from pomona.core.round import Round
 from pomona.core.training_settings import Adam, Passes
 from pomona.core.training_settings import Optimizer as OptimizerSettings
+from pomona.metrics.metric import METRICS
 from pomona.objective.paused_function import single
 
-ABBREVIATIONS = {"accuracy": "acc", "auroc": "auc"}
+ABBREVIATIONS = {"accuracy": "acc", "auroc": "auc", "macro_f1": "f1"}
 Loaders = Mapping[str, Any]  # split -> a loader: iterates batches, again and again
 
 
@@ -170,23 +172,27 @@ def figures_of(value: Any) -> dict[str, Any]:
 
 def metric_of(figures: Mapping[str, Any], metric: str) -> float | None:
     """Return a metric, or the loss, among a user's figures, None where it is not finite: that of
-    its name; else the only one, or the only one whose name ends in the metric's or its short form.
+    its name; else the only one whose name ends in the metric's or its short form, but is not that
+    of another metric; else the figure of a pair.
 
-    Raises ConfigError if it is not clear which figure it is.
+    Raises ConfigError if there is none, or several.
     """
     names = [name for name in figures if name != "loss"]
-    if metric in figures:
-        names = [metric]
-    if not names:
+    if not names and metric != "loss":
         raise ConfigError("test returns a loss alone; return (loss, accuracy), or set metric=loss")
-    if len(names) > 1:
-        endings = metric, ABBREVIATIONS.get(metric, metric)
-        alike = [name for name in names if name.lower().endswith(endings)]
-        if len(alike) != 1:
-            raise ConfigError(
-                f"test returns {listed(names, 10)}; name the one that is the {metric} {metric!r}, "
-                "or set metric to another of `pomona metrics`"
-            )
-        names = alike
-    number = _number(figures[names[0]], names[0])
+    named = [name for name in names if _is_called(name, metric)]
+    matching = [metric] if metric in figures else ["metric"] if names == ["metric"] else named
+    if len(matching) != 1:
+        raise ConfigError(
+            f"test returns {listed(names, 10)}; name the one that is the metric {metric!r} so, or "
+            "set metric to another (pomona settings metric)"
+        )
+    number = _number(figures[matching[0]], matching[0])
     return number if isfinite(number) else None
+
+
+def _is_called(name: str, metric: str) -> bool:
+    """Return whether the last word of a figure's name is a metric's name or its short form."""
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
+    forms = "|".join(map(re.escape, (metric, ABBREVIATIONS.get(metric, metric))))
+    return name not in METRICS and bool(re.search(f"(?:^|[^a-z0-9])(?:{forms})$", name))

@@ -5,7 +5,6 @@ Everything that is read here comes from another party. Texts have bounded types,
 read only if its name, shape, dtype and length are those that the method expects.
 """
 
-import hashlib
 from collections.abc import Mapping
 from io import BytesIO
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,15 +16,17 @@ from numpy.lib import format as npy
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
-from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Label, Line, Measured, Number, Sha256
+from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Label, Line, Measured, Number
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.metrics.metric import Score
+from pomona.storage.safetensors_stream import quoted
 from pomona.storage.tensor_validation import non_finite
 
 KEY, ARRAYS, INITIAL, BODY = "pomona", "arrays", "pomona.initial", "body"
 HELLO = "pomona.hello"
 LONGEST = 2**20  # characters of a body
+MAX_TENSORS = 10**5  # of a model
 HEADER = 2**12  # bytes before the numbers of an array
 Body = TypeVar("Body", bound=Settings)
 Ids = Annotated[tuple[ClientId, ...], Field(max_length=MAX_CLIENTS)]
@@ -33,12 +34,12 @@ Ids = Annotated[tuple[ClientId, ...], Field(max_length=MAX_CLIENTS)]
 
 class Introduction(Settings):
     """Who a client is, in answer to a record ``HELLO``: the number of its part of the data, if
-    Flower gives it one; its samples by split; the form of its model.
+    Flower gives it one; its samples by split; the tensors of its model, in their order.
     """
 
     partition: Count | None
     samples: dict[Label, Count] = Field(max_length=3)
-    model: Sha256
+    model: dict[Line, Line] = Field(max_length=MAX_TENSORS)
 
 
 class Task(Settings):
@@ -142,7 +143,16 @@ def _tensor(name: str, array: Array, example: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(ordered)).reshape(shape)
 
 
-def layout_of(model: nn.Module) -> str:
-    """Return a hash of the names, shapes and dtypes of a model's tensors."""
-    lines = [f"{name} {tuple(t.shape)} {t.dtype}" for name, t in model.state_dict().items()]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+def layout_of(model: nn.Module) -> dict[str, str]:
+    """Return shape and dtype of a model's tensors, as texts by name."""
+    return {name: f"{tuple(t.shape)} {t.dtype}" for name, t in model.state_dict().items()}
+
+
+def difference(model: Mapping[str, str], server: Mapping[str, str]) -> str:
+    """Return how the layout of a client's model differs from the server's; empty if it does not."""
+    for name in (*server, *model):
+        here, there = server.get(name), model.get(name)
+        if here != there:
+            layouts = f"{there or 'missing'} there and {here or 'missing'} at the server"
+            return f"tensor {quoted(name)} is {layouts}"
+    return "" if [*model] == [*server] else "its tensors are in another order than the server's"

@@ -9,7 +9,7 @@ from math import isfinite
 
 from pomona.core.errors import ProtocolError
 from pomona.federation.admission import Admission
-from pomona.federation.exchange import Arrival, ClientRequest, Reply
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, with_name
 from pomona.federation.norm_bounds import UNBOUNDED
 from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
@@ -205,7 +205,7 @@ class AnswerReader:
 
         Raises ProtocolError.
         """
-        fault = f"{answer.silo}: {answer.fault}" if answer.fault else ""
+        fault = with_name(answer.fault, client, answer.silo) if answer.fault else ""
         terms = self.exchange.terms
         with untrusted(Reason.SCORES):
             scores = checked_scores(answer, request.watched, terms)
