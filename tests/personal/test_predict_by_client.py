@@ -14,6 +14,7 @@ from command_line import call
 from pomona.core.errors import DataError
 from pomona.personal import PersonalModel
 from pomona.personal.by_client import predict
+from pomona.personal.memory import MemoryModel
 
 SITES = ["East", "North", "West"]
 
@@ -146,3 +147,42 @@ def test_a_run_without_a_column_of_clients_asks_for_it(run, tmp_path, capsys):
     close(json.loads(text), expected(out, path))
     err = call(capsys, "predict", out, files[0]["train"], "--client", "East")[2]
     assert "were training rows" in err
+
+
+def remembering(run, name, neighbours=5):
+    """A client's model with its rows, whose numbers and weight come from the table and partition."""
+    rows = pd.read_csv(run.parent / "patients.csv")
+    division = json.loads((run / "partition.json").read_text())["clients"]
+    (parts,) = [c for c in division if set(rows.hospital[c["train"]]) == {name}]
+    train, validation = (
+        (rows.loc[parts[split], ["age", "crp"]].to_numpy(), rows.outcome[parts[split]])
+        for split in ("train", "validation")
+    )
+    model = PersonalModel.of(pomona.load(run), name)
+    memory = MemoryModel.from_rows(model, *train, neighbours).weighed(*validation)
+    return memory, len(validation[0])
+
+
+def test_answers_with_the_nearest_training_rows(run, tmp_path, capsys):
+    path = table(tmp_path, ["West", "East", "West"])
+    words = ("predict", run, path, "--neighbours", 5, "--json")
+    _, out, notes = call(capsys, *words)
+    for answer, row in zip(json.loads(out), pd.read_csv(path).itertuples(), strict=True):
+        memory, validation = remembering(run, row.hospital)
+        (wanted,) = memory.predict([[row.age, row.crp]])
+        assert answer["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-6)
+        assert f"{row.hospital} {memory.weight:g}, chosen on {validation} valid" in notes
+    assert "5 nearest training rows" in notes
+    one = call(capsys, *words[:3], "--client", "West", *words[3:])
+    assert json.loads(one[1])[0]["probabilities"] == json.loads(out)[0]["probabilities"]
+    by_file = call(capsys, "predict", run / "models" / "client-02.safetensors", *words[2:])
+    assert json.loads(by_file[1]) == json.loads(one[1])
+
+
+def test_nearest_rows_need_the_run_and_its_data(run, tmp_path, capsys):
+    new, copy = table(tmp_path, ["West"]), tmp_path / "model.safetensors"
+    copy.write_bytes((run / "models" / "client-02.safetensors").read_bytes())
+    code, _, message = call(capsys, "predict", copy, new, "--neighbours", 5)
+    assert (code, "leave --neighbours out" in message) == (3, True)
+    code, _, message = call(capsys, "predict", tmp_path / "none", new)
+    assert (code, "none does not exist" in message) == (6, True)

@@ -2,15 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from pomona.cli.output import Json, echo_stderr, emit, print_table, printable
 from pomona.cli.status_line import activity
-from pomona.core.errors import ConfigError, DataError, listed, suggestion
+from pomona.core.errors import ConfigError, DataError, StorageError, listed, suggestion
 from pomona.core.files import publish, writing
+from pomona.core.registry import own_code_barred
 from pomona.core.table import Table, csv_text, of_records
+
+if TYPE_CHECKING:
+    from pomona.personal.memory import Memories
 
 MAX_COLUMNS = 20  # outputs in a terminal's table
 
@@ -32,6 +37,14 @@ Masks = Annotated[
     Parameter(
         help="for segmentation: the file of class numbers to write: .nii.gz on the grid of the one "
         "volume given, a folder with a file for each input, or .npz with an array masks"
+    ),
+]
+Neighbours = Annotated[
+    int,
+    Parameter(
+        validator=Number(gte=0, lte=10**4),
+        help="kNN-Per: answer together with that many nearest training rows of the model's client, "
+        "such as 10; the run's data are read again",
     ),
 ]
 
@@ -56,6 +69,7 @@ def predict(
         Path | None, Parameter(help="the .csv file to write, with every answer and output")
     ] = None,
     masks: Masks = None,
+    neighbours: Neighbours = 0,
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
@@ -77,22 +91,35 @@ def predict(
     """
     if not inputs:
         raise DataError("no input given; name images, tables, .txt or .npz files")
-    if not model.is_dir():
-        if choice := client or client_column:
-            raise DataError(
-                f"{model} is the model of one client; give its run folder to use {choice!r}"
-            )
-        file: Path | None = model
-    else:
-        file = None if client is None else _model_file(model, client)
+    file = _single_model(model, client, client_column)
     if masks and not file:
         raise DataError("--masks is for one client's model; name the client by --client")
     with activity(f"predicting for {listed([path.name for path in inputs], 3)}"):
-        if file:
-            answered = _by_one_client(file, inputs, id_, masks, own_code)
-        else:
-            answered = _by_row_clients(model, inputs, client_column, id_, own_code)
+        memories = _memories(model, neighbours) if neighbours else None
+        with own_code_barred(not own_code):
+            if file:
+                answered = _by_one_client(file, inputs, id_, masks, own_code, memories)
+            else:
+                answered = _by_row_clients(model, inputs, client_column, id_, own_code, memories)
+    if memories:
+        _print_notes([memories.note])
     _output(answered, csv, json)
+
+
+def _single_model(model: Path, client: str | None, client_column: str | None) -> Path | None:
+    """Return the file of the one model that answers all samples; None if each row's client's does.
+
+    Raises StorageError and DataError for arguments that do not fit.
+    """
+    if not model.exists():
+        raise StorageError(f"{model} does not exist; name a run folder, or a file of its models/")
+    if model.is_dir():
+        return None if client is None else _model_file(model, client)
+    if choice := client or client_column:
+        raise DataError(
+            f"{model} is the model of one client; give its run folder to use {choice!r}"
+        )
+    return model
 
 
 class Predictions(NamedTuple):
@@ -128,8 +155,28 @@ def _model_file(run: Path, client: str) -> Path:
     return run / name
 
 
+def _memories(model: Path, neighbours: int) -> "Memories":
+    """Return the memories of a run's clients. Raises DataError for a model outside its run."""
+    from pomona.personal import by_client
+    from pomona.personal.memory import Memories
+    from pomona.record.run_folder import load
+
+    run = model if model.is_dir() else by_client.run_of(model)
+    if run is None:
+        raise DataError(
+            f"{model} is not in its run's folder, whose record says where the training rows are; "
+            "leave --neighbours out"
+        )
+    return Memories(load(run), neighbours)
+
+
 def _by_row_clients(
-    run: Path, inputs: Sequence[Path], column: str | None, id_column: str | None, own_code: bool
+    run: Path,
+    inputs: Sequence[Path],
+    column: str | None,
+    id_column: str | None,
+    own_code: bool,
+    memories: "Memories | None",
 ) -> Predictions:
     """Answer each row by its own client's model."""
     from pomona.data.formats import format_of
@@ -143,7 +190,7 @@ def _by_row_clients(
         )
     result, rows = load(run), list[dict[str, Any]]()
     for path in inputs:
-        answered = by_client.predict(result, path, column, id_column, own_code)
+        answered = by_client.predict(result, path, column, id_column, own_code, memories)
         _print_notes((*answered.notes, *by_client.remarks(run, path)))
         for k, answer in enumerate(answered.rows):
             client = answer.pop("client")
@@ -152,7 +199,12 @@ def _by_row_clients(
 
 
 def _by_one_client(
-    model: Path, inputs: Sequence[Path], id_column: str | None, masks: Path | None, own_code: bool
+    model: Path,
+    inputs: Sequence[Path],
+    id_column: str | None,
+    masks: Path | None,
+    own_code: bool,
+    memories: "Memories | None",
 ) -> Predictions:
     """Answer each sample by one client's model; masks go to a file of their own."""
     from pomona.data.formats import format_of
@@ -167,13 +219,16 @@ def _by_one_client(
         )
     rows: list[dict[str, Any]] = []
     maps: list[mask_files.PredictedMask] = []
-    run = by_client.run_of(model)
+    run, answering = by_client.run_of(model), net.predict
+    if memories:
+        number = memories.result.about["clients"].index(net.about.client)
+        answering = memories.of(number, net).predict
     for path in inputs:
         samples = read(path, net.about, id_column)
         remarks = by_client.remarks(run, path, net) if run and format_of(path) else []
         _print_notes(filter(None, (samples.note, *remarks)))
         several = len(samples.x) > 1
-        for k, answer in enumerate(net.predict(samples)):
+        for k, answer in enumerate(answering(samples)):
             if (mask := answer.pop("mask", None)) is not None:
                 maps.append(mask_files.PredictedMask(path, mask, samples.grid, samples.sides))
             rows.append(_named(f"{path}[{k}]" if several else str(path), samples.ids, k, answer))

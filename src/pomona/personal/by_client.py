@@ -5,7 +5,7 @@ with the training of its run.
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pomona.core.errors import DataError, listed
 from pomona.core.files import text
@@ -15,6 +15,9 @@ from pomona.partition.partition import Partition
 from pomona.personal.inputs import Samples, cells_of, opened, read
 from pomona.personal.model import PersonalModel
 from pomona.record.result import NAME, Result
+
+if TYPE_CHECKING:
+    from pomona.personal.memory import Memories
 
 
 class Answers(NamedTuple):
@@ -33,6 +36,7 @@ def predict(
     client_column: str | int | None = None,
     id_column: str | None = None,
     own_code: bool = False,
+    memories: "Memories | None" = None,
 ) -> Answers:
     """Answer each row of a table by the model of the client that it names.
 
@@ -42,6 +46,7 @@ def predict(
         client_column: that names each row's client; by default the run's ``data.client_column``.
         id_column: that names each row.
         own_code: as for ``PersonalModel.load``.
+        memories: of the clients, that answer together with their models.
 
     Raises:
         DataError: no column of clients is known, rows of clients without a model in this run, or as
@@ -67,7 +72,8 @@ def predict(
         alike = model.about.preprocessing == first.about.preprocessing
         x = samples.x if alike else read(source, model.about, id_column, column).x
         rows = [row for row, client in enumerate(clients) if client == name]
-        for row, answer in zip(rows, model.predict(Samples(x[rows])), strict=True):
+        answering = memories.of(names[name], model) if memories else model
+        for row, answer in zip(rows, answering.predict(Samples(x[rows])), strict=True):
             answers[row] = {"client": name, **answer}
     note = (
         f"{source}: each row is answered by its own client's model: {with_counts(Counter(clients))}"

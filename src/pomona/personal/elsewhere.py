@@ -50,7 +50,7 @@ def elsewhere(
         ConfigError: no models, the models of a deployed federation, or other data than the run's.
         StorageError: the folder cannot be written, or its files changed since the run.
     """
-    models = _Models(result, _scenario(result, data))
+    models = _Models(result, scenario_of(result, data))
     n, evaluated = result.clients, [*result.models]
     scores: Scores = [[None] * n for _ in range(n)]
     gains: list[Gain | None] = [None] * n
@@ -65,12 +65,11 @@ def elsewhere(
     return evaluations
 
 
-def _scenario(result: Result, data: Any) -> Scenario:
-    """Return a run's data and partition, as they were."""
+def scenario_of(result: Result, data: Any = None) -> Scenario:
+    """Return a run's data and partition, as they were. Raises as ``elsewhere``."""
     if not result.config.get("partition"):
         raise ConfigError(
-            f"{result.folder} is of a deployed federation: models and test rows stay with their "
-            "silos, so no model can be evaluated elsewhere"
+            f"{result.folder} is of a deployed federation: models and rows stay with their silos"
         )
     if not result.models:
         raise ConfigError(f"{result.folder or 'this run'} has no models; finish the run first")

@@ -18,7 +18,8 @@ always mixes probabilities with outputs.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,12 @@ from numpy.typing import NDArray
 from sklearn.neighbors import KNeighborsClassifier
 from torch import Tensor
 
-from pomona.core.errors import ConfigError, DataError, suggestion
+from pomona.core.errors import ConfigError, DataError, listed, suggestion
+from pomona.personal.elsewhere import scenario_of
+from pomona.personal.inputs import Samples
 from pomona.personal.model import PersonalModel
+from pomona.record.result import Result
+from pomona.scenario import Scenario
 from pomona.tasks import task_of
 
 GRID = np.linspace(0, 1, 11)
@@ -124,6 +129,57 @@ class MemoryModel:
             shares = self.memory.predict_proba(self.model.features(x).numpy())
             neighbours[:, self.memory.classes_] = torch.from_numpy(shares).double()
         return model_answer, neighbours
+
+
+@dataclass(frozen=True)
+class Memories:
+    """The memories of a run's clients: their training rows, of data that are read again.
+
+    Attributes:
+        result: the run.
+        neighbours: rows that answer.
+        weights: how each memory's weight was chosen, in words, by its client.
+    """
+
+    result: Result
+    neighbours: int
+    weights: dict[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def _scenario(self) -> Scenario:
+        return scenario_of(self.result)
+
+    def of(self, client: int, model: PersonalModel) -> MemoryModel:
+        """Return a client's model with its memory, whose weight its validation rows have chosen.
+
+        Raises:
+            ConfigError: as ``MemoryModel.from_rows`` and ``scenario_of``.
+        """
+        rows = self._scenario.partition.clients[client]
+        memory = MemoryModel.from_rows(model, *self._rows(rows.train, model), self.neighbours)
+        choice = "not chosen, without validation rows"
+        if len(rows.validation):
+            memory = memory.weighed(*self._rows(rows.validation, model))
+            choice = f"chosen on {len(rows.validation)} validation rows"
+        name = model.about.client
+        self.weights[name] = f"{name} {memory.weight:g}, {choice}"
+        return memory
+
+    def _rows(
+        self, rows: NDArray[np.int64], model: PersonalModel
+    ) -> tuple[Samples, list[str | int]]:
+        """Return samples and classes of rows, as the model takes them."""
+        data, names = self._scenario.dataset, model.about.classes
+        numbers = data.y[rows].tolist()
+        return Samples(data.x[rows]), [names[k] for k in numbers] if names else numbers
+
+    @property
+    def note(self) -> str:
+        """What the memories add to the answers, in one line."""
+        return (
+            f"kNN-Per: answers are mixed with those of the {self.neighbours} nearest training rows "
+            f"of the model's client, by a weight from 0 to 1: {listed([*self.weights.values()], 8)}"
+        )
 
 
 def class_numbers(model: PersonalModel, y: Sequence[Any]) -> NDArray[np.int64]:
