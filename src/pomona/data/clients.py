@@ -54,6 +54,17 @@ def _read_files(
     counts.
     """
     refuse("data.clients", [problem for path in paths if (problem := _fault(path))])
+    _require_same_form(paths)
+    if isinstance(settings, Arrays):
+        return npz.read_parts(paths, training, settings)
+    if isinstance(settings, Texts):
+        return text.read_parts(paths, training, settings)
+    assert isinstance(settings, Table)
+    return tabular.read_parts(paths, training, settings)
+
+
+def _require_same_form(paths: Sequence[Path]) -> None:
+    """Raise ConfigError unless all files are archives, or all are tables."""
     arrays = [path.suffix.lower() == ".npz" for path in paths]
     tables = [path.is_dir() or formats.format_of(path) is not None for path in paths]
     if not (all(arrays) or all(tables)):
@@ -62,12 +73,6 @@ def _read_files(
             f"the files of data.clients end in {', '.join(suffixes)}; give all as .npz, or all as "
             "tables (.parquet, CSV)"
         )
-    if isinstance(settings, Arrays):
-        return npz.read_parts(paths, training, settings)
-    if isinstance(settings, Texts):
-        return text.read_parts(paths, training, settings)
-    assert isinstance(settings, Table)
-    return tabular.read_parts(paths, training, settings)
 
 
 def _shared(files: Sequence[tuple[int, int, Path]], names: Sequence[str]) -> list[str]:

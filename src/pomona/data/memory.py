@@ -129,11 +129,11 @@ def from_clients(
     """
     splits = [_by_name(split) for split in (train, validation or {}, test or {})]
     names = tuple(splits[0])
-    if untrained := [name for split in splits for name in split if name not in names]:
+    if untrained := [name for name in chain(*splits) if name not in names]:
         raise DataError(f"{untrained[0]!r} has no training rows; {suggestion(untrained[0], names)}")
     if not names:
         raise DataError("no client is given; give at least one")
-    labelled = any(settings.get(key) for key in ("label_column", "label_columns"))
+    labelled = any(map(settings.get, ("label_column", "label_columns")))
     rows, notes = list[Rows](), list[str]()
     for role, split in enumerate(splits):
         for name in filter(split.__contains__, names):
@@ -228,16 +228,15 @@ class _Arrays:
             paired(stored(rows.x, rows.location("x")), stored(y, rows.location("y")))
             for rows, y in zip(self.rows, labels, strict=True)
         ]
-        training = sum(rows.role == 0 for rows in self.rows)
-        dataset = npz.assembled(settings.name, pairs, training, settings, classes)
+        roles = [rows.role for rows in self.rows]
+        dataset = npz.assembled(settings.name, pairs, roles.count(0), settings, classes)
         groups = [name for rows in self.rows for name in rows.groups or ()]
         dataset = npz.grouped(dataset, groups or None)
         dataset = replace(dataset, notes=(*dataset.notes, *self.notes))
         if not self.names:
             return dataset
         clients = [self.names.index(rows.client) for rows in self.rows]
-        roles, counts = [rows.role for rows in self.rows], [len(x) for x, _ in pairs]
-        return dataset.with_owners(self.names, clients, roles, counts)
+        return dataset.with_owners(self.names, clients, roles, [len(x) for x, _ in pairs])
 
     def _labels(
         self, targets_type: Targets, names: tuple[str, ...]
@@ -248,22 +247,27 @@ class _Arrays:
         """
         if targets_type == "segmentation":
             return [_masks(rows) for rows in self.rows], names
-        texts = [rows for rows in self.rows if _is_text(rows.y)]
-        numbers = [rows for rows in self.rows if len(rows.y) and not _is_text(rows.y)]
-        if targets_type not in WITH_CLASS_NAMES or not texts:
+        if targets_type not in WITH_CLASS_NAMES or not _are_names(self.rows):
             return [rows.y for rows in self.rows], names
-        if numbers:
-            raise DataError(
-                f"{texts[0].location('y')} has names (first {str(texts[0].y[0])!r}), "
-                f"{numbers[0].location('y')} numbers (first {numbers[0].y.flat[0]}); give the same "
-                "names of classes everywhere"
-            )
         cells = [[cell_values.plain(str(name)) for name in rows.y] for rows in self.rows]
         classes = names or targets.in_order(chain.from_iterable(cells))
         return [
             _numbers(values, classes, rows.location("y"))
             for rows, values in zip(self.rows, cells, strict=True)
         ], classes
+
+
+def _are_names(every_rows: Sequence[Rows]) -> bool:
+    """Return whether targets are texts. Raises DataError if only some are."""
+    texts = [rows for rows in every_rows if _is_text(rows.y)]
+    numbers = [rows for rows in every_rows if len(rows.y) and not _is_text(rows.y)]
+    if texts and numbers:
+        raise DataError(
+            f"{texts[0].location('y')} has names (first {str(texts[0].y[0])!r}), "
+            f"{numbers[0].location('y')} numbers (first {numbers[0].y.flat[0]}); give the same "
+            "names of classes everywhere"
+        )
+    return bool(texts)
 
 
 def _masks(rows: Rows) -> NDArray[Any]:

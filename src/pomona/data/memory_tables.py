@@ -79,15 +79,7 @@ def with_labels(
         raise ConfigError(
             f"data.{with_names[0]} names labels in the frame, but y has them; give one"
         )
-    location = rows.location("y")
-    require_aligned(rows.x, rows.y, location)
-    labels = _labels(rows.y, location, settings)
-    for name, cells in labels.items():
-        if len(cells) != len(frame):
-            raise DataError(
-                f"{location} has {len(cells)} rows, but x has {len(frame)}; give each row one"
-                + f" ({name})" * (len(labels) > 1)
-            )
+    labels = _aligned_labels(rows, len(frame), settings)
     names_in_use = {*frame.names}
     columns: Cells = {_free(name, names_in_use): cells for name, cells in labels.items()}
     names = [*columns]
@@ -97,7 +89,23 @@ def with_labels(
     for key, names_of_rows in (extra or {}).items():
         added[key] = _free(key.removesuffix("_column"), names_in_use)
         columns[added[key]] = [*names_of_rows]
-    return Frame.from_table(rows.x, rows.location() or "x", columns), added
+    return replace(frame, added=columns), added
+
+
+def _aligned_labels(rows: Rows, count: int, settings: Mapping[str, Any]) -> Cells:
+    """Return the cells of each label column by its name. Raises DataError unless each of ``count``
+    rows has one.
+    """
+    location = rows.location("y")
+    require_aligned(rows.x, rows.y, location)
+    labels = _labels(rows.y, location, settings)
+    for name, cells in labels.items():
+        if len(cells) != count:
+            raise DataError(
+                f"{location} has {len(cells)} rows, but x has {count}; give each row one"
+                + f" ({name})" * (len(labels) > 1)
+            )
+    return labels
 
 
 def require_aligned(x: Any, values: Any, location: str) -> None:

@@ -94,6 +94,11 @@ def pair(values: Any, source: str) -> Pair:
         )
     if _is_pair(values):
         return _pair_of(values[0], values[1], source)
+    return _pair_of_items(values, source)
+
+
+def _pair_of_items(values: Any, source: str) -> Pair:
+    """Return the x and y of all items of a data set. Raises DataError unless they are pairs."""
     notes: list[str] = []
     try:
         items = [values[k] for k in range(len(values))]

@@ -78,16 +78,20 @@ def series(folder: Path) -> ImageFile:
             files.append(_frames(path, dataset))
             expected = max(expected, int(dataset.get("ImagesInAcquisition") or 0))
     if not files:
-        folders = sorted(path.name for path in folder.iterdir() if path.is_dir())
-        remedy = f"name one of the folders in it ({listed(folders, 3)})" if folders else "add them"
-        content = f" ({listed(objects, 3)})" if objects else ""
-        raise DataError(f"{folder} has no DICOM file with an image{content}; {remedy}")
+        raise _without_images(folder, objects)
     if objects:
         notes.append(f"{len(objects)} files without an image are left out ({listed(objects, 3)})")
-    count = sum(len(file.slices) for file in files)
-    if count < expected:
+    if (count := sum(len(file.slices) for file in files)) < expected:
         notes.append(f"{count} files, but the header counts {expected} images of the series")
     return _volume(folder, files, notes)
+
+
+def _without_images(folder: Path, objects: Sequence[str]) -> DataError:
+    """Return the error for a folder whose DICOM files, if any, are these objects."""
+    folders = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    remedy = f"name one of the folders in it ({listed(folders, 3)})" if folders else "add them"
+    content = f" ({listed(objects, 3)})" if objects else ""
+    return DataError(f"{folder} has no DICOM file with an image{content}; {remedy}")
 
 
 def _files(folder: Path) -> tuple[list[Path], list[str]]:
@@ -152,18 +156,13 @@ def _slices(path: Path, headers: Sequence[Any], is_dose: bool) -> list[Slice]:
 
 def frame_slice(name: str, flat: Any, frame: int) -> Slice:
     """Return where a frame lies, from its flat header."""
-    position = dicom_header.numbers(flat, "ImagePositionPatient", 3)
     orientation = dicom_header.numbers(flat, "ImageOrientationPatient", 6)
     spacing = dicom_header.numbers(flat, "PixelSpacing", 2)
-    offsets = flat.get("GridFrameOffsetVector")  # of a dose, PS3.3 C.8.8.3.2
-    if offsets and frame and position and orientation:
-        offset = float(offsets[frame]) - float(offsets[0])
-        position = tuple(position + offset * np.cross(orientation[:3], orientation[3:]))
     number = flat.get("InstanceNumber")
     return Slice(
         name=name,
         size=(int(flat.Rows), int(flat.Columns)),
-        position=position,
+        position=_position(flat, frame, orientation),
         orientation=orientation,
         spacing=spacing if min(spacing, default=0) > 0 else (),
         thickness=abs(float(flat.get("SpacingBetweenSlices") or flat.get("SliceThickness") or 0)),
@@ -174,11 +173,23 @@ def frame_slice(name: str, flat: Any, frame: int) -> Slice:
     )
 
 
+def _position(flat: Any, frame: int, orientation: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the position of a frame (x, y, z), or an empty tuple; frames of a dose have offsets
+    along the normal of their plane.
+    """
+    position = dicom_header.numbers(flat, "ImagePositionPatient", 3)
+    offsets = flat.get("GridFrameOffsetVector")  # PS3.3 C.8.8.3.2
+    if offsets and frame and position and orientation:
+        offset = float(offsets[frame]) - float(offsets[0])
+        position = tuple(position + offset * np.cross(orientation[:3], orientation[3:]))
+    return position
+
+
 def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageFile:
     """Return files of one series as a volume. Raises DataError if their slices form no block."""
-    order, grid, remarks = block(path, [plane for file in files for plane in file.slices])
-    frames = [(file.image, frame) for file in files for frame in range(len(file.slices))]
-    ordered = [frames[k] for k in order]  # without localizers, which have another form
+    frames = [(file.image, k, plane) for file in files for k, plane in enumerate(file.slices)]
+    order, grid, remarks = block(path, [plane for _, _, plane in frames])
+    ordered = [frames[k][:2] for k in order]  # without localizers, which have another form
     images = list(dict.fromkeys(image for image, _ in ordered))
     dtype = sample_type(image.dtype for image in images)
     first = images[0]
@@ -188,7 +199,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
         grid,
         first.shape[-1],
         dtype,
-        partial(_voxels, [(image.path, frame) for image, frame in ordered], first.shape, dtype),
+        partial(_voxels, ordered, first.shape, dtype),
         unit=first.unit,
         step=max(image.step for image in images),
         patient=first.patient,
@@ -206,14 +217,14 @@ def _notes(images: Sequence[ImageFile]) -> Iterator[str]:
 
 
 def _voxels(
-    frames: Sequence[tuple[Path, int]], shape: tuple[int, ...], dtype: np.dtype[Any]
+    frames: Sequence[tuple[ImageFile, int]], shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> NDArray[Any]:
     """Decode frames into a block (columns, rows, slices, C)."""
     rows, columns, channels = shape
     voxels = np.empty((columns, rows, len(frames), channels), dtype)
     layers: dict[Path, list[tuple[int, int]]] = defaultdict(list)
-    for layer, (path, frame) in enumerate(frames):
-        layers[path].append((layer, frame))
+    for layer, (image, frame) in enumerate(frames):
+        layers[image.path].append((layer, frame))
     for path, pairs in layers.items():
         planes = _planes(path, dtype)
         for layer, frame in pairs:

@@ -22,6 +22,9 @@ CONTOURS = "1.2.840.10008.5.1.4.1.1.481.3"
 DOSE = "1.2.840.10008.5.1.4.1.1.481.2"
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
 MICROSCOPY = "1.2.840.10008.5.1.4.1.1.77.1.6"
+REMEDIES = dict.fromkeys(SEGMENTATIONS, "name it in the column mask") | {
+    CONTOURS: "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
+}
 
 
 def is_dicom(path: Path) -> bool:
@@ -106,36 +109,32 @@ def require_image(path: Path, dataset: Any) -> None:
         DataError: contours, reports, segmentations, slides, or samples that are not read.
         ConfigError: a library that decodes its pixels is missing.
     """
-    uid = dataset.get("SOPClassUID")
     if not has_image(dataset):
-        contours = "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
-        remedies = {
-            **dict.fromkeys(SEGMENTATIONS, "name it in the column mask"),
-            CONTOURS: contours,
-        }
         raise NoPixelsError(
             f"{path} is a DICOM {object_name(dataset)}, not an image; "
-            f"{remedies.get(uid, 'take it out of the data')}"
+            f"{REMEDIES.get(dataset.get('SOPClassUID'), 'take it out of the data')}"
         )
+    if reason := _unsupported_form(dataset):
+        raise DataError(f"{path} {reason}")
+    require_decoder(path, dataset.file_meta.TransferSyntaxUID)
+
+
+def _unsupported_form(dataset: Any) -> str:
+    """Return which form of pixels is not read here; empty if this one is."""
+    if dataset.get("SOPClassUID") == MICROSCOPY:
+        return "is a slide in tiles; save regions as TIFF"
+    if "MOSAIC" in (dataset.get("ImageType") or ()):
+        return "has the slices of a volume in one picture (Siemens mosaic); convert it (dcm2niix)"
     samples = int(dataset.get("SamplesPerPixel", 1))
     bits = int(dataset.get("BitsStored", dataset.get("BitsAllocated", 0)))
     colours = str(dataset.get("PhotometricInterpretation", ""))
     limit = 8 if samples == 3 else 64 if "BitsStored" not in dataset else 32
-    problem = ""
-    if uid == MICROSCOPY:
-        problem = "is a slide in tiles; save regions as TIFF"
-    elif "MOSAIC" in (dataset.get("ImageType") or ()):
-        problem = (
-            "has the slices of a volume in one picture (Siemens mosaic); convert it (dcm2niix)"
-        )
-    elif colours not in {1: GRAY, 3: COLOUR}.get(samples, ()) or not 1 <= bits <= limit:
-        problem = (
-            f"has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 32 "
-            "bits is read, and colour of 8"
-        )
-    if problem:
-        raise DataError(f"{path} {problem}")
-    require_decoder(path, dataset.file_meta.TransferSyntaxUID)
+    if colours in {1: GRAY, 3: COLOUR}.get(samples, ()) and 1 <= bits <= limit:
+        return ""
+    return (
+        f"has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 32 "
+        "bits is read, and colour of 8"
+    )
 
 
 def require_decoder(path: Path, syntax: Any) -> None:

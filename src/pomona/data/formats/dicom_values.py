@@ -135,16 +135,19 @@ def _linear(header: Any) -> tuple[float, float, str]:
 
 def _unit(header: Any) -> str:
     """Return the unit of a frame's values, as far as the header names it."""
-    unit, table = _stated_unit(header), header.get("ModalityLUTSequence")
-    modality = header.get("Modality")
-    if modality == "PT" and header.get("DecayCorrection"):
+    unit = _stated_unit(header)
+    if header.get("Modality") == "PT" and header.get("DecayCorrection"):
         unit = f"{unit}, decay corrected to {header.DecayCorrection}"
-    elif modality == "CT" and not unit and not table:
-        unit = "HU" if "RescaleSlope" in header else "stored numbers"
-    elif not unit and header.get("PixelIntensityRelationship"):
-        falling = int(header.get("PixelIntensityRelationshipSign") or 1) < 0
-        unit = f"{header.PixelIntensityRelationship}{', falling with the dose' if falling else ''}"
-    return bounds.plain(unit, 60)
+    return bounds.plain(unit or _implied_unit(header), 60)
+
+
+def _implied_unit(header: Any) -> str:
+    """Return the unit that values have without an element for units, or empty."""
+    if header.get("Modality") == "CT" and not header.get("ModalityLUTSequence"):
+        return "HU" if "RescaleSlope" in header else "stored numbers"
+    relationship = str(header.get("PixelIntensityRelationship") or "")
+    is_falling = relationship and int(header.get("PixelIntensityRelationshipSign") or 1) < 0
+    return f"{relationship}, falling with the dose" if is_falling else relationship
 
 
 def _stated_unit(header: Any) -> str:
@@ -163,12 +166,7 @@ def _code(mapping: Any) -> str:
 
 def _notes(header: Any) -> Iterator[str]:
     """Yield remarks on what the header says about the values and is not applied."""
-    display = [title for name, title in DISPLAY.items() if header.get(name) is not None]
-    if header.get("PresentationLUTShape") == "INVERSE" and (
-        header.get("PhotometricInterpretation") == "MONOCHROME2"
-    ):
-        display.append("Presentation LUT Shape INVERSE")
-    if display:
+    if display := _display_settings(header):
         yield (
             f"the header's {', '.join(display)} is for display and not applied: values are those "
             "of the modality (after slope and intercept, or Modality LUT); data.window applies one "
@@ -185,6 +183,15 @@ def _notes(header: Any) -> Iterator[str]:
             f"the header maps the numbers to real-world values too ({' and '.join(unused)}), not "
             "applied: they are as the modality scales them"
         )
+
+
+def _display_settings(header: Any) -> list[str]:
+    """Return the titles of the header's settings for display."""
+    titles = [title for name, title in DISPLAY.items() if header.get(name) is not None]
+    is_inverse = header.get("PresentationLUTShape") == "INVERSE"
+    if is_inverse and header.get("PhotometricInterpretation") == "MONOCHROME2":
+        titles.append("Presentation LUT Shape INVERSE")
+    return titles
 
 
 def _unused_mappings(header: Any) -> list[str]:

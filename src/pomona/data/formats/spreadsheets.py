@@ -73,21 +73,24 @@ def read(path: Path, settings: object) -> Columns:
             f"empty columns, and those that only number the rows, are left out: {listed(unnamed)}"
         )
     rows, remarks = _rows(sheet, top)
-    arrays, times = _arrays(rows[:, np.not_equal(names, "")], MARKS[decimal or "point"])
-    names = [*filter(None, names)]
+    cells, names = rows[:, np.not_equal(names, "")], [*filter(None, names)]
+    arrays, times = _arrays(names, cells, MARKS[decimal or "point"])
     if times:
-        listed_times = listed([names[k] for k in times], 8)
-        notes.append(f"times and durations are read in seconds: {listed_times}")
+        notes.append(f"times and durations are read in seconds: {listed(times, 8)}")
     return Columns(tuple(names), tuple(arrays), first_row=top + 2, notes=(*notes, *remarks))
 
 
-def _arrays(cells: NDArray[np.object_], mark: str) -> tuple[list[pa.Array], list[int]]:
-    """Return each column as texts with a decimal mark, and which columns are times in seconds."""
+def _arrays(
+    names: Sequence[str], cells: NDArray[np.object_], mark: str
+) -> tuple[list[pa.Array], list[str]]:
+    """Return each column as texts with a decimal mark, and the names of those that are times, in
+    seconds.
+    """
     arrays, times = [], []
-    for index, column in enumerate(cells.T):
+    for name, column in zip(names, cells.T, strict=True):
         seconds = _in_seconds(column)
         if seconds is not None:
-            times.append(index)
+            times.append(name)
         arrays.append(text_array(_text(cell, mark) for cell in seconds or column))
     return arrays, times
 

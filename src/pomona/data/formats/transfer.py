@@ -118,18 +118,23 @@ def _table(work: Work, settings: object) -> Columns:
     first = tables[0]
     if not first.has_names and _has_header(first, settings):
         tables[1:] = [_below(first, table) for table in tables[1:]]
-    for file, table in zip(files, tables, strict=True):
-        if different := {*first.names} ^ {*table.names}:
-            raise DataError(
-                f"{file} and {files[0]} have different columns (only one has "
-                f"{listed(sorted(different), 4)}); give both the same, or set data.path to one file"
-            )
+    _require_same_names(files, tables)
     joint = pa.concat_tables(map(_arrow_table, tables), promote_options="permissive")
     keys = [name for name, _ in _keys(path, files[0])]
     origin = f", and its folders give {listed(keys)}" if keys else ""
     note = f"{path}: {len(files)} files are read as one table{origin}"
     notes = (note, *(note for table in tables for note in table.notes))
     return replace(first, arrays=tuple(joint.columns), row_word="row", notes=notes)
+
+
+def _require_same_names(files: Sequence[Path], tables: Sequence[Columns]) -> None:
+    """Raise DataError for a file with columns that the first one lacks, or without one of its."""
+    for file, table in zip(files, tables, strict=True):
+        if different := {*tables[0].names} ^ {*table.names}:
+            raise DataError(
+                f"{file} and {files[0]} have different columns (only one has "
+                f"{listed(sorted(different), 4)}); give both the same, or set data.path to one file"
+            )
 
 
 def _arrow_table(columns: Columns) -> pa.Table:

@@ -3,7 +3,8 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import compress
 from pathlib import Path
 
 from pomona.core.errors import listed
@@ -15,40 +16,39 @@ NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 Spacing = tuple[float, float, float]  # mm along z, y, x
 
 
-def notes(files: Sequence[ImageFile]) -> tuple[str, ...]:
-    """Return one line for each remark, with the files that it is about."""
-    lines = []
+def notes(files: Sequence[ImageFile]) -> Iterator[str]:
+    """Yield one line for each remark, with the files that it is about."""
     sizes = {
         file.path: f"{times(_rounded(file.grid.spacing, 3))} mm" for file in files if file.grid
     }
     if len({*sizes.values()}) > 1:
-        lines.append(
+        yield (
             f"volumes have several voxel sizes (z, y, x): {shares(sizes)}; resample all to one "
             "size, since Pomona does not"
         )
     padded = {file.path: f"{file.padding:g}" for file in files if file.padding is not None}
     if padded:
-        lines.append(
+        yield (
             f"{len(padded)} of {len(files)} files name a padding value: {shares(padded)}; "
             "data.window cuts it off"
         )
     units = {file.path: file.unit for file in files if file.unit}
     if len({*units.values()}) > 1:
-        lines.append(f"values are in several units: {shares(units)}; convert all to one")
+        yield f"values are in several units: {shares(units)}; convert all to one"
     names = short_names([file.path for file in files])
-    unoriented = [
-        name
-        for name, file in zip(names, files, strict=True)
-        if file.grid and not file.grid.oriented
-    ]
+    yield from _several_orientations(names, files)
+    yield from by_note([*zip(names, (file.notes for file in files), strict=True)], "files")
+
+
+def _several_orientations(names: Sequence[str], files: Sequence[ImageFile]) -> Iterator[str]:
+    """Report volumes without an orientation next to others that have one."""
+    unoriented = [*compress(names, (file.grid and not file.grid.oriented for file in files))]
     if 0 < len(unoriented) < len(files):
-        lines.append(
+        yield (
             f"{len(unoriented)} of {len(files)} volumes ({listed(unoriented, 2)}) have no "
             "orientation in the patient, the others have one: they may be mirrored against each "
             "other; save them with an orientation"
         )
-    remarks = [*zip(names, (file.notes for file in files), strict=True)]
-    return (*lines, *by_note(remarks, "files"))
 
 
 def shares(values: dict[Path, str]) -> str:

@@ -33,13 +33,14 @@ def levels(root: Path, folders: Collection[tuple[str, ...]], classes: Sequence[s
     inner: dict[str, set[str]] = defaultdict(set)
     for names in folders:
         inner[names[0]] |= {*names[1:2]}
-    if all(patients.subject(f"{name}/") for name in inner) and not {*inner} <= {*classes} and inner:
+    if {*inner} <= {*classes}:
+        return ("class", *_patients(folders, 1))
+    if all(patients.subject(f"{name}/") for name in inner):
         raise DataError(
             f"{root}: folders {listed(sorted(inner), 3)} are subjects (BIDS), not classes; write a "
             "table with the columns path and label (of participants.tsv), and set data.path to it"
         )
-    deep = all(len(names) > 1 for names in folders)
-    if deep and not {*inner} <= {*classes} and inner:
+    if all(len(names) > 1 for names in folders):
         every = set[str]().union(*inner.values())
         if every <= {*classes} or _are_classes(root, inner, every):
             return ("site", "class", *_patients(folders, 2))

@@ -127,25 +127,24 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
     levels = levels or folder_levels.levels(
         root, {item.folders for item in every if item.is_inside}, classes
     )
-    required = _required(levels)
-    images = [item for item in every if item.is_inside and len(item.folders) >= required]
+    images = _images(every, levels)
+    roles = [item.role for item in images]
     labels, clients = _level(images, levels, "class"), _level(images, levels, "site")
-    problems, notes = _unused_files(root, every, levels)
+    unread_problems, notes = _unread_files(root, every)
+    problems = [*_misplaced(root, every, levels), *unread_problems]
     if levels[0] == "class" and not classes:
         problems += _empty_classes(root, folders, images)
-    classes = classes or _training_classes(images, labels)
+    classes, y = _numbered(labels, images, classes)
     problems += _unknown_classes(labels, images, classes)
-    if not problems and all(item.role != TRAIN for item in images):
+    if not problems and TRAIN not in roles:
         raise DataError(
             f"{root} has no training images; make a folder for each class and put its images there"
         )
-    numbers = {normalize("NFC", name): k for k, name in enumerate(classes)}
-    y = [numbers.get(name, 0) for name in labels]
     rows = ImageRows(
         str(root),
         root,
         [item.path for item in images],
-        [item.role for item in images],
+        roles,
         np.array(y, np.int64),
         classes,
         clients=clients,
@@ -164,10 +163,24 @@ def _required(levels: Levels) -> int:
     return 1 + max(k for k, level in enumerate(levels) if level in {"class", "site"})
 
 
-def _training_classes(images: Sequence[FolderFile], labels: Sequence[str]) -> Names:
-    """Return the classes of images that are not for testing."""
+def _images(every: Iterable[FolderFile], levels: Levels) -> list[FolderFile]:
+    """Return the images that lie in folders of a class and of a site, as far as there are levels
+    for them.
+    """
+    required = _required(levels)
+    return [item for item in every if item.is_inside and len(item.folders) >= required]
+
+
+def _numbered(
+    labels: Sequence[str], images: Sequence[FolderFile], classes: Names
+) -> tuple[Names, list[int]]:
+    """Return the classes, by default those of images that are not for testing, and the number of
+    each image's class; 0 for an unknown one.
+    """
     pairs = zip(images, labels, strict=True)
-    return tuple(sorted({label for item, label in pairs if item.role != TEST}))
+    classes = classes or tuple(sorted({label for item, label in pairs if item.role != TEST}))
+    numbers = {normalize("NFC", name): k for k, name in enumerate(classes)}
+    return classes, [numbers.get(name, 0) for name in labels]
 
 
 def _empty_classes(root: Path, folders: set[Path], images: Sequence[FolderFile]) -> list[str]:
@@ -213,27 +226,29 @@ def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
     tree = dict(_walk(root))
     level = _role_level(tree)
     if level is None:
-        folders = {Path(*names) for names in tree if len(names) == 1}
-        return folders, _sorted_files((names, TRAIN, paths) for names, paths in tree.items())
-    inner_roles = {names: _role(names[level]) for names in tree if len(names) > level}
-    roles = ROLES if "test" in inner_roles.values() else {**ROLES, "val": TEST}
-    without = {names: (*names[:level], *names[level + 1 :]) for names in tree}
-    numbers = {names: roles.get(inner_roles.get(names, ""), OUTSIDE) for names in tree}
+        roles, inner = dict.fromkeys(tree, TRAIN), {names: names for names in tree}
+    else:
+        roles = _roles(tree, level)
+        inner = {names: (*names[:level], *names[level + 1 :]) for names in tree}
     folders = {
         Path(*names)
-        for names, role in numbers.items()
-        if len(without[names]) == 1 and role in {TRAIN, VALIDATION}
+        for names, role in roles.items()
+        if len(inner[names]) == 1 and role in {TRAIN, VALIDATION}
     }
-    return folders, _sorted_files((without[n], numbers[n], paths) for n, paths in tree.items())
-
-
-def _sorted_files(folders: Iterable[tuple[Names, int, list[Path]]]) -> list[FolderFile]:
-    """Return the files of folders, given as names, role and paths."""
-    return sorted(
-        FolderFile(path, names, role, image_formats.is_image(path))
-        for names, role, paths in folders
+    return folders, sorted(
+        FolderFile(path, inner[names], roles[names], image_formats.is_image(path))
+        for names, paths in tree.items()
         for path in paths
     )
+
+
+def _roles(tree: Iterable[Names], level: int) -> dict[Names, int]:
+    """Return the role of each folder, by train/, val/ and test/ at a level; without test/, val/ is
+    for testing.
+    """
+    role_names = {names: _role(names[level]) for names in tree if len(names) > level}
+    roles = ROLES if "test" in role_names.values() else {**ROLES, "val": TEST}
+    return {names: roles.get(role_names.get(names, ""), OUTSIDE) for names in tree}
 
 
 def _role_level(tree: Mapping[Names, list[Path]]) -> int | None:
@@ -272,26 +287,29 @@ def _hidden(name: str) -> bool:
     return name.startswith(".") or name.lower() in TIDY
 
 
-def _unused_files(
-    root: Path, every: Sequence[FolderFile], levels: Levels
-) -> tuple[list[str], list[str]]:
-    """Report images outside of the folders for them, and unreadable ones, as problems; and other
-    files as notes: one line for each reason.
-    """
-    images, other_files = defaultdict[str, list[str]](list), defaultdict[str, list[str]](list)
+def _misplaced(root: Path, every: Sequence[FolderFile], levels: Levels) -> list[str]:
+    """Report images outside of the folders for them: one line for each reason."""
+    images = defaultdict[str, list[str]](list)
     for item in every:
-        name = item.path.relative_to(root).as_posix()
         if location := _outside(item, levels):
-            images[location].append(name)
-        elif not item.is_image and not image_formats.is_companion(item.path):
-            other_files[Path(item.path.name.lower().removesuffix(".gz")).suffix].append(name)
-    problems = [
+            images[location].append(item.path.relative_to(root).as_posix())
+    return [
         f"{root}: {len(names)} images lie {location} ({listed(names, 3)}); put them into class "
         "folders, or elsewhere"
         for location, names in images.items()
     ]
-    notes = []
-    for suffix, names in other_files.items():
+
+
+def _unread_files(root: Path, every: Sequence[FolderFile]) -> tuple[list[str], list[str]]:
+    """Report images in formats that are not read as problems, and other files as notes: one line
+    for each suffix.
+    """
+    files_by_suffix, problems, notes = defaultdict[str, list[str]](list), list[str](), list[str]()
+    for item in every:
+        if not item.is_image and not image_formats.is_companion(item.path):
+            suffix = Path(item.path.name.lower().removesuffix(".gz")).suffix
+            files_by_suffix[suffix].append(item.path.relative_to(root).as_posix())
+    for suffix, names in files_by_suffix.items():
         ending = suffix or "without a suffix"
         line = f"{root}: {len(names)} files {ending} are not read ({listed(names, 3)})"
         if text := unread.BY_SUFFIX.get(suffix):

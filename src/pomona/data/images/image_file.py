@@ -82,6 +82,17 @@ class ImageFile:
                 f"{self.path} has {self.shape[-1]} channels, other images have {channels}; give "
                 "all the same"
             )
+        values = self._values()
+        if channels != self.shape[-1]:
+            values = in_channels(values, channels)
+        if size is not None and len(self.shape) == 3:
+            values = plane_resized(values, size)
+        if values.dtype == np.uint8 and not self.is_measured:
+            return values
+        return windowed(values, window)
+
+    def _values(self) -> NDArray[Any]:
+        """Return the values as stored. Raises DataError if they are damaged or not finite."""
         with decoding(self.path):
             values = self.load()
         if values.shape != self.shape or values.dtype != self.dtype:
@@ -91,13 +102,7 @@ class ImageFile:
             )
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             raise DataError(f"{self.path} holds NaN or infinite numbers; replace or remove it")
-        if channels != self.shape[-1]:
-            values = in_channels(values, channels)
-        if size is not None and len(self.shape) == 3:
-            values = plane_resized(values, size)
-        if values.dtype == np.uint8 and not self.is_measured:
-            return values
-        return windowed(values, window)
+        return values
 
     @property
     def is_measured(self) -> bool:

@@ -153,8 +153,9 @@ def _stack(
     """Read all headers, then decode the files into place; in the reader process."""
     count = len(reader.paths)
     files, bad, imageless = _opened(reader)
-    differences = _differences(files.values(), reader.side, reader.window)
-    faults = [*problems, *([] if skip_bad else bad), *differences]
+    read = list(files.values())
+    faults = [*problems, *([] if skip_bad else bad)]
+    faults += [*_several_sizes(read, reader.side), *_several_depths(read, reader.window)]
     if not files and not faults:
         first_fault = next(iter([*bad, *imageless]), "there are none")
         faults = [f"none of {count} files can be read as an image: {first_fault}"]
@@ -162,8 +163,8 @@ def _stack(
         for _ in _results(files, lambda k: reader.decoded(k, files[k], files[k].shape[-1]), faults):
             pass
         refuse(name, faults)
-    shape = _shape(list(files.values()), reader.side)
-    x = memory[0].allocate(shape, sample_type(f.dtype_in(reader.window) for f in files.values()))
+    shape = _shape(read, reader.side)
+    x = memory[0].allocate(shape, sample_type(file.dtype_in(reader.window) for file in read))
     y = memory[1].allocate(shape[:-1], np.uint8) if reader.masks else None
     decoded, remarks = list[int](), list[tuple[str, Sequence[str]]]()
     for k, (values, labels, notes) in _results(
@@ -176,7 +177,6 @@ def _stack(
         decoded.append(k)
     if not skip_bad or not decoded:
         refuse(name, bad)
-    read = list(files.values())
     facts = {
         "x": (shape, x.dtype.str),
         "masks": shape[:-1],
@@ -273,23 +273,25 @@ def _remarks(
     return remarks
 
 
-def _differences(files: Iterable[ImageFile], side: int | None, window: Window | None) -> list[str]:
-    """Report different sizes of images, and 8 bits next to others, whose values differ in scale
-    unless a window brings all to 8 bits and no units differ.
-    """
-    files, problems = list(files), []
+def _several_sizes(files: Sequence[ImageFile], side: int | None) -> Iterator[str]:
+    """Report different sizes of images; those of pictures are resized to this side, if any."""
     # width first, as usual for pictures
     sizes = {file.path: file_notes.times(file.shape[-2::-1]) for file in files}
     flat = all(len(file.shape) == 3 for file in files)
     if len({*sizes.values()}) > 1 and not (side and flat):
         remedy = "set data.resize" if flat else "bring all volumes to one size"
-        problems.append(f"images of several sizes: {file_notes.shares(sizes)}; {remedy}")
+        yield f"images of several sizes: {file_notes.shares(sizes)}; {remedy}"
+
+
+def _several_depths(files: Sequence[ImageFile], window: Window | None) -> Iterator[str]:
+    """Report 8 bits next to others, whose values differ in scale unless a window brings all to 8
+    bits and no units differ.
+    """
     bits = {file.path: f"{8 * file.dtype.itemsize} bits ({file.dtype})" for file in files}
     units = {file.unit for file in files if file.unit}
     mixed = 0 < sum(file.dtype == np.uint8 for file in files) < len(files)
     if mixed and (window is None or len(units) > 1):
-        problems.append(
+        yield (
             f"8-bit images do not mix with others ({file_notes.shares(bits)}); convert all to "
             "one, or set data.window if their units are the same"
         )
-    return problems

@@ -102,16 +102,16 @@ def decathlon(path: Path, settings: Pictures) -> Dataset:
     )
     content = tree if isinstance(tree, dict) else {}
     lists = {key: content.get(key, []) for key in ("training", "validation", "test")}
-    if not lists["training"] or not all(isinstance(items, list) for items in lists.values()):
+    if not lists["training"] or {*map(type, lists.values())} != {list}:
         raise DataError(f"{path} has no lists 'training', 'validation' and 'test'; {TABLE}")
-    pairs = [(item, "train") for item in lists["training"]]
-    pairs += [(item, "validation") for item in lists["validation"]]
-    if not all(_is_pair(item) for item, _ in pairs):
+    training, validation = lists["training"], lists["validation"]
+    pairs = [*training, *validation]
+    if not all(map(_is_pair, pairs)):
         raise DataError(f"{path} lists no pairs of image and mask under 'training'; {TABLE}")
     cells = {
-        "path": [item["image"] for item, _ in pairs],
-        "mask": [item["label"] for item, _ in pairs],
-        "split": [split for _, split in pairs],
+        "path": [item["image"] for item in pairs],
+        "mask": [item["label"] for item in pairs],
+        "split": ["train"] * len(training) + ["validation"] * len(validation),
     }
     untested = len(lists["test"])
     note = f"{path.name}: {untested} images for testing have no masks and are not read"
@@ -175,14 +175,20 @@ def _table(path: Path, settings: ImageList) -> Listing:
         raise DataError(f"{path} has the column {unknown[0]!r}; {suggestion(unknown[0], COLUMNS)}")
     if not len(table):
         raise DataError(f"{path} has no line below its header; add one for each image")
-    for name in ("path", "mask" if settings.targets == "segmentation" else "label"):
-        if name not in table.names:
-            masked = name == "label" and "mask" in table.names
-            remedy = '; or set data.targets = "segmentation"' if masked else ""
-            raise DataError(f"{path} has no column {name!r}; add it{remedy}")
-    texts = [table_cells.texts(table.cells(i)) for i in range(len(table.names))]
-    cells = {n: [_cell(n, c) for c in column] for n, column in zip(table.names, texts, strict=True)}
+    _require_columns(path, table.names, "mask" if settings.targets == "segmentation" else "label")
+    cells = {
+        name: [_cell(name, cell) for cell in table_cells.texts(table.cells(k))]
+        for k, name in enumerate(table.names)
+    }
     return Listing(path, cells, table.location)
+
+
+def _require_columns(path: Path, names: Sequence[str], target: str) -> None:
+    """Raise DataError for a table without paths, or without its labels or masks."""
+    if missing := [name for name in ("path", target) if name not in names]:
+        masked = missing == ["label"] and "mask" in names
+        remedy = '; or set data.targets = "segmentation"' if masked else ""
+        raise DataError(f"{path} has no column {missing[0]!r}; add it{remedy}")
 
 
 def _cell(column: str, cell: str) -> str:

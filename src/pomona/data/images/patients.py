@@ -33,16 +33,9 @@ def grouped(
         owners: of the rows, if known: an identifier at two owners is two patients.
         n_train: number of rows that are not for testing.
     """
-    sources = {
-        "the folder of each patient": folders,
-        "the subject in the path (sub-...)": [subject(path) for path in paths],
-        "PatientID of the header": headers,
-    }
-    used = {source: names for source, names in sources.items() if any(names)}
-    names = [next(filter(None, row), "") for row in zip(*used.values(), strict=True)]
+    names, source = _names(folders, headers, paths)
     if len({*names} - {""}) == sum(map(bool, names)):
         return None, ()
-    source = " or ".join(used)
     client = [0] * len(names) if owners is None else owners.client.tolist()
     names, notes = _varying(names, client, source, owners)
     rows = [
@@ -58,6 +51,20 @@ def grouped(
     )
     notes += [grouping, *_overlaps(rows, n_train)]
     return RowGroups("patient", targets.grouped([name for _, name in rows])), tuple(notes)
+
+
+def _names(
+    folders: Sequence[str], headers: Sequence[str], paths: Sequence[str]
+) -> tuple[list[str], str]:
+    """Return the patient of each row, or empty, and which sources name patients."""
+    sources = {
+        "the folder of each patient": folders,
+        "the subject in the path (sub-...)": [subject(path) for path in paths],
+        "PatientID of the header": headers,
+    }
+    used = {source: names for source, names in sources.items() if any(names)}
+    names = [next(filter(None, row), "") for row in zip(*used.values(), strict=True)]
+    return names, " or ".join(used)
 
 
 def _overlaps(rows: Sequence[tuple[int, str]], n_train: int) -> list[str]:

@@ -85,7 +85,7 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
     if not ordered[0].spacing:
         notes.append("PixelSpacing is missing; 1 mm is assumed")
     grid, tilt = _grid(path, ordered, placed)
-    return Block([used[k] for k in order], grid, (*notes, *tilt))
+    return Block(np.take(used, order).tolist(), grid, (*notes, *tilt))
 
 
 def plane_affine(plane: Slice) -> NDArray[np.float64]:

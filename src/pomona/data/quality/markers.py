@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import listed
 from pomona.data.cell_values import number
+from pomona.data.dataset import Dataset
 from pomona.data.quality.cells import Cells, Values, by_size, capped, digits, without_gaps
 
 LISTED = frozenset(
@@ -60,23 +61,26 @@ def in_features(cells: Cells) -> list[str]:
 
 def in_labels(cells: Cells) -> list[str]:
     """Warn about markers among class names that are numbers, and among measured targets."""
-    dataset, columns = cells.dataset, dict[str, Values]()
-    y = np.asarray(dataset.y, np.float64)
-    if dataset.targets == "classes":
-        numbers = np.array([number(name) for name in dataset.classes])
-        if not np.isnan(numbers).any():
-            columns["the label"] = numbers[y.astype(np.int64)]
-    elif dataset.targets in {"regression", "survival"}:
-        measured = y[:, : 1 if dataset.targets == "survival" else None].T
-        names = dataset.labels or [f"target {k}" for k in range(len(measured))]
-        columns = {f"label {name}": values for name, values in zip(names, measured, strict=False)}
     return [
         f"{name}: {_counted(markers, values, cells)}, far from the others; if it marks a missing "
         'value, leave these rows out: data.missing_values = {"*" = '
         f'[{", ".join(marker.text for marker in markers)}]}}, data.unlabelled = "drop"'
-        for name, values in columns.items()
+        for name, values in _labels(cells.dataset).items()
         if (markers := [Marker(value, f"{value:.15g}") for value in outside(values)])
     ]
+
+
+def _labels(dataset: Dataset) -> dict[str, Values]:
+    """Return the labels that are numbers, by name: names of classes, or measured targets."""
+    y = np.asarray(dataset.y, np.float64)
+    if dataset.targets == "classes":
+        numbers = np.array([number(name) for name in dataset.classes])
+        return {} if np.isnan(numbers).any() else {"the label": numbers[y.astype(np.int64)]}
+    if dataset.targets not in {"regression", "survival"}:
+        return {}
+    measured = y[:, : 1 if dataset.targets == "survival" else None].T
+    names = dataset.labels or [f"target {k}" for k in range(len(measured))]
+    return {f"label {name}": values for name, values in zip(names, measured, strict=False)}
 
 
 def _of_column(cells: Cells, k: int) -> list[Marker]:

@@ -50,14 +50,7 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
     unused = {*label, *dropped, purposes.get("client_column"), purposes.get("group_column")}
     unused |= {purposes.get("time_column")}.difference(dates)
     features = tuple(i for i in range(len(first.names)) if i not in unused)
-    names = first.names if first.columns.has_names else ()
-    notes = [
-        f"{column} is the column named {str(column)!r}, which has number {i}"
-        for column in dict.fromkeys(settings.mentioned)
-        if isinstance(column, int)
-        and str(column) in names
-        and (i := names.index(str(column))) != column
-    ]
+    notes = _names_like_numbers(first, settings)
     if table and features[:1] == (0,) and _has_row_names(first):
         features, dropped = features[1:], (*dropped, 0)
         notes.append(
@@ -65,6 +58,18 @@ def roles(first: TableSource, settings: ColumnData) -> Roles:
             "by R or pandas?); it is left out"
         )
     return Roles(label, purposes, dropped, features, tuple(notes))
+
+
+def _names_like_numbers(first: TableSource, settings: ColumnData) -> list[str]:
+    """Report the settings' numbers of columns that are names of others."""
+    names = first.names if first.columns.has_names else ()
+    return [
+        f"{column} is the column named {str(column)!r}, which has number {i}"
+        for column in dict.fromkeys(settings.mentioned)
+        if isinstance(column, int)
+        and str(column) in names
+        and (i := names.index(str(column))) != column
+    ]
 
 
 def as_features(settings: DataSettings) -> Features | None:

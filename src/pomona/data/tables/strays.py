@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -243,13 +243,14 @@ def remedies(columns: Sequence[Strays], rows: int) -> list[str]:
             for column in columns
             if column.appearance(rows) == key or (key == "gaps" and column.gaps)
         ]
-        names = ", ".join(f'"{column.name}"' for column in alike)
         markers = ", ".join(column.marker for column in alike)
         if alike and appearance.remedy:
-            lines.append(appearance.remedy.format(names=names, markers=markers))
-    droppable = ", ".join(
-        f'"{column.name}"' for column in columns if column.appearance(rows) != "strays"
-    )
-    return (
-        [*lines, f"to leave columns out: 'data.drop_columns=[{droppable}]'"] if droppable else lines
-    )
+            lines.append(appearance.remedy.format(names=_names(alike), markers=markers))
+    if droppable := [column for column in columns if column.appearance(rows) != "strays"]:
+        lines.append(f"to leave columns out: 'data.drop_columns=[{_names(droppable)}]'")
+    return lines
+
+
+def _names(columns: Iterable[Strays]) -> str:
+    """Return the columns' names as settings write them."""
+    return ", ".join(f'"{column.name}"' for column in columns)

@@ -279,8 +279,7 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
         require_cells(source, (*assigned.label, *assigned.purposes.values()))
     if not any(map(len, sources)):
         raise DataError(f"{paths[0]} names its columns but has no rows; add some")
-    if settings.unlabelled == "drop":
-        sources = [_labelled(source, assigned.label, settings) for source in sources]
+    sources = [_labelled(source, assigned.label, settings) for source in sources]
     total, labelled = sum(map(len, read)), sum(map(len, sources))
     if not labelled:
         raise DataError(
@@ -288,15 +287,15 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
         )
     numeric = _numeric(first, assigned, settings)
     marks = [decimal_mark(source, numeric, settings) for source in sources]
+    decimals, mark_notes = zip(*marks, strict=True)
     notes = [
         *_located(sources, [source.columns.notes for source in sources]),
-        *_located(sources, [notes for _, notes in marks]),
+        *_located(sources, mark_notes),
         *assigned.notes,
     ]
     if labelled < total:
         notes.append(f"{total - labelled} of {total} rows have no label and are left out")
     guessed = heading(settings)[0] is None and not first.columns.has_names
-    decimals = tuple(mark for mark, _ in marks)
     return TableSurvey(tuple(sources), decimals, assigned, guessed, tuple(notes))
 
 
@@ -315,7 +314,9 @@ def _numeric(first: TableSource, assigned: Roles, settings: ColumnData) -> list[
 
 
 def _labelled(source: TableSource, label: Sequence[int], settings: ColumnData) -> TableSource:
-    """Return a source without the rows that have no label."""
+    """Return a source, without the rows that have no label if asked."""
+    if settings.unlabelled != "drop":
+        return source
     is_blank = targets.unlabelled(settings)
     unlabelled = np.zeros(len(source), bool)
     for index in label:
