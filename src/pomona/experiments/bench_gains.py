@@ -90,10 +90,15 @@ def _gained(folder: Path, result: Results, base: Results) -> GainsOrReason:
         return "clients lie: values are of the honest ones, a gain would be of all"
     if metric(result) != metric(base):
         return "its metric is another"
+    return _recorded_gains([(folders[seed], base_folders[seed]) for seed in seeds])
+
+
+def _recorded_gains(pairs: Sequence[tuple[Path, Path]]) -> GainsOrReason:
+    """Return the gains of runs over those of the base, in pairs of one seed, or why they are
+    undefined.
+    """
     try:
-        clients, mean = gains(
-            [load(folders[s]) for s in seeds], [load(base_folders[s]) for s in seeds]
-        )
+        clients, mean = gains([load(run) for run, _ in pairs], [load(base) for _, base in pairs])
     except ConfigError:
         return f"each seed has other test samples; {ONE_PARTITION}"
     except (StorageError, DataError):

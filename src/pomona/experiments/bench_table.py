@@ -22,7 +22,8 @@ def rows(results: Results) -> list[dict[str, Any]]:
 
 def _row(result: Mapping[str, Any]) -> dict[str, Any]:
     finished = _figures(result)
-    validation = spread([_validation(figures) for figures in finished])
+    first = finished[0] if finished else {}
+    validation = spread([*map(_validation, finished)])
     losses = over_seeds(result, "last", "loss")
     metrics = {
         "test_at_best_validation": over_seeds(result, "best_validation"),
@@ -40,8 +41,8 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
         "scenario": result["scenario"],
         "method": result["method"],
         "state": result["state"],
-        "model": finished[0]["headline"] if finished else None,
-        "metric": metric(result).name if finished else None,
+        "model": first.get("headline"),
+        "metric": first.get("metric"),
         "seeds": losses.n if losses else 0,
         "validation_at_best_validation_mean": validation and validation.mean,
         **{
@@ -50,9 +51,9 @@ def _row(result: Mapping[str, Any]) -> dict[str, Any]:
             for field in ("mean", "std")
         },
         **{f"{name}_mean": statistic and statistic.mean for name, statistic in means.items()},
-        "rounds": finished[0]["rounds"] if finished else None,
-        "bytes_down": finished[0]["bytes_down"] if finished else None,
-        "bytes_up": finished[0]["bytes_up"] if finished else None,
+        "rounds": first.get("rounds"),
+        "bytes_down": first.get("bytes_down"),
+        "bytes_up": first.get("bytes_up"),
         "points_tried": len(result["search"]),
         "chosen": point(result["chosen"] or {}),
     }

@@ -88,15 +88,15 @@ def _tied_times(dataset: Dataset, partition: Partition, names: Sequence[str]) ->
     """Report rows of the very time at which test or validation rows begin, some of them before it
     and some behind.
     """
-    owners, times = dataset.owners, dataset.times
+    times = dataset.times
     if times is None:
         return
-    natural = owners is not None and partition.recipe.get("name") == "natural"
+    owners = dataset.owners if partition.recipe.get("name") == "natural" else None
     if dataset.groups:
-        unit = dataset.groups.within(owners.client if owners and natural else None)
+        unit = dataset.groups.within(owners.client if owners else None)
         times = latest_of(unit, times, int(unit.max(initial=-1)) + 1)[unit]
     split = list(zip(names, partition.clients, strict=True))
-    if owners and natural:
+    if owners:
         split = _by_owner(partition, owners)
     for side in ("test", "validation"):
         counts = {name: _tied(rows, side, times) for name, rows in split}

@@ -131,18 +131,22 @@ def _value(figures: Mapping[str, Any], metric: Metric, count: Average) -> float 
     if count.unit == "samples" and not metric.pools:
         return None
     if count.moment == "best_test":
-        means = "test_accuracy" if metric == ACCURACY else "test_value"
-        pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
-        curve = figures["curve"]
-        values = curve.get(means if count.unit == "clients" else pooled, ())
-        later = [value for number, value in zip(curve["round"], values, strict=False) if number]
-        best = metric.best(later)
-        return metric.best(values) if best is None else best
+        return _best_on_test(figures["curve"], metric, count.unit)
     moment = _headline_model(figures).get(count.moment)
     if not moment:
         return None
     weights = moment["samples"] if count.unit == "samples" else 1.0
     return defined(row_means(np.array([_client_values(moment, metric)], dtype=float), weights)[0])
+
+
+def _best_on_test(curve: Mapping[str, Any], metric: Metric, unit: str) -> float | None:
+    """Return the best mean over clients or samples after training; before it if there is none."""
+    means = "test_accuracy" if metric == ACCURACY else "test_value"
+    pooled = "test_accuracy_pooled" if metric == ACCURACY else ""
+    values = curve.get(means if unit == "clients" else pooled, ())
+    later = [value for number, value in zip(curve["round"], values, strict=False) if number]
+    best = metric.best(later)
+    return metric.best(values) if best is None else best
 
 
 def _metric(reference: Reference | None, result: Mapping[str, Any]) -> Metric:

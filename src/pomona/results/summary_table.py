@@ -175,7 +175,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         [
             *(text(row) for text in texts.values()),
             *(metric_named(row["metric"]).number(row[key]) for key in numbers.values()),
-            *([_epsilon(row)] if private else []),
+            *[_epsilon(row)] * private,
             *_costs(row),
         ]
         for row in selected
@@ -185,7 +185,7 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         if len(metrics) == 1
         else "On test data, each run in its own metric"
     )
-    header = [*texts, *numbers, *(["epsilon"] if private else []), "loss", "sent", "seconds"]
+    header = [*texts, *numbers, *["epsilon"] * private, "loss", "sent", "seconds"]
     bold = [(i, 0) for i, row in enumerate(selected) if row["headline"]]
     bold += [
         (i, len(texts) + list(numbers.values()).index(key))

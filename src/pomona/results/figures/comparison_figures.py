@@ -186,20 +186,32 @@ def gains_by_client(comparison: Comparison, scenario: str) -> ReportFigure | Non
             "significant (Holm's correction over all clients of a method)."
         )
     else:
-        points = {
-            row: _by_share([metric.scaled(g.value) for g in by_client.values()])
-            for row, by_client in gains.items()
-        }
-        figure, axes = _draw_lines(comparison, points, 4.0)
-        _label_lines(comparison, axes, points)
-        axes.set_xlabel("share of the clients, sorted by gain")
-        note = "." + plot.coinciding(points)
+        figure, axes, note = _draw_sorted(comparison, gains, metric)
     axes.axhline(0, color=plot.FRAME, linewidth=1)
     axes.set_ylabel(
         f"gain over Separate ({'percentage points' if metric.percent else metric.title})"
     )
     plot.legend_below(figure, 2)
-    rows: Rows = [
+    alt = "; ".join(
+        f"{row}: {sum(g.value < 0 for g in by_client.values())} of {len(by_client)} below zero"
+        for row, by_client in gains.items()
+    )
+    caption = (
+        f"Gain of each client in {metric.title} over Separate, for the models, seeds and test "
+        "samples of the table of gains; below zero a client did worse than alone on these samples"
+        f"{note}"
+    )
+    title = f"Gain by client: {comparison.in_scenario(scenario)[0].column}"
+    return ReportFigure(
+        f"gains-{slug(scenario)}", title, caption, alt, figure, _gain_rows(gains, metric, names)
+    )
+
+
+def _gain_rows(
+    gains: Mapping[str, Mapping[int, Gain]], metric: Metric, names: Sequence[str]
+) -> Rows:
+    """Return a row of the CSV for each method and client, by gain."""
+    return [
         {
             "method": row,
             "client": names[c],
@@ -211,17 +223,20 @@ def gains_by_client(comparison: Comparison, scenario: str) -> ReportFigure | Non
         for row, by_client in gains.items()
         for c, g in sorted(by_client.items(), key=lambda pair: pair[1].value)
     ]
-    alt = "; ".join(
-        f"{row}: {sum(g.value < 0 for g in by_client.values())} of {len(by_client)} below zero"
+
+
+def _draw_sorted(
+    comparison: Comparison, gains: Mapping[str, Mapping[int, Gain]], metric: Metric
+) -> tuple[plot.Figure, Any, str]:
+    """Draw each method's sorted gains as a line; also return a note on lines that coincide."""
+    points = {
+        row: _by_share([metric.scaled(g.value) for g in by_client.values()])
         for row, by_client in gains.items()
-    )
-    caption = (
-        f"Gain of each client in {metric.title} over Separate, for the models, seeds and test "
-        "samples of the table of gains; below zero a client did worse than alone on these samples"
-        f"{note}"
-    )
-    title = f"Gain by client: {comparison.in_scenario(scenario)[0].column}"
-    return ReportFigure(f"gains-{slug(scenario)}", title, caption, alt, figure, rows)
+    }
+    figure, axes = _draw_lines(comparison, points, 4.0)
+    _label_lines(comparison, axes, points)
+    axes.set_xlabel("share of the clients, sorted by gain")
+    return figure, axes, f".{plot.coinciding(points)}"
 
 
 def _draw_points(

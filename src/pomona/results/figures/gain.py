@@ -71,18 +71,32 @@ def gain(runs: Sequence[Run]) -> ReportFigure | None:
     compared = [run for run in over_seeds(list(runs)) if run.mean is not None]
     if not compared or not comparable(compared):
         return None
-    metric, base = compared[0].metric, baseline(compared, compared[0])
+    base = baseline(compared, compared[0])
     rows = [_Row.of_gains(g) for g in gained_over(compared, base) if g.differences]
-    if base and rows:
-        unit = " (percentage points)" if metric.percent else ""
-        title = f"Gain in {metric.title} over {base.label}, training alone{unit}"
-        axis = f"gain over {base.label}{unit or f' ({metric.title})'}"
-        caption = f"{_bar(rows)}, {evaluated(base, *compared)}; above 0 is better"
-    else:
-        rows = [_Row(run, run.values, run.mean) for run in compared if run.mean is not None]
-        title = f"{capital(metric.heading)} by client{'' if metric.higher else ', less is better'}"
-        axis = f"test {metric.heading}"
-        caption = f"Bar: mean over clients, {evaluated(*compared)}"
+    return _gains(rows, base, compared) if base and rows else _values(compared)
+
+
+def _gains(rows: Sequence[_Row], base: Run, compared: Sequence[Run]) -> ReportFigure:
+    """Draw the gains over the base."""
+    metric = compared[0].metric
+    unit = " (percentage points)" if metric.percent else ""
+    title = f"Gain in {metric.title} over {base.label}, training alone{unit}"
+    axis = f"gain over {base.label}{unit or f' ({metric.title})'}"
+    caption = f"{_bar(rows)}, {evaluated(base, *compared)}; above 0 is better"
+    return _figure(rows, title, axis, caption)
+
+
+def _values(compared: Sequence[Run]) -> ReportFigure:
+    """Draw the clients' values, without a base."""
+    metric = compared[0].metric
+    rows = [_Row(run, run.values, run.mean) for run in compared if run.mean is not None]
+    title = f"{capital(metric.heading)} by client{'' if metric.higher else ', less is better'}"
+    caption = f"Bar: mean over clients, {evaluated(*compared)}"
+    return _figure(rows, title, f"test {metric.heading}", caption)
+
+
+def _figure(rows: Sequence[_Row], title: str, axis: str, caption: str) -> ReportFigure:
+    """Draw rows, and describe their dots."""
     return ReportFigure(
         name="gain",
         title=title,

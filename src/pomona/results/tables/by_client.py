@@ -90,7 +90,7 @@ def clients_table(comparison: Comparison) -> Table | None:
     """Return each client's metric; None for many clients, or if runs have different ones."""
     finished = [e for e in comparison.entries if e.cells]
     clients = {tuple(cell["figures"]["clients"]) for e in finished for cell in e.cells}
-    differ = len({key for e in finished for key in client_keys(e)}) > 1
+    differ = len(set[str]().union(*map(client_keys, finished))) > 1
     if len(clients) != 1 or len(*clients) > MAX_COLUMNS or differ:
         return None
     seeds = set.intersection(*(set(e.clients()) for e in finished))

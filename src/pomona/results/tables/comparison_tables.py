@@ -1,6 +1,7 @@
 """Tables of results: reference numbers next to ours, ranks, chosen settings, epsilon."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from pomona.core.table import PLACEHOLDER, Table
 from pomona.experiments.bench_table import format_spread, point
@@ -258,13 +259,9 @@ def privacy(comparison: Comparison) -> Table | None:
     """Return epsilon next to the reference's."""
     rows = []
     for e in comparison.entries:
-        figures = [privacy for c in e.cells if (privacy := c["figures"]["privacy"])]
-        epsilons = [None if privacy.get("void") else privacy["epsilon"] for privacy in figures]
-        if epsilons or e.printed.epsilon:
-            bounds = [epsilon for epsilon in epsilons if epsilon is not None]
-            bounded = len(bounds) == len(epsilons)
-            largest = f"{max(bounds):.3g}" if bounds and bounded else "unbounded"
-            ours = state(e, largest if epsilons else PLACEHOLDER)
+        accounts = [account for c in e.cells if (account := c["figures"]["privacy"])]
+        if accounts or e.printed.epsilon:
+            ours = state(e, _largest_epsilon(accounts) if accounts else PLACEHOLDER)
             rows.append([e.column, e.row, ours, as_printed(e.printed.epsilon)])
     note = (
         "The largest epsilon of a client, over all rounds and seeds. It follows from the sampling "
@@ -272,6 +269,13 @@ def privacy(comparison: Comparison) -> Table | None:
     )
     header = ["scenario", "method", "ours", _label(comparison)]
     return Table("epsilon", "Privacy spent", [note], header, rows, range(2)) if rows else None
+
+
+def _largest_epsilon(accounts: Sequence[Mapping[str, Any]]) -> str:
+    """Return the largest epsilon of private runs; unbounded if that of any is."""
+    if any(account.get("void") or account["epsilon"] is None for account in accounts):
+        return "unbounded"
+    return f"{max(account['epsilon'] for account in accounts):.3g}"
 
 
 def _label(comparison: Comparison) -> str:

@@ -48,7 +48,7 @@ def _overall(compared: list[Gains]) -> Table:
         ],
         [
             "Run",
-            *(["Seeds"] if several else []),
+            *["Seeds"] * several,
             f"Gain{' in percentage points' if metric.percent else ''}",
             "95 % interval",
             "On average",
@@ -58,7 +58,7 @@ def _overall(compared: list[Gains]) -> Table:
         [
             [
                 gains.run.label,
-                *([str(gains.mean.seeds)] if several else []),
+                *[str(gains.mean.seeds)] * several,
                 signed(metric, gains.mean.value),
                 interval(metric, gains.mean),
                 verdict,

@@ -4,6 +4,7 @@ train, and epsilon.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -224,54 +225,47 @@ def _compare_with_members(run: Run, rows: list[Evaluation]) -> str:
 
 def privacy(runs: list[Run]) -> Table:
     """Return the epsilon of each client of a private run; a federation's silos keep theirs."""
-    private = [(run, account) for run in runs if (account := run.result.summary.get("privacy"))]
-    by_silo = [
-        run
-        for run in runs
-        if run.setting("privacy.delta") and not run.result.summary.get("privacy")
-    ]
-    several, added = (
-        len(private) + len(by_silo) > 1,
-        any("alone" in account for _, account in private),
-    )
-    grouped = any("groups" in account for _, account in private)
+    accounted = [run for run in runs if _account(run)]
+    by_silo = [run for run in runs if run.setting("privacy.delta") and not _account(run)]
+    private = [*accounted, *by_silo]
+    several, grouped = len(private) > 1, any("groups" in _account(run) for run in accounted)
+    shown = {
+        "Client": True,
+        "Run": several,
+        "ε": True,
+        "ε by its own noise alone": any("alone" in _account(run) for run in accounted),
+        "Most samples of a group": grouped,
+        "ε of that group": grouped,
+    }
     return Table(
         "privacy",
         "Privacy spent",
         [
             "Differential privacy: the smaller ε, the less a client's uplinks reveal about any one "
             "training sample, or about all samples of a group where that is the unit.",
-            *(_terms(run, account["delta"], account["void"]) for run, account in private),
-            *(_terms(run, run.setting("privacy.delta"), None) for run in by_silo),
+            *map(_terms, private),
         ],
-        [
-            "Client",
-            *(["Run"] if several else []),
-            "ε",
-            *(["ε by its own noise alone"] if added else []),
-            *(["Most samples of a group", "ε of that group"] if grouped else []),
-        ],
-        [
-            [
-                run.client(client),
-                *([run.label] if several else []),
-                *map(_epsilon_text, [e, *([own_noise] if added else [])]),
-                *(_group_cells(account.get("groups"), client) if grouped else []),
-            ]
-            for run, account in private
-            for client, (e, own_noise) in enumerate(_bounds(account))
-        ]
-        + [
-            [
-                "each silo",
-                *([run.label] if several else []),
-                "in its own account: pomona silo report",
-                *([""] * (added + 2 * grouped)),
-            ]
-            for run in by_silo
-        ],
+        [*compress(shown, shown.values())],
+        [[*compress(row, shown.values())] for run in private for row in _epsilon_rows(run)],
         range(1 + several),
     )
+
+
+def _account(run: Run) -> Mapping[str, Any]:
+    """Return the epsilon of a run's clients; empty if it has none, or silos keep theirs."""
+    return run.result.summary.get("privacy") or {}
+
+
+def _epsilon_rows(run: Run) -> list[list[str]]:
+    """Return a row with all columns for each client, or one for all silos."""
+    account = _account(run)
+    if not account:
+        return [["each silo", run.label, "in its own account: pomona silo report", "", "", ""]]
+    groups = account.get("groups")
+    return [
+        [run.client(k), run.label, *map(_epsilon_text, bounds), *_group_cells(groups, k)]
+        for k, bounds in enumerate(_bounds(account))
+    ]
 
 
 def _bounds(account: Mapping[str, Any]) -> list[tuple[float | None, float | None]]:
@@ -294,18 +288,19 @@ def _epsilon_text(epsilon: float | None) -> str:
     return "no bound" if epsilon is None else f"{epsilon:.3f}"
 
 
-def _terms(run: Run, delta: float, void: str | None) -> str:
+def _terms(run: Run) -> str:
     """Describe the conditions of a run's ε."""
-    if void:
+    if void := _account(run).get("void"):
         return f"{run.label}: {void}."
     budget, accepted = run.setting("privacy.epsilon_budget"), run.setting("privacy.acknowledge")
     honest, minimum = run.setting("privacy.honest"), run.setting("secure_aggregation.minimum")
     summed = honest and honest > 1
     adversary = in_sums(honest, minimum) if summed else "against anyone who sees a client's uplinks"
     return (
-        f"{run.label}: for one {run.setting('privacy.unit')}, {adversary}; δ = {delta:g}, noise "
-        f"multiplier {run.setting('privacy.noise_multiplier'):g}, gradients clipped "
-        f"at {run.setting('privacy.max_grad_norm'):g}"
+        f"{run.label}: for one {run.setting('privacy.unit')}, {adversary}; δ = "
+        f"{run.setting('privacy.delta'):g}, noise multiplier "
+        f"{run.setting('privacy.noise_multiplier'):g}, gradients clipped at "
+        f"{run.setting('privacy.max_grad_norm'):g}"
         f"{f', a budget of ε = {budget:g}' if budget else ''}"
         f"{f'; not covered, and accepted: {listing(list(accepted))}' if accepted else ''}."
     )

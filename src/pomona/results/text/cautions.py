@@ -1,6 +1,6 @@
 """Cautions of a page: one plain sentence for each limitation of its numbers."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pomona.core.errors import StorageError
+from pomona.experiments.reference import Average
 from pomona.metrics.metric import ACCURACY
 from pomona.metrics.nan_safe import mean_of_known
 from pomona.record.elsewhere import read
@@ -86,41 +87,51 @@ def bench_cautions(comparison: Comparison) -> list[str]:
     Runs are checked in the round that the page shows; for ``KEPT_MODEL_CAUTIONS`` in the round of
     the models that they keep. A scenario's runs are read together.
     """
-    choice = "last" if comparison.count.moment == "last" else "best"
-    counts: dict[str, list[tuple[ComparisonRow, int, int]]] = {
-        text: [] for text in RUN_CAUTIONS.values()
-    }
-    few: list[str] = []
-    once: dict[str, None] = {}
-    for scenario in comparison.scenarios:
-        recorded = [
-            (entry, runs)
-            for entry in comparison.in_scenario(scenario)
-            if (runs := _recorded(comparison, entry))
-        ]
-        evaluated = [
-            (entry, [_with_choice(run, choice) for run in runs]) for entry, runs in recorded
-        ]
-        for check, text in RUN_CAUTIONS.items():
-            selected = recorded if check in KEPT_MODEL_CAUTIONS else evaluated
-            counts[text] += [
-                (e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in selected
-            ]
-        together = [run for _, runs in evaluated for run in runs]
-        scope = (
-            f"{comparison.in_scenario(scenario)[0].column}: "
-            if len(comparison.scenarios) > 1
-            else ""
-        )
-        few += [f"{scope}{sentence}" for sentence in _events(together)]
-        once |= dict.fromkeys(_one_seed(together))
+    recorded = [
+        (entry, runs)
+        for scenario in comparison.scenarios
+        for entry in comparison.in_scenario(scenario)
+        if (runs := _recorded(comparison, entry))
+    ]
+    evaluated = [
+        (entry, [_in_round(run, comparison.count) for run in runs]) for entry, runs in recorded
+    ]
+    counts = defaultdict[str, list[tuple[ComparisonRow, int, int]]](list)
+    for check, text in RUN_CAUTIONS.items():
+        counts[text] += _seeds_with(check, recorded if check in KEPT_MODEL_CAUTIONS else evaluated)
     rows = Counter(entry.column for entry in comparison.entries if entry.cells)
     by_text = {text: _methods_named(methods, rows) for text, methods in counts.items() if text}
-    return [*(f"{text}: {names}." for text, names in by_text.items() if names), *few, *once]
+    return [
+        *(f"{text}: {names}." for text, names in by_text.items() if names),
+        *_joint_cautions(comparison, evaluated),
+    ]
 
 
-def _with_choice(run: Run, choice: str) -> Run:
-    """Return a run with another setting of ``keep``, to be checked in that round."""
+def _seeds_with(
+    check: Callable[[Run], Iterator[Caution]],
+    methods: Sequence[tuple[ComparisonRow, Sequence[Run]]],
+) -> list[tuple[ComparisonRow, int, int]]:
+    """Return each method with how many of its runs have a caution, and how many there are."""
+    return [(e, sum(any(check(run)) for run in runs), len(runs)) for e, runs in methods]
+
+
+def _joint_cautions(
+    comparison: Comparison, methods: Sequence[tuple[ComparisonRow, Sequence[Run]]]
+) -> list[str]:
+    """Return the sentences on all runs of a scenario: on few events by scenario, on seeds once."""
+    few, once = list[str](), dict[str, None]()
+    for scenario in comparison.scenarios:
+        together = [run for entry, runs in methods if entry.scenario == scenario for run in runs]
+        column = comparison.in_scenario(scenario)[0].column
+        scope = f"{column}: " if len(comparison.scenarios) > 1 else ""
+        few += [f"{scope}{sentence}" for sentence in _events(together)]
+        once |= dict.fromkeys(_one_seed(together))
+    return [*few, *once]
+
+
+def _in_round(run: Run, count: Average) -> Run:
+    """Return a run with the setting of ``keep`` by which it is checked in the page's round."""
+    choice = "last" if count.moment == "last" else "best"
     return replace(run, result=replace(run.result, config={**run.result.config, "keep": choice}))
 
 
@@ -148,17 +159,24 @@ def _methods_named(
     columns = list(dict.fromkeys(entry.column for entry, _, _ in counts))
     for column in columns:
         entries = [(entry.row, k, n) for entry, k, n in counts if entry.column == column]
-        by_seeds: dict[str, list[str]] = {}
-        for row, k, n in entries:
-            if k:
-                by_seeds.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
-        every = 1 < len(entries) == rows[column] and all(k == n for _, k, n in entries)
-        groups = [listing(names, MAX_NAMES) + seeds for seeds, names in by_seeds.items()]
-        if by_seeds:
-            by_text.setdefault("all methods" if every else ", ".join(groups), []).append(column)
+        if text := _methods_by_seeds(entries, rows[column]):
+            by_text.setdefault(text, []).append(column)
     if len(columns) == 1 or [*by_text.values()] == [columns]:
         return "".join(by_text)
     return "; ".join(f"{methods} in {listing(scenarios)}" for methods, scenarios in by_text.items())
+
+
+def _methods_by_seeds(entries: Sequence[tuple[str, int, int]], count: int) -> str:
+    """Name those of ``count`` methods of a scenario with cautions, from (method, seeds with one,
+    seeds); empty if none has one.
+    """
+    if 1 < len(entries) == count and all(k == n for _, k, n in entries):
+        return "all methods"
+    by_seeds: dict[str, list[str]] = {}
+    for row, k, n in entries:
+        if k:
+            by_seeds.setdefault(f" ({k} of {n} seeds)" if n > 1 else "", []).append(row)
+    return ", ".join(listing(names, MAX_NAMES) + seeds for seeds, names in by_seeds.items())
 
 
 def _merged(notes: Sequence[Caution]) -> Iterator[str]:

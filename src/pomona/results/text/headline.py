@@ -1,6 +1,6 @@
 """The one sentence at the top of a report: whether federation helps, and by how much."""
 
-from pomona.record.paired_gain import UNDECIDED
+from pomona.record.paired_gain import UNDECIDED, Gain
 from pomona.results.gain_presentation import interval_text
 from pomona.results.run_numbers import Run, baseline, contender
 from pomona.results.seeds import over_seeds
@@ -46,26 +46,14 @@ def _several(runs: list[Run]) -> str:
 
 def _helps(contest: Contest) -> str:
     """Return the verdict, with the gain and its interval."""
-    gains = contest.gains
-    run, metric = gains.run, gains.run.metric
+    gains, metric = contest.gains, contest.gains.run.metric
     if gains.mean is None:
         return (
             f"Not decided: {contest.best} has {metric.title} {levels(gains)} with training alone, "
             "without an interval."
         )
-    few = few_clients(gains)
-    reservations = [
-        f"{few}clients" if few else "",
-        "" if metric.higher else "less is better",
-        interval_text(metric, gains.mean),
-        "" if run.moment == gains.base.moment else "in different rounds",
-    ]
-    change = (
-        f"{contest.best} {'gains' if gains.mean.value >= 0 else 'loses'} "
-        f"{metric.gap(abs(gains.mean.value)).lstrip('+')} in {metric.title} against training alone "
-        f"({'; '.join(filter(None, reservations))})"
-    )
-    if gains.mean.interval is None or (contest.verdict == "better" and useless([run])):
+    change = _change(contest, gains.mean)
+    if gains.mean.interval is None or (contest.verdict == "better" and useless([gains.run])):
         return f"Not decided: {change}."
     if contest.verdict in UNDECIDED:
         also = f", not worse by {gains.margin}" if contest.verdict == "not worse" else ""
@@ -74,3 +62,20 @@ def _helps(contest: Contest) -> str:
         return f"Not decided: {change}, but one of the two has got worse since its best round."
     helps = "helps" if contest.verdict == "better" else "does not help here"
     return f"Federation {helps}: {change}."
+
+
+def _change(contest: Contest, mean: Gain) -> str:
+    """Return the gain or loss of the best run, with its interval and reservations."""
+    run, base, metric = contest.gains.run, contest.gains.base, contest.gains.run.metric
+    few = few_clients(contest.gains)
+    reservations = [
+        f"{few}clients" if few else "",
+        "" if metric.higher else "less is better",
+        interval_text(metric, mean),
+        "" if run.moment == base.moment else "in different rounds",
+    ]
+    return (
+        f"{contest.best} {'gains' if mean.value >= 0 else 'loses'} "
+        f"{metric.gap(abs(mean.value)).lstrip('+')} in {metric.title} against training alone "
+        f"({'; '.join(filter(None, reservations))})"
+    )
