@@ -88,10 +88,7 @@ class Audit:
         size = os.fstat(self._handle).st_size
         truncated = size < self._end
         if truncated or self._end < 0 or size - self._end > BLOCK:
-            backwards = _backwards(self._handle, self.path)
-            self._end = next(
-                (offset for offset, text in backwards if text and parsed(text) is not None), 0
-            )
+            self._end = _last_complete_line(self._handle, self.path)
         news = os.pread(self._handle, size - self._end, self._end)
         self._end += len(news)
         lines = list(_lines(BytesIO(news), self.path))
@@ -209,6 +206,12 @@ def _backwards(handle: int, path: Path) -> Iterator[tuple[int, bytes]]:
             end -= 1
         _require_short(partial, path)
     yield 0, partial
+
+
+def _last_complete_line(handle: int, path: Path) -> int:
+    """The offset of the last line that is not torn; 0 without one."""
+    lines = _backwards(handle, path)
+    return next((offset for offset, text in lines if text and parsed(text) is not None), 0)
 
 
 def _require_short(text: bytes, path: Path) -> None:

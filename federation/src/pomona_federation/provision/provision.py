@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 
 import tomli_w
@@ -147,26 +148,15 @@ def add(kits: Path, name: str, key: Path | None = None) -> Provisioned:
     server, federation = kits / "server", provisioned(kits)
     name = validated(FoundingMember, {"name": name}).name
     members, kit = _members_in(server / "keys"), kits / name
-    new = [
-        member
-        for member in _members_in(kit / "keys" / "peers")
-        if member.name == name and (key is None or member.public == keys.public(key))
-    ]
-    if name in {member.name for member in members} or (kit.exists() and not new):
+    begun = _begun(kit, name, key)
+    if name in {member.name for member in members} or (kit.exists() and not begun):
         raise ConfigError(
             f"silo {name!r} has a kit in {kits}; choose a new name, also for one that was revoked"
         )
-    if federation.insecure and key:
-        raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
-    if not (new or federation.insecure):
-        new = [_member(issuer_of(kits), federation, name, keys.public(key) if key else None)]
+    new = begun or _issued(kits, federation, name, key)
     members += new
-    _distinct(
-        [
-            *members,
-            *(m for folder in sorted((kits / RENEWED).glob("*/*")) for m in _members_in(folder)),
-        ]
-    )
+    renewed = map(_members_in, sorted((kits / RENEWED).glob("*/*")))
+    _distinct([*members, *chain.from_iterable(renewed)])
     if not kit.exists():
         with appearing(kit) as temporary:
             _silo(temporary, server, name, members)
@@ -174,6 +164,24 @@ def add(kits: Path, name: str, key: Path | None = None) -> Provisioned:
         for file, text in sorted(_public(new).items()):  # no key without its certificate
             keys.replace(folder / file, text)
     return Provisioned(federation, kits, (name,), frozenset({name} if key else ()))
+
+
+def _begun(kit: Path, name: str, key: Path | None) -> list[Member]:
+    """The newcomer of a kit that a call with the same key, if any, has begun; else nobody."""
+    return [
+        member
+        for member in _members_in(kit / "keys" / "peers")
+        if member.name == name and (key is None or member.public == keys.public(key))
+    ]
+
+
+def _issued(kits: Path, federation: Federation, name: str, key: Path | None) -> list[Member]:
+    """The newcomer with certificates for its key; nobody in a federation without keys."""
+    if not federation.insecure:
+        return [_member(issuer_of(kits), federation, name, keys.public(key) if key else None)]
+    if key:
+        raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
+    return []
 
 
 @dataclass(frozen=True)

@@ -187,17 +187,21 @@ class Gate:
                 return await _answer(scope, send, 200, self.membership(scope))
             member = self.authenticate(scope)
             with self._slot(member):
-                body = await self._body(member, scope, receive)
-                if scope["path"] == STUDIES or scope["path"].startswith(f"{STUDIES}/"):
-                    text = b"".join(message.get("body", b"") for message in body)
-                    async with self._visits[member]:  # threads are few and shared by all members
-                        answer = await asyncio.to_thread(self.studies, member, scope["path"], text)
-                    return await _reply(scope, send, *answer)
-                if scope["path"] not in {ACTIVATE, DEACTIVATE}:
-                    self.on_request(member, scope["path"])
-                await self.app(scope, replay(body, receive), self._observing(member, scope, send))
+                await self._serve(member, scope, receive, send)
         except RequestRefused as refused:
             await _answer(scope, send, refused.status, str(refused))
+
+    async def _serve(self, member: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a member's request about studies, or pass it on to SuperLink."""
+        path, body = scope["path"], await self._body(member, scope, receive)
+        if path == STUDIES or path.startswith(f"{STUDIES}/"):
+            text = b"".join(message.get("body", b"") for message in body)
+            async with self._visits[member]:  # threads are few and shared by all members
+                answer = await asyncio.to_thread(self.studies, member, path, text)
+            return await _reply(scope, send, *answer)
+        if path not in {ACTIVATE, DEACTIVATE}:
+            self.on_request(member, path)
+        return await self.app(scope, replay(body, receive), self._observing(member, scope, send))
 
     @contextmanager
     def _slot(self, member: str) -> Iterator[None]:

@@ -7,8 +7,9 @@ that drops out after it is waited for, since a second sum without it would revea
 part comes late.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -91,16 +92,16 @@ class MaskedSums:
         if not clients:
             for client, arrival in arrivals.items():
                 if fault := arrival.reply.fault:
-                    self._leave_out(tasks[client].silo, number, Reason.DIVERGED, fault)
+                    self._leave_out([tasks[client].silo], number, Reason.DIVERGED, fault)
             return {}
         requests, total = self._collect_parts(clients, tasks, request)
         if total is None:
             return {}
+        silos = [tasks[i].silo for i in clients]
         if reason := excess(total, len(clients), self.terms):
-            for client in clients:
-                self._leave_out(tasks[client].silo, number, Reason.SUM_RANGE, reason)
+            self._leave_out(silos, number, Reason.SUM_RANGE, reason)
             return {}
-        self.exchange.audit.write("sum", round=number, silos=[tasks[i].silo for i in clients])
+        self.exchange.audit.write("sum", round=number, silos=silos)
         uplink = self._mean(total, clients[0], request, downlink)
         unsummed = {i: a for i, a in arrivals.items() if a.reply.fault or a.unread}
         return unsummed | {
@@ -122,11 +123,14 @@ class MaskedSums:
             if (earlier := silos.setdefault(mask.key, silo)) == silo:
                 ready.append(client)
                 continue
-            self._leave_out(silo, number, Reason.SUM_KEY, f"the same key as {earlier}")
+            self._leave_out([silo], number, Reason.SUM_KEY, f"the same key as {earlier}")
         return tuple(sorted(ready))
 
-    def _leave_out(self, silo: str, number: int, reason: Reason, detail: str = "") -> None:
-        self.unused[silo] = UnusedUplink(silo=silo, round=number, reason=reason, detail=detail)
+    def _leave_out(
+        self, silos: Iterable[str], number: int, reason: Reason, detail: str = ""
+    ) -> None:
+        fields: dict[str, Any] = {"round": number, "reason": reason, "detail": detail}
+        self.unused |= {silo: UnusedUplink(silo=silo, **fields) for silo in silos}
 
     def _mean(
         self, total: Integers, client: int, request: ClientRequest, downlink: Downlink
@@ -144,23 +148,27 @@ class MaskedSums:
         path, names = registry.path.parent / SUM, [e.name for e in registry.entries]
         settled = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
         if settled and (settled.run, settled.number) == (self.exchange.run, number):
-            dropped = [names[client] for client in settled.places if client not in ready]
-            detail = f"without {listed(dropped)}"
-            for silo in dropped:
-                self._leave_out(silo, number, Reason.SUM_MISSING)
-            for client in ready:
-                if client not in settled.places:
-                    self._leave_out(names[client], number, Reason.SUM_LATE)
-                elif dropped:
-                    self._leave_out(names[client], number, Reason.SUM_SHORT, detail)
-            return () if dropped else settled.places
+            return self._settled_again(settled, ready, names)
         if len(ready) < self.terms.minimum:
             shortage = f"a sum needs {self.terms.minimum} silos, {len(ready)} have trained"
-            for client in ready:
-                self._leave_out(names[client], number, Reason.SUM_SHORT, shortage)
+            self._leave_out([names[i] for i in ready], number, Reason.SUM_SHORT, shortage)
             return ()
         write_json(path, SettledSum(run=self.exchange.run, number=number, places=ready))
         return ready
+
+    def _settled_again(
+        self, settled: SettledSum, ready: tuple[int, ...], names: Sequence[str]
+    ) -> tuple[int, ...]:
+        """The clients of a sum that was settled before; empty if not all of them are ready."""
+        dropped = [names[client] for client in settled.places if client not in ready]
+        self._leave_out(dropped, settled.number, Reason.SUM_MISSING)
+        detail = f"without {listed(dropped)}"
+        for client in ready:
+            if client not in settled.places:
+                self._leave_out([names[client]], settled.number, Reason.SUM_LATE)
+            elif dropped:
+                self._leave_out([names[client]], settled.number, Reason.SUM_SHORT, detail)
+        return () if dropped else settled.places
 
     def _collect_parts(
         self, clients: Sequence[int], tasks: Mapping[int, OutgoingTask], request: ClientRequest
@@ -192,10 +200,8 @@ class MaskedSums:
         self.exchange.send_all(f"sum of round {number}", requests, on_answer)
         self.unused |= {o.silo: o.unused(number) for i, o in requests.items() if i not in added}
         if dropped := [requests[i].silo for i in clients if i not in added]:
-            for i in added:
-                self._leave_out(
-                    requests[i].silo, number, Reason.SUM_SHORT, f"without {listed(dropped)}"
-                )
+            short, detail = [requests[i].silo for i in added], f"without {listed(dropped)}"
+            self._leave_out(short, number, Reason.SUM_SHORT, detail)
         return requests, total if added == set(clients) else None
 
     def _verified_part(

@@ -293,6 +293,11 @@ def _in_study(member: RegisteredMember, entry: RegisteredMember | None) -> Regis
     )
 
 
+def member_ids(entries: Sequence[RegisteredMember]) -> dict[str, int]:
+    """Client ids by name of the silos that are members now or from the next round on."""
+    return {entry.name: client for client, entry in enumerate(entries) if not entry.revoked}
+
+
 def samples(entries: Sequence[RegisteredMember]) -> dict[str, int]:
     """Registered training samples of the silos that are members now or from the next round on."""
     return {e.name: e.size for e in entries if e.size and not e.revoked}

@@ -20,7 +20,7 @@ from pomona_federation.messages.message_bodies import B, Body, Refusal
 from pomona_federation.messages.message_bus import Message, MessageBus, Outgoing, Undelivered
 from pomona_federation.server.contacts import Contact, contacts
 from pomona_federation.server.handshake import TIMEOUT, Handshake
-from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.member_registry import MemberRegistry, member_ids
 from pomona_federation.server.study_queue import require_undrained
 from pomona_federation.supervision.status_files import WAITING, WaitingStatus, clock
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusedUplink
@@ -204,11 +204,7 @@ class MessageExchange:
         """The current members that are ``awaited``, and those of them that have not identified
         themselves.
         """
-        members = {
-            entry.name: client
-            for client, entry in enumerate(self.registry.entries)
-            if not entry.revoked
-        }
+        members = member_ids(self.registry.entries)
         awaited_names = awaited(list(members))
         expected = [name for name in members if name in awaited_names]
         return expected, [name for name in expected if members[name] not in self.identified]

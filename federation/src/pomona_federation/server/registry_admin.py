@@ -2,6 +2,7 @@
 connect.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,30 +166,41 @@ def uplinks(kit: Path, silo: str) -> Row:
         raise ConfigError(f"no silo {silo!r}; {suggestion(silo, names)}")
     rounds: dict[Key, bool] = {}
     unused: dict[Key, Row] = {}
-    study, trial = KIT, None
-    path = kit / "run" / "audit.jsonl"
-    for line in complete_lines(path) if path.exists() else ():
-        event, number = line.get("event"), int(line.get("round", 0))
+    for (study, trial, number), line in _lines_by_round(kit / "run" / "audit.jsonl"):
+        event = line.get("event")
         if event == "start":
-            study, trial = line.get("study", KIT), line.get("trial")
-            for undone in [k for k in {*rounds, *unused} if k[:2] == (study, trial)]:
-                if undone[2] > number:
-                    rounds.pop(undone, None)
-                    unused.pop(undone, None)
+            _forget_later((study, trial, number), rounds, unused)
         elif event == UNUSED and line.get("silo") == silo:
             unused[study, trial, number] = _row(line, study, trial)
         elif event in {"round", "finished"}:  # a survey is finished without rounds
-            present, key = line.get("present", line.get("silos", ())), (study, trial, number or 1)
-            if silo in present or silo in line.get("absent", ()):
-                rounds[key] = silo in present
-            if silo in present:
+            key = study, trial, number or 1
+            if silo in line.get("present", line.get("silos", ())):
+                rounds[key] = True
                 unused.pop(key, None)
+            elif silo in line.get("absent", ()):
+                rounds[key] = False
     return {
         "silo": silo,
         "rounds": len(rounds),
         "used": sum(rounds.values()),
         "unused": list(unused.values()),
     }
+
+
+def _lines_by_round(path: Path) -> Iterator[tuple[Key, Row]]:
+    """The lines of an audit log, each with its study, trial and round."""
+    study, trial = KIT, None
+    for line in complete_lines(path) if path.exists() else ():
+        if line.get("event") == "start":
+            study, trial = line.get("study", KIT), line.get("trial")
+        yield (study, trial, int(line.get("round", 0))), line
+
+
+def _forget_later(last: Key, *by_round: dict[Key, Any]) -> None:
+    """Remove a study's rounds after one, from which it starts again."""
+    for values in by_round:
+        for key in [key for key in values if key[:2] == last[:2] and key[2] > last[2]]:
+            del values[key]
 
 
 def _row(line: Row, study: str, trial: str | None) -> Row:

@@ -116,6 +116,11 @@ def _run_trial(
                 result = rounds(terms, folder)
         except DivergedError as fault:
             return Trial(**fields, fault=str(fault))
+    return _scored_trial(result, terms, fields)
+
+
+def _scored_trial(result: Result, terms: StudyAgreement, fields: Mapping[str, Any]) -> Trial:
+    """A finished trial with its scores on validation samples; without them, with a fault."""
     model, stage = terms.config.method.method().card.headline
     best = best_on_validation(result, model, stage)
     if best is None:

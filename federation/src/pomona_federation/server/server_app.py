@@ -37,7 +37,12 @@ from pomona_federation.server import study_result
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.flower_transport import FlowerTransport
 from pomona_federation.server.handshake import run_id
-from pomona_federation.server.member_registry import MemberRegistry, samples, weight_notes
+from pomona_federation.server.member_registry import (
+    MemberRegistry,
+    member_ids,
+    samples,
+    weight_notes,
+)
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.server.round_messages import log_admission
 from pomona_federation.server.search_study import search
@@ -87,7 +92,7 @@ def coordinate(kit: Path, bus: MessageBus, study: str = KIT, pause: float = 1.0)
                 search(terms, queued.name, folder, rounds)
             case EvaluationStudy():
                 result = rounds(terms, folder)
-                names = [entry.name for entry in entries(kit) if not entry.revoked]
+                names = [*member_ids(entries(kit))]
                 study_result.write(terms, result, names, sorted(consents.declined), folder)
             case TrainingStudy():
                 rounds(terms, folder)

@@ -26,7 +26,7 @@ from pomona_federation.agreement import Federation, StudyAgreement
 from pomona_federation.audit_log import write_line
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.server.consents import Consents
-from pomona_federation.server.member_registry import ROSTER, MemberRegistry
+from pomona_federation.server.member_registry import ROSTER, MemberRegistry, member_ids
 from pomona_federation.server.registry_admin import entries
 from pomona_federation.study import (
     JUDGING,
@@ -151,7 +151,7 @@ class StudyQueue:
     @cached_property
     def members(self) -> frozenset[str]:
         """The names of the current members."""
-        return frozenset(entry.name for entry in entries(self.kit) if not entry.revoked)
+        return frozenset(member_ids(entries(self.kit)))
 
     @property
     def all(self) -> list[QueuedStudy]:

@@ -143,19 +143,21 @@ class ServerPolicy:
             self.log(str(fault))
             action = "refused"
         step = self._carry_out(action)
-        if isinstance(step, Restart):
-            return step
+        return step if isinstance(step, Restart) else self._conclude(action, step)
+
+    def _conclude(self, action: Action, status: Status) -> Restart | Status:
+        """End the current study; return its status if no more will come, else go on."""
         self._finished = True
         name = self._study.name if self._study else KIT
         if action == "drained":
-            self.log(f"study {name} stops after round {step.round}: the server is drained")
+            self.log(f"study {name} stops after round {status.round}: the server is drained")
             return Restart(0.0, stop=False)
         with suppress(StorageError):  # a full disk, which the status has already reported
-            fields = {"study": name, "state": step.state, "code": step.code}
-            self.audit.write("ended", **fields, round=step.round)
+            fields = {"study": name, "state": status.state, "code": status.code}
+            self.audit.write("ended", **fields, round=status.round)
         if not self.persistent and not self.queue.open:
-            return step
-        self.log(f"study {name} is over ({step.state}, round {step.round})")
+            return status
+        self.log(f"study {name} is over ({status.state}, round {status.round})")
         return Restart(0.0, stop=False)
 
     def _next(self, supervisor: Supervisor) -> QueuedStudy | None:
@@ -218,6 +220,10 @@ class ServerPolicy:
             status = status.model_copy(update={"reason": f"{reason}: look at `pomona server logs`"})
             write_status(self.state, status)
             return status
+        return self._restart(action, round_)
+
+    def _restart(self, action: Action, round_: int) -> Restart:
+        """Report the loss of SuperLink or the ServerApp; the run continues after the round."""
         again = action in {"restart", "refused"}  # of SuperLink
         process = "SuperLink" if again else "ServerApp"
         fate = "refuses" if action == "refused" else "is gone"

@@ -18,7 +18,7 @@ from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, Sur
 from pomona_federation.messages.message_bus import Message, MessageBus, untrusted
 from pomona_federation.server.consents import Consents
 from pomona_federation.server.handshake import run_id
-from pomona_federation.server.member_registry import MemberRegistry
+from pomona_federation.server.member_registry import MemberRegistry, member_ids
 from pomona_federation.server.message_exchange import MessageExchange, OutgoingMessage
 from pomona_federation.supervision.status_files import LIVE, LiveStatus
 from pomona_federation.survey import agreeing, page
@@ -174,9 +174,9 @@ def _ask_columns(terms: StudyAgreement, inquiry: Inquiry, declined: frozenset[st
     assert terms.survey
     entries = inquiry.exchange.registry.entries
     silos = {
-        e.name: client
-        for client, e in enumerate(entries)
-        if client in inquiry.exchange.identified and not e.revoked and e.name not in declined
+        name: client
+        for name, client in member_ids(entries).items()
+        if client in inquiry.exchange.identified and name not in declined
     }
     fields = {"agreement": terms.agreement, "run": inquiry.exchange.run}
     question = SurveyQuestion(
@@ -200,11 +200,7 @@ def _ask_figures(
     """Ask the silos of the first step for their statistics."""
     survey, max_samples = terms.survey, terms.federation.most_samples
     assert survey
-    clients = {
-        entry.name: client
-        for client, entry in enumerate(inquiry.exchange.registry.entries)
-        if not entry.revoked
-    }
+    clients = member_ids(inquiry.exchange.registry.entries)
     silos = {name: clients[name] for name in first.silos if name in clients}
     fields = {"agreement": terms.agreement, "run": inquiry.exchange.run, "figures": first.question}
     question = SurveyQuestion(

@@ -146,10 +146,7 @@ class DataCache:
         if (file_stamps := stamps(self._request.files)) == self._file_stamps:
             return False
         self.cached = None
-        if (
-            not file_stamps
-            or max(max(stamp[4:]) for stamp in file_stamps) / 1e9 > time.time() - SETTLED
-        ):
+        if not _are_settled(file_stamps):
             return False
         self._file_stamps = file_stamps
         limit = SiloFile.load(settings).keep_data_mb * MEGABYTE
@@ -159,6 +156,12 @@ class DataCache:
         if size(dataset) <= limit and stamps(self._request.files) == file_stamps:
             self.cached = self._request, file_stamps, dataset
         return True
+
+
+def _are_settled(file_stamps: Stamps) -> bool:
+    """Whether there are files, and none has changed lately."""
+    changes = [max(stamp[4:]) for stamp in file_stamps]
+    return bool(changes) and max(changes) / 1e9 <= time.time() - SETTLED
 
 
 _CACHE: DataCache | None = None

@@ -134,17 +134,22 @@ def _strange(state: Path) -> Iterator[str]:
     if state.is_symlink() or (state.exists() and not state.is_dir()):
         yield state.name
     elif state.exists():
-        closed: list[OSError] = []  # folders that can be entered by name, but not listed
-        inside = [
-            Path(folder, name)
-            for folder, folders, files in os.walk(state, onerror=closed.append)
-            for name in (*files, *(name for name in folders if Path(folder, name).is_symlink()))
-        ]
-        for path in sorted([*inside, *(Path(fault.filename) for fault in closed)]):
+        for path in _content(state):
             name = str(path.relative_to(state.parent))
             unfinished = path == state / f".{Path(FILE).stem}" and not path.is_symlink()
             if name != f"{state.name}/{LOCK}" and not unfinished:
                 yield name
+
+
+def _content(state: Path) -> list[Path]:
+    """Files and links in a folder and all below it, and folders there that cannot be listed."""
+    closed: list[OSError] = []  # folders that can be entered by name
+    inside = [
+        Path(folder, name)
+        for folder, folders, files in os.walk(state, onerror=closed.append)
+        for name in (*files, *(name for name in folders if Path(folder, name).is_symlink()))
+    ]
+    return sorted([*inside, *(Path(fault.filename) for fault in closed)])
 
 
 @dataclass(frozen=True)

@@ -109,9 +109,7 @@ def _single_silo_effects(
                 f"{name} marks gaps that the others do not mark ({listed(marked)}); such cells "
                 "count as gaps for all: ask it if they are many"
             )
-        categories = [column for column in common if silo_specs[column].kind == "category"]
-        differing = [c for c in categories if _column_kinds(s[c] for s in peers) != {"category"}]
-        if differing:
+        if differing := _own_categories(common, silo_specs, peers):
             yield (
                 f"{name} has categories where others have numbers or dates: {listed(differing)}; "
                 "all are read as categories: ask it if that is meant"
@@ -129,6 +127,16 @@ def _unshared(
     """Markers of gaps in a silo's column that some peer does not have."""
     shared = set.intersection(*({*peer[column].missing} for peer in peers))
     return [marker for marker in specs[column].missing if marker not in shared]
+
+
+def _own_categories(
+    common: Sequence[str],
+    specs: Mapping[str, ColumnSpec],
+    peers: Sequence[Mapping[str, ColumnSpec]],
+) -> list[str]:
+    """The columns that are categories at a silo, and not at some peer."""
+    categories = [column for column in common if specs[column].kind == "category"]
+    return [c for c in categories if _column_kinds(peer[c] for peer in peers) != {"category"}]
 
 
 def _require_same_schema(silos: Mapping[str, ColumnsReply]) -> None:
