@@ -173,8 +173,9 @@ def uplinks(kit: Path, silo: str) -> Row:
         elif event == UNUSED and line.get("silo") == silo:
             unused[study, trial, number] = _row(line, study, trial)
         elif event in {"round", "finished"}:  # a survey is finished without rounds
+            present = line.get("present") or line.get("silos", ())
             key = study, trial, number or 1
-            if silo in line.get("present", line.get("silos", ())):
+            if silo in present:
                 rounds[key] = True
                 unused.pop(key, None)
             elif silo in line.get("absent", ()):
