@@ -20,40 +20,42 @@ from pomona import experiments
 from pomona.experiments.suite import suite_file
 
 SUITE = suite_file("choose-a-method")
-ALONE = "separate"
+BASELINE = "separate"
 
 
-def accuracies(made: experiments.Bench) -> dict[tuple[str, str], dict[int, np.ndarray]]:
+def accuracies(bench: experiments.Bench) -> dict[tuple[str, str], dict[int, np.ndarray]]:
     """(scenario, method) -> seed -> last-round test accuracy (clients,) of the headline model, NaN
     for none.
     """
-    found = {}
-    for result in made.results["results"]:
+    by_run = {}
+    for result in bench.results["results"]:
         cells = [(int(c["seed"]), c["figures"]) for c in result["cells"] if c["figures"]]
-        found[result["scenario"], result["method"]] = {
+        by_run[result["scenario"], result["method"]] = {
             seed: np.array(f["models"][f["headline"]]["last"]["accuracy"], dtype=float)
             for seed, f in cells
         }
-    return found
+    return by_run
 
 
-def cell(runs: dict[int, np.ndarray], alone: dict[int, np.ndarray]) -> str:
-    """One cell of the table; ``alone`` are the accuracies of Separate."""
+def cell(runs: dict[int, np.ndarray], local: dict[int, np.ndarray]) -> str:
+    """One cell of the table; ``local`` are the accuracies of Separate."""
     if not runs:
         return "failed"
     means = [100 * np.nanmean(a) for a in runs.values()]
-    gains = np.concatenate([a - alone[seed] for seed, a in runs.items()])
+    gains = np.concatenate([a - local[seed] for seed, a in runs.items()])
     spread = f" +- {np.std(means, ddof=1):.1f}" if len(means) > 1 else ""
     return f"{np.mean(means):.1f}{spread} ({100 * np.mean(gains[~np.isnan(gains)] < 0):.0f} %)"
 
 
-def table(made: experiments.Bench) -> Iterator[str]:
+def table(bench: experiments.Bench) -> Iterator[str]:
     """The table's lines, in Markdown."""
-    found, scenarios = accuracies(made), list(made.results["scenarios"])
+    by_run, scenarios = accuracies(bench), list(bench.results["scenarios"])
     yield f"| method | {' | '.join(s.replace('-', ' ') for s in scenarios)} |"
     yield "| --- |" + " --- |" * len(scenarios)
-    for method in made.results["methods"]:
-        cells = [cell(found[scenario, method], found[scenario, ALONE]) for scenario in scenarios]
+    for method in bench.results["methods"]:
+        cells = [
+            cell(by_run[scenario, method], by_run[scenario, BASELINE]) for scenario in scenarios
+        ]
         yield f"| {method} | {' | '.join(cells)} |"
 
 
@@ -61,6 +63,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("out", type=Path)
     parser.add_argument("--size", choices=("smoke", "cpu"), default="cpu")
-    asked = parser.parse_args()
-    for line in table(experiments.run(SUITE, asked.out, size=asked.size)):
+    arguments = parser.parse_args()
+    for line in table(experiments.run(SUITE, arguments.out, size=arguments.size)):
         print(line)

@@ -21,9 +21,9 @@ import pomona
 from pomona.config import read_overrides, resolve
 from pomona.core.toml import Tree, read_file
 
-ALONE = "separate"
+BASELINE = "separate"
 METHODS = (
-    ALONE,
+    BASELINE,
     "fedavg",
     "fedavg-ft",
     "fedrep",
@@ -32,7 +32,7 @@ METHODS = (
     "apple",
     "apple method.core_step=local",
 )
-FEW = 10  # clients that have a column each
+MOST_COLUMNS = 10  # clients that have a column each
 
 
 def values(run: pomona.Result) -> list[float]:
@@ -41,52 +41,52 @@ def values(run: pomona.Result) -> list[float]:
     return [float("nan") if value is None else value for value in last]
 
 
-def told(gain: pomona.Gain | None) -> str:
+def gain_text(gain: pomona.Gain | None) -> str:
     """A gain with its interval, as a cell."""
     if gain is None:
         return "undefined"
     names = (
-        f", without clients {', '.join(str(one.client) for one in gain.excluded)}"
+        f", without clients {', '.join(str(exclusion.client) for exclusion in gain.excluded)}"
         if gain.excluded
         else ""
     )
-    ends = f"{gain.low:+.3f} to {gain.high:+.3f}" if gain.interval else "too few to judge"
-    return f"{gain.value:+.3f} ({ends}{names})"
+    interval = f"{gain.low:+.3f} to {gain.high:+.3f}" if gain.interval else "too few to judge"
+    return f"{gain.value:+.3f} ({interval}{names})"
 
 
-def row(method: str, runs: Sequence[pomona.Result], alone: Sequence[pomona.Result]) -> str:
-    """A method's line of the table; ``alone`` are local training runs with the same seeds."""
-    found = np.array([values(run) for run in runs])
-    each, worst = found.mean(axis=0), np.nanmin(found, axis=1).mean()
-    shown = [f"{value:.3f}" for value in each] if len(each) <= FEW else []
-    means = [f"{np.nanmean(each):.3f}", f"{worst:.3f}"]
+def row(method: str, runs: Sequence[pomona.Result], local: Sequence[pomona.Result]) -> str:
+    """A method's line of the table; ``local`` are local training runs with the same seeds."""
+    scores = np.array([values(run) for run in runs])
+    by_client, worst = scores.mean(axis=0), np.nanmin(scores, axis=1).mean()
+    columns = [f"{value:.3f}" for value in by_client] if len(by_client) <= MOST_COLUMNS else []
+    means = [f"{np.nanmean(by_client):.3f}", f"{worst:.3f}"]
     gains = (
-        [pomona.gains(run, floor)[1] for run, floor in zip(runs, alone, strict=True)]
-        if method != ALONE
+        [pomona.gains(run, baseline)[1] for run, baseline in zip(runs, local, strict=True)]
+        if method != BASELINE
         else []
     )
-    return f"| {' | '.join([method, *shown, *means, '; '.join(map(told, gains))])} |"
+    return f"| {' | '.join([method, *columns, *means, '; '.join(map(gain_text, gains))])} |"
 
 
 def lines(settings: Tree, changes: Tree, seeds: int, methods: Sequence[str]) -> Iterator[str]:
     """The table's lines, in Markdown."""
-    floor: list[pomona.Result] = []
+    local: list[pomona.Result] = []
     for method in methods:
-        name, *own = method.split()
-        layers = (settings, changes, {"method": {"name": name}}, read_overrides(own))
+        name, *overrides = method.split()
+        layers = (settings, changes, {"method": {"name": name}}, read_overrides(overrides))
         runs = [pomona.run(resolve(*layers, {"seed": seed})) for seed in range(seeds)]
-        if not floor:
-            floor, names = runs, runs[0].about["clients"]
+        if not local:
+            local, names = runs, runs[0].about["clients"]
             heads = [
                 "method",
-                *(names if len(names) <= FEW else []),
+                *(names if len(names) <= MOST_COLUMNS else []),
                 "mean",
                 "worst",
                 "gain over training alone",
             ]
             yield f"| {' | '.join(heads)} |"
             yield "| --- |" + " --- |" * (len(heads) - 1)
-        yield row(method, runs, floor)
+        yield row(method, runs, local)
 
 
 if __name__ == "__main__":
@@ -100,7 +100,7 @@ if __name__ == "__main__":
         default=METHODS[1:],
         help="names, each with settings of its own if quoted",
     )
-    asked = parser.parse_intermixed_args()
-    tree, overrides = read_file(asked.settings), read_overrides(asked.changes)
-    for line in lines(tree, overrides, asked.seeds, (ALONE, *asked.methods)):
+    arguments = parser.parse_intermixed_args()
+    tree, overrides = read_file(arguments.settings), read_overrides(arguments.changes)
+    for line in lines(tree, overrides, arguments.seeds, (BASELINE, *arguments.methods)):
         print(line, flush=True)

@@ -38,9 +38,9 @@ def server() -> base.Server:
     """FedAvg's server, and the class means in addition to the model."""
     mean = fedavg.server()
     return base.Server(
-        lambda initial, *about: State(mean.start(initial, *about), class_means.start(initial)),
-        lambda state, ids, *about: {
-            **mean.downlink(state.model, ids, *about),
+        lambda initial, *context: State(mean.start(initial, *context), class_means.start(initial)),
+        lambda state, ids, *context: {
+            **mean.downlink(state.model, ids, *context),
             **class_means.downlink(state.means, len(ids)),
         },
         lambda state, uplink, ids, roster, round_: State(
@@ -59,8 +59,8 @@ def trainer(pull: float):
 
     def train(state, received, training: base.LocalTraining, round_: base.Round):
         training.observe("global", received["model"], "received")
-        each = zip(*class_means.received(received), strict=True)
-        losses = [class_means.attracted(training, *own, pull) for own in each if pull]
+        targets = zip(*class_means.received(received), strict=True)
+        losses = [class_means.attracted(training, *target, pull) for target in targets if pull]
         W = base.sgd(training, received["model"].clone(), round_, losses=losses)
         training.observe("local", W, "trained")
         return None, {"model": W, **class_means.uplink(training, W)}, {}

@@ -27,7 +27,7 @@ from trained_parts import METHODS, PARTS, table
 MODEL = "resnet18"
 
 
-def pretrain(weights: Path, epochs: int, more: Tree) -> float:
+def pretrain(weights: Path, epochs: int, overrides: Tree) -> float:
     """Train on CIFAR-10, write the weights, and return the accuracy on its test images."""
     settings: Tree = {
         "method": "separate",
@@ -43,7 +43,7 @@ def pretrain(weights: Path, epochs: int, more: Tree) -> float:
         "weight_decay": 5e-4,
         "metric": "accuracy",
     }
-    scenario = Scenario.prepare(resolve(settings, more))
+    scenario = Scenario.prepare(resolve(settings, overrides))
     result = simulate(scenario)
     # what a model file lacks, as counters of batches, is the network's own
     module = scenario.module()
@@ -64,19 +64,19 @@ def main() -> None:
     parser.add_argument(
         "--random", action="store_true", help="federate: from random weights, for comparison"
     )
-    asked, words = parser.parse_known_args()
+    arguments, settings = parser.parse_known_args()
     torch.set_num_threads(1)
-    more = read_overrides(words)
-    if asked.what == "pretrain":
-        print(
-            f"test accuracy {100 * pretrain(asked.weights, asked.epochs, more):.1f} %, written "
-            f"{asked.weights}"
-        )
+    overrides = read_overrides(settings)
+    if arguments.what == "pretrain":
+        accuracy = pretrain(arguments.weights, arguments.epochs, overrides)
+        print(f"test accuracy {100 * accuracy:.1f} %, written {arguments.weights}")
         return
-    start: Tree = {} if asked.random else {"init": str(asked.weights), "init_skip": ["fc.*"]}
+    start: Tree = (
+        {} if arguments.random else {"init": str(arguments.weights), "init_skip": ["fc.*"]}
+    )
     data: Tree = {"data": {"name": "cifar100"}}
-    merge(data, more)
-    for line in table({"name": MODEL, **start}, PARTS, METHODS, asked.rounds, data):
+    merge(data, overrides)
+    for line in table({"name": MODEL, **start}, PARTS, METHODS, arguments.rounds, data):
         print(line, flush=True)
 
 

@@ -14,7 +14,7 @@ Sources: STARE (https://cecas.clemson.edu/~ahoover/stare/, Hoover et al., 2000),
 University, CC BY 4.0), HRF (Erlangen, CC BY 4.0; photographs and masks at a quarter of their size).
 Vessels of HRF are all coloured pixels of the artery and vein maps of Hemelings et al., 2019
 (https://github.com/agaldran/lwnet, which also has the fields of view of CHASE_DB1). An archive made
-anew will have slightly other pixels and numbers.
+again will have slightly different pixels and numbers.
 """
 
 import sys
@@ -40,11 +40,13 @@ def main(source: str, folder: str = ".") -> None:
         (halved(vessel) >= 64).astype(np.uint8)[middle],
     )
     for camera in np.unique(site):
-        own = np.flatnonzero(site == camera)
-        people = [str(name)[:8] if camera == "chase_db1" else str(name) for name in names[own]]
+        photographs = np.flatnonzero(site == camera)
+        people = [
+            str(name)[:8] if camera == "chase_db1" else str(name) for name in names[photographs]
+        ]
         test = np.unique(people, return_inverse=True)[1] % 4 == 3
-        for part, rows in (("train", own[~test]), ("test", own[test])):
-            np.savez(Path(folder) / f"{camera}-{part}.npz", x=x[rows], y=y[rows])
+        for split, rows in (("train", photographs[~test]), ("test", photographs[test])):
+            np.savez(Path(folder) / f"{camera}-{split}.npz", x=x[rows], y=y[rows])
 
 
 if __name__ == "__main__":

@@ -46,8 +46,8 @@ def write_slice(path: Path, pixels: np.ndarray, k: int) -> None:
 
 def main(folder: str = ".") -> None:
     """Write FOLDER/volumes.csv and the files that it lists, in FOLDER/volumes."""
-    home, draw = Path(folder), np.random.Generator(np.random.Philox(7))
-    (home / "volumes").mkdir(parents=True, exist_ok=True)
+    root, draw = Path(folder), np.random.Generator(np.random.Philox(7))
+    (root / "volumes").mkdir(parents=True, exist_ok=True)
     lines = ["path,label,client,split"]
     for k in range(24):
         stored = draw.integers(900, 1100, (5, 8, 8)).astype(np.uint16)  # to head, back, left
@@ -55,15 +55,15 @@ def main(folder: str = ".") -> None:
         site, name = ("north", f"volumes/{k}.nii.gz") if k < 12 else ("south", f"volumes/{k}")
         if site == "north":
             hounsfield = stored.transpose(2, 1, 0).astype(np.int16) - 1024  # to left, back, head
-            nibabel.save(nibabel.Nifti1Image(hounsfield, TO_RIGHT_FRONT_HEAD), home / name)
+            nibabel.save(nibabel.Nifti1Image(hounsfield, TO_RIGHT_FRONT_HEAD), root / name)
         else:
-            (home / name).mkdir(exist_ok=True)
+            (root / name).mkdir(exist_ok=True)
             for z in range(5):
-                write_slice(home / name / f"{z}.dcm", stored[z], z)
+                write_slice(root / name / f"{z}.dcm", stored[z], z)
         lines.append(
             f"{name},{('healthy', 'lesion')[k % 2]},{site},{'test' if k % 12 > 8 else 'train'}"
         )
-    (home / "volumes.csv").write_text("\n".join(lines) + "\n")
+    (root / "volumes.csv").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,11 +18,15 @@ def main(source: str, folder: str = "tcga") -> None:
         Path(source, "brca.csv").open() as patients,
         Path(source, "train_test_split.csv").open() as split,
     ):
-        known = {row.pop("pid"): row for row in csv.DictReader(patients)}
-        parts = [(row["pid"], row["fold2"]) for row in csv.DictReader(split)]
-    for part in sorted({part for _, part in parts}):
-        rows = [known[pid] for pid, own in parts if own == part and float(known[pid]["T"]) > 0]
-        with Path(folder, f"{part}.csv").open("w", newline="") as file:
+        patient_rows = {row.pop("pid"): row for row in csv.DictReader(patients)}
+        assignments = [(row["pid"], row["fold2"]) for row in csv.DictReader(split)]
+    for region in sorted({region for _, region in assignments}):
+        rows = [
+            patient_rows[pid]
+            for pid, assigned in assignments
+            if assigned == region and float(patient_rows[pid]["T"]) > 0
+        ]
+        with Path(folder, f"{region}.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)

@@ -76,18 +76,18 @@ class Watch(NullCallback):
 
     def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Called after a round and its evaluation."""
-        now = process_time()
-        self.rounds.append((now - self.began, row.seconds, bool(evaluations)))
-        self.began = now
+        seconds = process_time()
+        self.rounds.append((seconds - self.began, row.seconds, bool(evaluations)))
+        self.began = seconds
 
     def medians(self) -> list[str]:
         """Median CPU and wall seconds of rounds without evaluation; of all if every one has it."""
-        plain = [each for each in self.rounds if not each[-1]] or self.rounds
-        return [f"{median(each[k] for each in plain):.2f}" for k in (0, 1)]
+        plain = [row for row in self.rounds if not row[-1]] or self.rounds
+        return [f"{median(row[k] for row in plain):.2f}" for k in (0, 1)]
 
 
 def rows(
-    dataset: Dataset, model: Tree, part: Part, methods: Sequence[str], rounds: int, more: Tree
+    dataset: Dataset, model: Tree, part: Part, methods: Sequence[str], rounds: int, overrides: Tree
 ) -> Iterator[list[str]]:
     """The cells of one federation's row, by method; all share the frozen part's outputs."""
     features = None
@@ -105,7 +105,7 @@ def rows(
             "metric": "accuracy",
             "workers": 1,
         }
-        scenario = Scenario.prepare(resolve(settings, more), lambda _: dataset)
+        scenario = Scenario.prepare(resolve(settings, overrides), lambda _: dataset)
         if features is None:
             began = process_time()
             features = scenario.resident
@@ -127,7 +127,7 @@ def rows(
 
 
 def table(
-    model: Tree, parts: Sequence[str], methods: Sequence[str], rounds: int, more: Tree
+    model: Tree, parts: Sequence[str], methods: Sequence[str], rounds: int, overrides: Tree
 ) -> Iterator[str]:
     """The table's lines, in Markdown."""
     yield (
@@ -135,10 +135,10 @@ def table(
         "accuracy, % |"
     )
     yield "| --- | --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |"
-    dataset = read(resolve(more).data)
+    dataset = read(resolve(overrides).data)
     for name in parts:
         for cells in rows(
-            dataset, model, NETWORKS[model["name"]].parts[name], methods, rounds, more
+            dataset, model, NETWORKS[model["name"]].parts[name], methods, rounds, overrides
         ):
             yield f"| {name} | {' | '.join(cells)} |"
 
@@ -159,16 +159,16 @@ def main() -> None:
     parser.add_argument(
         "settings", nargs="*", help="key=value, before the options that take several words"
     )
-    asked = parser.parse_intermixed_args()
+    arguments = parser.parse_intermixed_args()
     torch.set_num_threads(1)
     model: Tree = {
-        "name": asked.model,
-        "init": str(asked.init),
-        "init_skip": [NETWORKS[asked.model].classifier],
+        "name": arguments.model,
+        "init": str(arguments.init),
+        "init_skip": [NETWORKS[arguments.model].classifier],
     }
-    more: Tree = {"data": {"name": asked.data}}
-    merge(more, read_overrides(asked.settings))
-    for line in table(model, asked.parts, asked.methods, asked.rounds, more):
+    overrides: Tree = {"data": {"name": arguments.data}}
+    merge(overrides, read_overrides(arguments.settings))
+    for line in table(model, arguments.parts, arguments.methods, arguments.rounds, overrides):
         print(line, flush=True)
 
 

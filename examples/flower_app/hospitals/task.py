@@ -28,9 +28,9 @@ def load_data(site, batch_size=16):
     each digit four times.
     """
     images, labels = load_digits(return_X_y=True)
-    own = slice(site % SITES, None, SITES)
-    x = torch.rot90(torch.tensor(images[own]).view(-1, 8, 8), site % SITES, (1, 2)).flatten(1)
-    data = TensorDataset(x.float() / 16, torch.tensor(labels[own]).long())
+    rows = slice(site % SITES, None, SITES)
+    x = torch.rot90(torch.tensor(images[rows]).view(-1, 8, 8), site % SITES, (1, 2)).flatten(1)
+    data = TensorDataset(x.float() / 16, torch.tensor(labels[rows]).long())
     train, test = TensorDataset(*data[:300]), TensorDataset(*data[300:])
     return DataLoader(train, batch_size, shuffle=True), DataLoader(test, batch_size)
 

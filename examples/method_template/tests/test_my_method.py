@@ -21,9 +21,9 @@ def test_a_step_by_hand():
     problem, mu, lr = quadratics(2, samples=3), 0.5, 0.1
     run = Federation(Anchored(mu=mu).method(), problem)
     run.round(a_round(1, lr=lr))
-    w, own = run.server.clone(), [run.state(i)[0].clone() for i in (0, 1)]
+    w, states = run.server.clone(), [run.state(i)[0].clone() for i in (0, 1)]
     run.round(a_round(2, lr=lr))
-    for i, u in enumerate(own):
+    for i, u in enumerate(states):
         a = problem.targets[problem.rows[i]].mean(0)
         torch.testing.assert_close(
             run.model(i, "personal", "trained"), w - lr * (w - a + mu * (w - u))
@@ -32,8 +32,8 @@ def test_a_step_by_hand():
 
 def test_without_mu_it_is_fedavg_to_the_bit():
     """The limit in which the method becomes FedAvg."""
-    both = (Anchored(mu=0), METHODS["fedavg"]())
-    runs = [Federation(settings.method(), quadratics(3, samples=4)) for settings in both]
+    methods = (Anchored(mu=0), METHODS["fedavg"]())
+    runs = [Federation(settings.method(), quadratics(3, samples=4)) for settings in methods]
     for number in (1, 2, 3):
         for run in runs:
             run.round(a_round(number, epochs=2, batch_size=2, momentum=0.9))
