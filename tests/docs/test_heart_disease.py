@@ -89,9 +89,10 @@ def test_the_example_prints_both_tables(tmp_path, monkeypatch):
 def test_a_cell_of_gains():
     gains = [Gain(0.1, 0.05, 0.2, 9), None, Gain(-0.3, -0.4, -0.1, 9), Gain(0.2, -0.1, 0.3, 9)]
     assert example().gain_text(gains) == "+0.100 [+0.050, +0.200]; +0.000, 1 above, 1 below"
-    assert example().told([None]) == "undefined"
+    assert example().gain_text([None]) == "undefined"
     assert (
-        example().told([None, Gain(-0.3, -0.4, -0.1, 9)]) == "undefined; -0.300, 0 above, 1 below"
+        example().gain_text([None, Gain(-0.3, -0.4, -0.1, 9)])
+        == "undefined; -0.300, 0 above, 1 below"
     )
     assert example().spread(np.array([0.5, 0.7])) == "0.600 +- 0.141"
 
