@@ -92,8 +92,9 @@ def user_config(clients: int, **settings: Any) -> UserConfig:
         raise ConfigError(
             f"{name} needs {INSEPARABLE[min(unavailable)]}, and your code {ELSEWHERE}"
         )
-    if method.card.needs.bodies > 1:
-        raise ConfigError(f"{name} needs a network with two bodies, and the model is your own")
+    if required := method.card.needs.model:
+        keys = ", ".join(f"model.{key}" for key in required)
+        raise ConfigError(f"{name} sets {keys}, and the model is your own")
     if method.card.needs.without_lora:
         raise ConfigError(f"{name} trains low-rank changes of a network, and your code {ELSEWHERE}")
     require_steps(name, method.card.needs.steps, config.momentum, config.optimizer)

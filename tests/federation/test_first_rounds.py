@@ -19,7 +19,7 @@ from pomona.federation.transport import Inline
 from pomona.methods import METHODS
 from pomona.methods.base import Rows, is_model
 from pomona.testing import Federation
-from pomona.testing.problems import class_points, passes, uneven
+from pomona.testing.problems import passes, suited, uneven
 from problems import tiny
 from representatives import drawn
 
@@ -28,8 +28,7 @@ RUN = {"rounds": 3, "model": {"name": "mlp", "hidden": [8]}, "participation": 1.
 
 def problem(name, sizes):
     """A problem for a method with clients of these numbers of samples."""
-    tasks = METHODS[name]().method().card.tasks
-    return class_points(*sizes) if tasks else uneven(*sizes)
+    return suited(METHODS[name](), uneven(*sizes))
 
 
 def verdicts(name, sizes, seed, rounds, **over):

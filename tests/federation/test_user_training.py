@@ -51,7 +51,8 @@ INSEPARABLE = {
     "feddpa": "low-rank",
     "partialfed": "divides batches",
     "auto": "outputs",
-    "fenda": "two bodies",
+    "fenda": "model.bodies",
+    "gpfl": "features",
     "perfcl": "outputs",
 }
 

@@ -154,7 +154,7 @@ COVERED = [
             "feddbe": {"kappa": 0.0}, "fedproto": {"lambda": 0.0}, "fedpac": {"lambda": 0.0},
             "fedas": {"alignment_epochs": 0}}
      .get(name.partition("+")[0], {}))
-    for name in METHODS if name != "pfedfda"  # refused under privacy
+    for name in METHODS if name not in ("pfedfda", "gpfl")  # refused under privacy, or never covered
 ] + [("ditto", {"personal_epochs": 1}), ("ditto", {"personal_epochs": 3}), ("per-fedavg", {"order": "hf"}),
      ("fedrep", {"head_epochs": 1})]  # fmt: skip
 

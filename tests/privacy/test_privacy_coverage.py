@@ -33,7 +33,7 @@ def test_every_method_says_what_is_not_covered(name):
            "fedas": {"output-criterion"}, "feddbe": {"class-means", "output-criterion"},
            "fedpac": {"class-means", "output-criterion"}, "fedproto": {"class-means", "output-criterion"},
            "ifca": {"training-loss"}, "q-fedavg": {"training-loss"},
-           "perfcl": {"output-criterion"},
+           "gpfl": {"output-criterion"}, "perfcl": {"output-criterion"},
            "pgfed": {"training-loss"}, "pgfedmo": {"training-loss"}}  # fmt: skip
     assert names == {"sample-counts", "metrics"} | theirs.get(name, set())
 

@@ -102,12 +102,12 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 
 def fitted(config: Config) -> Config:
     """Return a run whose low-rank changes are trained as its method trains them, and whose network
-    has the bodies that it needs.
+    has the bodies, or the valve, that it needs.
     """
     needs = config.method.method().card.needs
-    if needs.bodies != config.model.bodies:
-        two = config.model.model_copy(update={"bodies": max(needs.bodies, config.model.bodies)})
-        config = config.model_copy(update={"model": two})
+    if needs.model:
+        network = config.model.model_copy(update=needs.model)
+        config = config.model_copy(update={"model": network})
     train, trained = config.model.train, needs.lora
     if trained == "both" or not isinstance(train, LoraTraining):
         return config

@@ -71,6 +71,7 @@ from pomona.methods.shared_parts.fedrod import FedRoD
 from pomona.methods.shared_parts.fedselect import FedSelect
 from pomona.methods.shared_parts.fenda import FENDA, PerFCL
 from pomona.methods.shared_parts.floco import Floco
+from pomona.methods.shared_parts.gpfl import GPFL
 from pomona.methods.shared_parts.lg_fedavg import LGFedAvg
 from pomona.methods.shared_parts.partialfed import PartialFed
 
@@ -119,6 +120,7 @@ _CLASSES: tuple[type[MethodSettings], ...] = (
     FedRoD,
     FENDA,
     PerFCL,
+    GPFL,
     FedDBE,
     FedProto,
     FedPAC,

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from numpy.typing import NDArray
@@ -348,7 +348,7 @@ class Needs:
         without_norms, without_lora: the equivalent method for a network without normalisation
             layers, or without low-rank changes, if any.
         lora: what is trained of low-rank changes.
-        bodies: of the network, next to each other under its last layer.
+        model: settings of section ``model`` that make the network the method's.
     """
 
     cohort: str = "any cohort"
@@ -358,7 +358,7 @@ class Needs:
     without_norms: str | None = None
     without_lora: str | None = None
     lora: LoraPart = "both"
-    bodies: Literal[1, 2] = 1
+    model: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

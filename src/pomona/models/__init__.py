@@ -112,7 +112,7 @@ def _build(
     from torch import nn
 
     from pomona.models import layers, lora
-    from pomona.models.two_bodies import TwoBodies
+    from pomona.models.around_last_layer import TwoBodies, Valved
 
     if settings.patch:
         input_shape = settings.patch.shape_of(input_shape)
@@ -130,7 +130,7 @@ def _build(
         module.requires_grad_(False)
         globs = (settings.train,) if isinstance(settings.train, str) else settings.train
         layers.unfreeze(module, globs, "model.train")
-    return module
+    return Valved(module, settings.name) if settings.valve else module
 
 
 def _whole(

@@ -166,6 +166,11 @@ class ModelSettings(Settings):
         description="2: two copies of all layers but the last, one of them a client's own, under "
         "one last layer (fenda and perfcl set it)",
     )
+    valve: bool = Field(
+        False,
+        description="a conditional valve before the last layer, with embeddings of the classes; it "
+        "is trained whatever ``train`` names (gpfl sets it)",
+    )
     train: Literal["all", "head"] | Globs | LoraTraining = Field(
         "all",
         description="what is trained: all; head, the last layer; a list of globs over parameters; "

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.functional import hvp
+from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from pomona.core.bounds import Stage
@@ -22,7 +23,9 @@ from pomona.core.training_settings import Optimizer
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.methods.base import Initial, Method, MethodSettings
-from pomona.models.parameter_space import Head, ParameterSlice
+from pomona.models.around_last_layer import Valved
+from pomona.models.layers import layers
+from pomona.models.parameter_space import ParameterSlice, ParameterSpace
 from pomona.objective.dataset import BatchFunction, DeviceDataset
 from pomona.objective.objective import Objective, RowCriterion
 
@@ -153,27 +156,30 @@ CLASSES, FEATURES, INPUTS = 3, 4, 3
 """Of the points: classes, features of the network, numbers of an input."""
 
 
+def linear_network() -> nn.Module:
+    """Return a network without activations: features z = A x + a, outputs U z + u."""
+    return nn.Sequential(nn.Linear(INPUTS, FEATURES), nn.Linear(FEATURES, CLASSES))
+
+
 @dataclass
 class Points(Problem):
-    """Points of classes under a network without activations: features z = A x + a, outputs U z + u,
-    cross-entropy.
+    """Points of classes under a network, and cross-entropy.
 
-    A row has A, a, U and u, of which the last two are the head. ``inputs`` (N, 3) float64; ``y``
-    (N,) int64; ``rows`` lists each client's samples.
+    A row has the network's parameters: of the linear one A, a, U and u, of which the last two are
+    the head. ``inputs`` (N, 3) float64; ``y`` (N,) int64; ``rows`` lists each client's samples.
     """
 
     inputs: Tensor
     y: Tensor
     rows: list[list[int]]
+    network: nn.Module = field(default_factory=linear_network)
     data: DeviceDataset = field(init=False)
     norms: tuple[slice, ...] = ()
 
     def __post_init__(self) -> None:
-        body, weight = FEATURES * INPUTS + FEATURES, CLASSES * FEATURES
-        self.size = body + weight + CLASSES
-        self.layers = (slice(0, body), slice(body, self.size))
-        head = slice(body, body + weight), slice(body + weight, self.size)
-        self.head = Head(*head, outputs=CLASSES, features=FEATURES)
+        space = ParameterSpace(self.network)
+        self.size, self.layers, self.head = space.size, space.layers, space.head
+        self.parameters = space.parameters
         self.data = DeviceDataset(self.inputs, self.y, None, None, self.splits, "classes")
 
     def gradient(
@@ -219,7 +225,7 @@ class Points(Problem):
         return self._forward(row, index)[0], self.y[index]
 
     def features(self, row: Tensor, client: int, split: str) -> Tensor:
-        """Return z (b, 4)."""
+        """Return the inputs (b, f) of the last layer."""
         return self._forward(row, self.data.rows[split][client])[1]
 
     def criterion(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -227,11 +233,12 @@ class Points(Problem):
         return cross_entropy(outputs, targets, reduction="none")
 
     def _forward(self, row: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        body = row[self.layers[0]]
-        z = self.inputs[index] @ body[:-FEATURES].view(FEATURES, INPUTS).T + body[-FEATURES:]
-        assert self.head
-        weight, bias = self.head.view(row.unsqueeze(0))
-        return z @ weight[0].T + bias[0], z
+        features: list[Tensor] = []
+        last = self.network.get_submodule(layers(self.network)[-1][0])
+        tensors = {e.name: e.view(row) for e in self.parameters}
+        with last.register_forward_pre_hook(lambda _, inputs: features.append(inputs[0])):
+            outputs = functional_call(self.network, tensors, (self.inputs[index],))
+        return outputs, features[0]
 
     def _differentiated(
         self, row: Tensor, index: Tensor, criterion: RowCriterion | None
@@ -244,15 +251,17 @@ class Points(Problem):
         return loss.detach(), g
 
 
-def class_points(*sizes: int, seed: int = 0) -> Points:
+def class_points(*sizes: int, seed: int = 0, valve: bool = False) -> Points:
     """Return clients with these numbers of points around a corner for each class, of which all have
-    the same.
+    the same; ``valve``: under the linear network with a conditional valve.
     """
     offsets = np.cumsum((0, *sizes)).tolist()
     rows = [list(range(start, stop)) for start, stop in pairwise(offsets)]
     y = torch.tensor([k % CLASSES for size in sizes for k in range(size)])
     noise = torch.cat([_noise(size, 100 * seed + i) for i, size in enumerate(sizes)])
-    return Points(2 * torch.eye(CLASSES, INPUTS, dtype=torch.float64)[y] + noise / 4, y, rows)
+    inputs = 2 * torch.eye(CLASSES, INPUTS, dtype=torch.float64)[y] + noise / 4
+    network = linear_network()
+    return Points(inputs, y, rows, Valved(network, "linear") if valve else network)
 
 
 def _noise(size: int, seed: int) -> Tensor:
@@ -264,8 +273,9 @@ def suited(settings: MethodSettings, problem: Quadratics) -> Problem:
     """Return a problem that the method is for: the quadratics, or points with clients of the same
     sizes if its card names tasks.
     """
-    if settings.method().card.tasks:
-        return class_points(*map(len, problem.rows))
+    card = settings.method().card
+    if card.tasks:
+        return class_points(*map(len, problem.rows), valve="valve" in card.needs.model)
     return problem
 
 

@@ -33,7 +33,7 @@ from pomona.methods import base
 from pomona.methods.one_model.moon import contrast
 from pomona.methods.shared_parts import partly_shared
 from pomona.methods.shared_parts.partly_shared import drop_columns, insert_columns, select_columns
-from pomona.models.two_bodies import OWN
+from pomona.models.around_last_layer import OWN
 
 
 class FENDA(base.MethodSettings):
@@ -167,6 +167,6 @@ CARD = base.Card(
         "to the final shared body"
     ),
     privacy=base.PrivacyCost(gradients=(base.Gradients(),)),
-    needs=base.Needs(bodies=2),
+    needs=base.Needs(model={"bodies": 2}),
     tasks=("classes", "multilabel", "regression", "survival"),
 )
