@@ -3,6 +3,7 @@ folder.
 """
 
 import json
+import time
 import tomllib
 from types import SimpleNamespace
 
@@ -17,6 +18,7 @@ from pomona.core.errors import ConfigError, PrivacyError, QuorumError
 from pomona.storage.run_status import read_status
 from pomona_federation import audit_log, status
 from pomona_federation.agreement import Federation
+from pomona_federation.cli.server import _progress as progress
 from pomona_federation.flower_apps import handled
 from pomona_federation.messages.message_bodies import Refusal, SurveyAnswer, SurveyQuestion
 from pomona_federation.messages.message_bus import Message, packed, unpacked
@@ -278,6 +280,19 @@ def test_a_policy_accepts_no_survey_of_fewer_rows_than_it_says(standing):
     known = decided(standing, policies, {"survey": {"least": 5}})
     assert [k.status for k in known.values()] == ["declined", "accepted", "declined"]
     assert known["south"].why == "survey.least = 5, fewer than least_count = 6"
+
+
+def test_status_says_how_much_of_a_study_is_left(monkeypatch):
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    survey = {"method": "survey", "state": "running", "waiting": {"until": 1600.0}, "study": "look"}
+    assert progress({**survey, "round": 0}) == ", question 1 of 2: 10 min left at most"
+    assert progress({**survey, "round": 1}) == ", question 2 of 2: 10 min left at most"
+    assert progress({**survey, "round": 1, "waiting": None}) == ""
+    run = {"method": "apple", "trial": None, "round": 4, "rounds": 10, "state": "running"}
+    assert progress({**run, "seconds": 60.0}) == ", round 4 of 10, about 6 min left"
+    assert progress({**run, "seconds": None}) == ", round 4 of 10"
+    assert progress({**run, "seconds": 60.0, "round": 10}) == ", round 10 of 10"
+    assert progress({**run, "seconds": 60.0, "state": "failed"}) == ", round 4 of 10"
 
 
 def test_status_names_the_page_of_a_survey(standing, capsys):

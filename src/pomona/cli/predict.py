@@ -313,16 +313,17 @@ def export_model(
     model: Path, path: Path, file_format: ExportFormat, own_code: bool, json: bool
 ) -> None:
     """Write a file's model for other programs, with its card, and print where."""
-    from pomona.personal import PersonalModel, model_card
-    from pomona.personal.export import export as write
-    from pomona.personal.export import inputs
+    with activity(f"exporting {model.name}"), writing(path):
+        from pomona.personal import PersonalModel, model_card  # late: they import PyTorch
+        from pomona.personal.export import export as write
+        from pomona.personal.export import inputs
 
-    net = PersonalModel.load(model, own_code)
-    with writing(path):
+        net = PersonalModel.load(model, own_code)
         path.parent.mkdir(parents=True, exist_ok=True)
         write(net, path, file_format)
-        if model_card.write_of_export(model, path) is None:
-            echo_stderr(f"note: no card for {path}: {model} has none, or one of an earlier round")
+        card = model_card.write_of_export(model, path)
+    if card is None:
+        echo_stderr(f"note: no card for {path}: {model} has none, or one of an earlier round")
     if json:
         emit(
             {

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Json, echo, emit, print_table, stdout
+from pomona.cli.output import Figures, Json, echo, emit, print_table, printable, stdout
 from pomona.cli.status_line import StatusLine, activity
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import safe_path
@@ -30,18 +30,20 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
     markdown
         the table in Markdown
     """
-    from pomona.core.table import markdown as as_markdown
-    from pomona.results import table as result_table
-    from pomona.results.run_numbers import runs as prepare
-    from pomona.results.summary_table import gain_columns, run_table
-    from pomona.results.tables.latex import latex as as_latex
-    from pomona.results.text.cautions import mixed_rounds
-    from pomona.results.text.narrative import basis
-
     if latex + markdown + json > 1:
         raise ConfigError("--latex, --markdown and --json are three forms of one table; give one")
-    results = _load(runs)
-    rows, prepared = result_table(results), prepare(results)
+    with activity("comparing the runs"):
+        results = _load(runs)
+        # late: what follows imports PyTorch
+        from pomona.core.table import markdown as as_markdown
+        from pomona.results import table as result_table
+        from pomona.results.run_numbers import runs as prepare
+        from pomona.results.summary_table import gain_columns, run_table
+        from pomona.results.tables.latex import latex as as_latex
+        from pomona.results.text.cautions import mixed_rounds
+        from pomona.results.text.narrative import basis
+
+        rows, prepared = result_table(results), prepare(results)
     if json:
         columns = gain_columns(prepared, mixed_rounds(prepared))
         emit([{**row, **columns[row["run"]]} for row in rows])
@@ -79,8 +81,10 @@ def coefficients(
     from pomona.record.coefficients import coefficients as of_run
     from pomona.results.tables.coefficients import table
 
-    result = load(run)
-    rows = of_run(result, dict(map(_step, per)))
+    steps = dict(map(_step, per))
+    with activity(f"reading {run}"):
+        result = load(run)
+        rows = of_run(result, steps)
     if client is not None:
         names = result.about["clients"]
         name = names[client_index(client, names)]
@@ -202,9 +206,10 @@ def _scenario_pages(bench: Path, folder: Path | None, formats: Sequence[str]) ->
 
 
 def _write_report(runs: tuple[Path, ...], folder: Path | None, formats: Sequence[str]) -> Path:
-    from pomona.results.web.report_page import write
+    results = _load(runs)
+    from pomona.results.web.report_page import write  # late: it imports PyTorch
 
-    return write(_load(runs), folder or runs[0], formats)
+    return write(results, folder or runs[0], formats)
 
 
 def trajectory(
@@ -228,11 +233,11 @@ def trajectory(
         folders that `pomona run` wrote, with the same data, partition and model; for FedALA's
         figure 4, fedavg and fedala
     """
-    from pomona.cli.progress import progress_display
+    results = _load(runs)
+    from pomona.cli.progress import progress_display  # late: what follows imports PyTorch
     from pomona.config import resolve
     from pomona.results.figures import trajectory as surface
 
-    results = _load(runs)
     folder = folder or runs[0]
     with progress_display(stays=False) as display, own_code_barred(not own_code):
         configs = [resolve(result.config) for result in results]
@@ -259,12 +264,12 @@ def elsewhere(
     run
         a folder that `pomona run` wrote
     """
-    from pomona.personal.elsewhere import elsewhere as evaluate
-    from pomona.results.run_numbers import runs as prepare
-    from pomona.results.tables.elsewhere import elsewhere_table
-
     result = load(run)
     with own_code_barred(not own_code), StatusLine() as line:
+        line.show(f"reading the data of {printable(str(run))}", 0, 1, "reading")
+        from pomona.personal.elsewhere import elsewhere as evaluate  # late: it imports PyTorch
+        from pomona.results.run_numbers import runs as prepare
+        from pomona.results.tables.elsewhere import elsewhere_table
 
         def show(completed: int, total: int) -> None:
             line.show(f"models evaluated: {completed} of {total}", completed, total)

@@ -29,9 +29,13 @@ class TimeLeft:
         if completed in (self._completed_before, total):
             return ""
         rate = (monotonic() - self._start) / (completed - self._completed_before)
-        seconds = rate * (total - completed)
-        time = f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
-        return f", about {time} left"
+        return about(rate * (total - completed))
+
+
+def about(seconds: float) -> str:
+    """Return a clause: about how much time is left."""
+    time = f"{seconds / 60:.0f} min" if seconds > 90 else f"{seconds:.0f} s"
+    return f", about {time} left"
 
 
 class StatusLine:

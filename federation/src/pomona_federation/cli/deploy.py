@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit
+from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError
 from pomona.core.files import content
 from pomona_federation.provision.kit_files import LOCK, Libraries, described
@@ -47,12 +48,15 @@ def provision(
     """
     from pomona_federation.provision import provision as kits
 
-    if add is not None and federation is None and wheels is None and libraries is None:
-        provisioned, closing = kits.add(out, add, key), _newcomer_lines
-    elif federation is not None and add is None and key is None:
-        provisioned, closing = kits.provision(federation, out, wheels, libraries), _kit_lines
-    else:
-        raise ConfigError("give either a federation.toml, or --add NAME with or without --key FILE")
+    with activity(f"writing kits to {out}"):
+        if add is not None and federation is None and wheels is None and libraries is None:
+            provisioned, closing = kits.add(out, add, key), _newcomer_lines
+        elif federation is not None and add is None and key is None:
+            provisioned, closing = kits.provision(federation, out, wheels, libraries), _kit_lines
+        else:
+            raise ConfigError(
+                "give either a federation.toml, or --add NAME with or without --key FILE"
+            )
     if json:
         emit(_record(provisioned))
     else:
@@ -104,13 +108,14 @@ def task(
         settings of the data: data=table data.path=rows.csv data.label_column=outcome
     """
     config = config_of(words)
-    import tomli_w
+    with activity(f"reading {config.data.name}"):
+        import tomli_w
 
-    from pomona.core.files import publish, writing
-    from pomona.scenario import Scenario
-    from pomona_federation.task_settings import of_files
+        from pomona.core.files import publish, writing
+        from pomona.scenario import Scenario
+        from pomona_federation.task_settings import of_files
 
-    tree = {"task": of_files(Scenario.prepare(config).dataset)}
+        tree = {"task": of_files(Scenario.prepare(config).dataset)}
     with writing(out):
         publish(out, [tomli_w.dumps(tree).encode("utf-8")])
     emit({**tree, "written": out}) if json else print(out)

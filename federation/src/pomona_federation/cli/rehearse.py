@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, config_of, emit, print_table, size
+from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
 from pomona.core.toml import read_file
@@ -47,11 +48,12 @@ def rehearse(
     from pomona_federation.agreement import Federation
 
     planned = Federation.load(federation)
-    from pomona.config import read_overrides  # late: what follows imports PyTorch
-    from pomona_federation.rehearsal.inputs import scenario
-    from pomona_federation.rehearsal.run import rehearse as rehearsed
+    with activity("reading the data"):
+        from pomona.config import read_overrides  # late: what follows imports PyTorch
+        from pomona_federation.rehearsal.inputs import scenario
+        from pomona_federation.rehearsal.run import rehearse as rehearsed
 
-    prepared = scenario(planned, read_overrides(words))
+        prepared = scenario(planned, read_overrides(words))
     folder = to or Path("rehearsals") / f"{planned.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     if folder.exists():
         raise ConfigError(f"{folder} already exists; give another --out")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printable, size, stdout
+from pomona.cli.status_line import about
 from pomona.core.errors import ConfigError, StorageError, kind_of
 from pomona.core.table import of_records
 from pomona_federation.agreement import Federation
@@ -20,6 +21,7 @@ from pomona_federation.installation.contents import require_kit
 from pomona_federation.server.gate import PAGE
 from pomona_federation.server.settings import NAME, ServerFile
 
+SURVEY_STEPS = 2  # the columns first, then their statistics
 StandingOption = Annotated[
     bool,
     Parameter(negative="", help="wait for further studies; always on if the kit came without one"),
@@ -92,11 +94,19 @@ def status(
 
 
 def _progress(s: dict[str, Any]) -> str:
-    """Progress of a study; for a finished survey, its page."""
+    """Progress of a study, with the time left; for a finished survey, its page."""
     if s["method"] != "survey":
         trial = "" if s["trial"] is None else f", trial {s['trial']}"
-        return f"{trial}, round {s['round']} of {s['rounds']}"
-    return f", page run/studies/{s['study']}/survey.html" if s["state"] == "finished" else ""
+        rounds_left = (s["rounds"] or 0) - s["round"]
+        timed = s["state"] == "running" and s["seconds"] is not None and rounds_left > 0
+        left = about(s["seconds"] * rounds_left) if timed else ""
+        return f"{trial}, round {s['round']} of {s['rounds']}{left}"
+    if s["state"] == "finished":
+        return f", page run/studies/{s['study']}/survey.html"
+    if not s["waiting"]:
+        return ""
+    seconds = max(0.0, s["waiting"]["until"] - time.time())
+    return f", question {s['round'] + 1} of {SURVEY_STEPS}: {seconds / 60:.0f} min left at most"
 
 
 def _show(s: dict[str, Any]) -> None:

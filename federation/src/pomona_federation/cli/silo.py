@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from pomona.cli.output import Json, echo, echo_stderr, emit, size
 from pomona.cli.predict import ExportFormat, export_model
+from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError
 from pomona.core.files import safe_path
 from pomona_federation.cli.kits import CURRENT_FOLDER, SiloKit
@@ -109,10 +110,11 @@ def stop(*, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
 
 def check(*, study: Study = None, folder: SiloKit = CURRENT_FOLDER, json: Json = False) -> None:
     """Find problems before taking part, and show what would leave the silo."""
-    from pomona_federation.silo.outgoing_filter import texts
-    from pomona_federation.silo.preflight import run
+    with activity("checking this silo"):
+        from pomona_federation.silo.outgoing_filter import texts  # late: they import PyTorch
+        from pomona_federation.silo.preflight import run
 
-    lines, leaves, code = run(folder, study)
+        lines, leaves, code = run(folder, study)
     if json:
         emit({"checks": [vars(line) for line in lines], "leaves": leaves, "code": code})
     else:

@@ -22,6 +22,7 @@ import tomli_w
 import torch
 from safetensors.torch import load_file
 
+from pomona.cli.status_line import about
 from pomona.core.errors import PomonaError, QuorumError
 from pomona.core.files import MAX_LOG_BYTES, content, opened
 from pomona.core.registry import own_code_folders
@@ -277,11 +278,8 @@ def rehearse(
             if status.round > last_round:
                 last_round = status.round
                 seconds, rounds = time.time() - start_time, scenario.config.rounds
-                left = seconds / last_round * (rounds - last_round)
-                log(
-                    f"round {last_round} of {rounds} committed after {seconds:.0f} s, "
-                    f"about {left:.0f} s left"
-                )
+                left = about(seconds / last_round * (rounds - last_round))
+                log(f"round {last_round} of {rounds} committed after {seconds:.0f} s{left}")
             return status.state != "running"
 
         status = local.wait(is_over, poll=local.require_alive)
