@@ -132,11 +132,9 @@ def open_record(
 
 def _frozen(tensors: Mapping[str, Tensor]) -> dict[str, Any] | None:
     """Describe the frozen part of the network: number of parameters and statistics, and hash."""
-    return (
-        {"parameters": sum(t.numel() for t in tensors.values()), "sha256": digest(tensors)}
-        if tensors
-        else None
-    )
+    if tensors:
+        return {"parameters": sum(t.numel() for t in tensors.values()), "sha256": digest(tensors)}
+    return None
 
 
 def close_record(record: RunRecord, seconds: float, **totals: Any) -> Result:

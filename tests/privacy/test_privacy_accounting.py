@@ -24,7 +24,6 @@ from pomona.privacy.accounting import (
     combined,
     epsilon,
     projected,
-    projected_epsilon,
 )
 from pomona.privacy.settings import Privacy
 
@@ -79,7 +78,7 @@ def test_realistic_silos(n, size, epochs, number, sigma, rdp, pld):
     Printed to one decimal, hence 1.2 %.
     """
     settings = privacy(noise_multiplier=sigma, delta=1 / (10 * n))
-    got = projected_epsilon(settings, (Gradients(),), n, size, Passes(epochs), number)
+    got = epsilon(settings, projected(settings, n, size, [Gradients()], Passes(epochs), number))
     assert pld < got <= rdp * 1.012
     if rdp < 22:
         assert got == pytest.approx(rdp, rel=0.012)

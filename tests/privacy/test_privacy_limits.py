@@ -23,7 +23,6 @@ from pomona.privacy.accounting import (
     epsilon,
     of_groups,
     projected,
-    projected_epsilon,
     rate,
     with_room,
 )
@@ -131,12 +130,6 @@ PROJECTED = [
 def test_the_projection_of_two_rounds(asked, history):
     assert same(projected(privacy(), 12, 4, asked, PASSES, 2), *history)
     assert projected(privacy(), 0, 4, asked, PASSES, 2) == {}
-
-
-def test_the_projected_epsilon_is_that_of_the_projection():
-    asked = [Gradients()]
-    expected = epsilon(privacy(), {Event(1.0, 1.0): 4})
-    assert projected_epsilon(privacy(), asked, 12, 12, PASSES, 2) == expected
 
 
 def test_the_noise_of_others_counts_in_the_training_step_alone():

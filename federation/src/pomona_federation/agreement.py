@@ -176,11 +176,9 @@ class Federation(Settings):
         with named_file(path):
             federation = cls.from_tree(tree)
         study = federation.study
-        return (
-            federation.model_copy(update={"study": study.anchored(path.parent)})
-            if study
-            else federation
-        )
+        if study:
+            return federation.model_copy(update={"study": study.anchored(path.parent)})
+        return federation
 
     @classmethod
     def load(cls, path: Path) -> "Federation":

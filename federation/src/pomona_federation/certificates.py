@@ -239,11 +239,9 @@ def warning(expiry: datetime, time: datetime | None = None) -> str:
     remaining = expiry - (time or datetime.now(UTC))
     if remaining >= SOON:
         return ""
-    return (
-        f"ends in {remaining.days} days, on {expiry:%Y-%m-%d}"
-        if remaining.days >= 0
-        else f"ended on {expiry:%Y-%m-%d}"
-    )
+    if remaining.days >= 0:
+        return f"ends in {remaining.days} days, on {expiry:%Y-%m-%d}"
+    return f"ended on {expiry:%Y-%m-%d}"
 
 
 def _subject(name: str) -> x509.Name:

@@ -259,11 +259,9 @@ class Signer:
 
     def sign(self, statement_type: str, statement: Mapping[str, Any]) -> str:
         """Return the signature in hex; empty without a key."""
-        return (
-            self._key.sign(_signed_bytes(statement_type, statement), ECDSA(SHA384())).hex()
-            if self._key
-            else ""
-        )
+        if self._key:
+            return self._key.sign(_signed_bytes(statement_type, statement), ECDSA(SHA384())).hex()
+        return ""
 
 
 def signed(public: str, statement_type: str, statement: Mapping[str, Any], signature: str) -> bool:

@@ -250,13 +250,9 @@ def _node_state(node: NodeStatus, alive: bool) -> str:
     """State of a node; recognises a killed one although its file says something else."""
     if alive:
         return node.state or "starting"
-    return (
-        "never started"
-        if node.state is None
-        else node.state
-        if node.state in FINAL_STATES
-        else "killed"
-    )
+    if node.state is None:
+        return "never started"
+    return node.state if node.state in FINAL_STATES else "killed"
 
 
 def _visited(folders: Sequence[Path], rounds: int | None) -> Row:

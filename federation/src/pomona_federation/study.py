@@ -226,11 +226,9 @@ class RunTerms(StudyTerms):
     def weights(self) -> Path | None:
         """The file of first weights, if the study names one by path."""
         model = self.run.get("model")
-        return (
-            Path(model["init"])
-            if isinstance(model, dict) and isinstance(model.get("init"), str)
-            else None
-        )
+        if isinstance(model, dict) and isinstance(model.get("init"), str):
+            return Path(model["init"])
+        return None
 
     @property
     def rounds(self) -> int | None:
@@ -257,11 +255,9 @@ class RunTerms(StudyTerms):
         """
         model = self.run.get("model")
         digest = model.get("init_sha256") if isinstance(model, dict) else None
-        return (
-            self.with_weights(weights_file(kit, digest), digest)
-            if isinstance(digest, str)
-            else self
-        )
+        if isinstance(digest, str):
+            return self.with_weights(weights_file(kit, digest), digest)
+        return self
 
 
 class TrainingStudy(RunTerms):

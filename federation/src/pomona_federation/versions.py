@@ -109,8 +109,6 @@ def warning(state: Path, peer: str) -> str:
 
 def mismatch(peer_versions: Versions, peer: str) -> str:
     """Why a peer with these versions does not work with this end; empty if it does."""
-    return (
-        ""
-        if peer_versions.works_with(installed())
-        else f"the {peer} has {peer_versions}, here is {installed()}; {REMEDY}"
-    )
+    if peer_versions.works_with(installed()):
+        return ""
+    return f"the {peer} has {peer_versions}, here is {installed()}; {REMEDY}"

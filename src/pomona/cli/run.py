@@ -149,11 +149,9 @@ def _resume_hint(folder: Path, rounds: int) -> str:
         return ""
     command = f"the same command with --out {folder} --resume"
     completed = last_round(folder)
-    return (
-        f"{command} continues after round {completed} of {rounds}"
-        if completed
-        else f"{command} starts again"
-    )
+    if completed:
+        return f"{command} continues after round {completed} of {rounds}"
+    return f"{command} starts again"
 
 
 def _default_folder(config: "Config") -> Path:

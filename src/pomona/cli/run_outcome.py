@@ -154,8 +154,6 @@ def _constant(result: Result) -> str:
     metric = result.metric
     mean = ((result.about.get("constant") or {}).get("own", {}).get(metric.name) or {}).get("mean")
     answer = TASKS[result.about["targets"]].constantly
-    return (
-        ""
-        if mean is None
-        else f"a client that always answers {answer} has {metric.text(mean)} on average"
-    )
+    if mean is None:
+        return ""
+    return f"a client that always answers {answer} has {metric.text(mean)} on average"

@@ -58,11 +58,9 @@ class Membership(Settings):
 
     def idle(self) -> dict[str, str]:
         """Only clients that are never trained with adapt."""
-        return (
-            {}
-            if self.unseen
-            else {"adapt_rounds": "only for clients of membership.unseen, and none is named"}
-        )
+        if self.unseen:
+            return {}
+        return {"adapt_rounds": "only for clients of membership.unseen, and none is named"}
 
     @property
     def changes(self) -> bool:

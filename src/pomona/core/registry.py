@@ -179,8 +179,6 @@ class Registry(Mapping[str, str]):
 
         Raises ConfigError for anything else.
         """
-        return (
-            import_own_code(name)
-            if ":" in name and name not in self._targets
-            else self.registered(name)
-        )
+        if ":" in name and name not in self._targets:
+            return import_own_code(name)
+        return self.registered(name)

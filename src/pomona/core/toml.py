@@ -193,12 +193,10 @@ def _explain(error: Tree, descriptions: Mapping[str, str], choices: Choices) -> 
         case "tuple_type":
             return f"{key} = {short_repr(error['input'])}: give a list"
         case _:
-            message = error["msg"].removeprefix("Value error, ")
-            return (
-                f"{key} = {short_repr(error['input'])}: {message[0].lower()}{message[1:]}"
-                if key
-                else message
-            )
+            message = str(error["msg"]).removeprefix("Value error, ")
+            if key:
+                return f"{key} = {short_repr(error['input'])}: {message[0].lower()}{message[1:]}"
+            return message
 
 
 def _unknown_name(key: str, context: Mapping[str, str]) -> str:

@@ -76,11 +76,9 @@ def read(settings: DataSettings, keep_raw: bool = False) -> Dataset:
         normalised = _normalised(resized, settings.normalise)
     else:
         normalised = _normalised(dataset)
-    return (
-        timed(normalised, settings)
-        if normalised.targets == "survival" and isinstance(settings, EventTimes)
-        else normalised
-    )
+    if normalised.targets == "survival" and isinstance(settings, EventTimes):
+        return timed(normalised, settings)
+    return normalised
 
 
 def _reader_of(source: Source) -> str:

@@ -232,11 +232,9 @@ def _markers(settings: DataSettings) -> tuple[str, ...]:
 
 def _hint(cells: Iterable[str]) -> str:
     """Return a hint at the setting that drops rows, if some of these cells are gaps."""
-    return (
-        "; to leave out rows without a label: data.unlabelled=drop"
-        if any(map(is_gap, cells))
-        else ""
-    )
+    if any(map(is_gap, cells)):
+        return "; to leave out rows without a label: data.unlabelled=drop"
+    return ""
 
 
 def _above(

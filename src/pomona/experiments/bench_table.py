@@ -168,11 +168,9 @@ def at_the_edge(results: Results) -> str:
                     f"{result['method']} in {result['scenario']}"
                 )
     text = "; ".join(f"{setting} of {', '.join(cells)}" for setting, cells in edges.items())
-    return (
-        f"Chosen at the edge of the grid, so that a better value may lie beyond it: {text}."
-        if text
-        else ""
-    )
+    if text:
+        return f"Chosen at the edge of the grid, so that a better value may lie beyond it: {text}."
+    return ""
 
 
 def reasons(results: Results) -> dict[str, list[str]]:
@@ -218,11 +216,9 @@ def metric(result: Mapping[str, Any]) -> Metric:
 def heading(results: Results) -> str:
     """Return the heading for the values of a grid; cells name their metric if there are several."""
     metrics = list(dict.fromkeys(metric(r) for r in _finished(results)))
-    return (
-        f"Test {metrics[0].heading}"
-        if len(metrics) == 1
-        else "On test data, each scenario in its own metric"
-    )
+    if len(metrics) == 1:
+        return f"Test {metrics[0].heading}"
+    return "On test data, each scenario in its own metric"
 
 
 def value(result: Mapping[str, Any], moment: str, with_name: bool = False) -> str:
@@ -269,11 +265,9 @@ def _choice(result: Mapping[str, Any]) -> str:
     if not result["search"]:
         return "none searched"
     tried = f"{len(result['search'])} tried"
-    return (
-        f"{point(result['chosen'])} ({tried})"
-        if result["chosen"] is not None
-        else f"{tried}, none chosen"
-    )
+    if result["chosen"] is not None:
+        return f"{point(result['chosen'])} ({tried})"
+    return f"{tried}, none chosen"
 
 
 def grid(results: Results, cells: Mapping[tuple[str, str], str], title: str = "") -> Table:

@@ -125,11 +125,9 @@ def read_state(folder: Path, config: Config) -> JobState:
         _require_same(folder, result.config, config)
         return JobState("finished", None, figures(result), tuple(seconds(result)))
     missing = missing_data(config.data)
-    return (
-        JobState("data missing", Failure(DataError.code, missing, passing=True))
-        if missing
-        else JobState()
-    )
+    if missing:
+        return JobState("data missing", Failure(DataError.code, missing, passing=True))
+    return JobState()
 
 
 def _require_same(folder: Path, stored: Tree, config: Config) -> None:
@@ -253,11 +251,9 @@ def best_on_validation(result: Result, model: str, stage: str) -> ValidationScor
     """
     curve = [e.point for e in result.curve(model, stage, "validation")]
     best_point = best(curve, result.metric) or best(curve, result.metric, first_round=0)
-    return (
-        ValidationScore(best_point.metric.goodness(best_point.value), best_point.round)
-        if best_point
-        else None
-    )
+    if best_point:
+        return ValidationScore(best_point.metric.goodness(best_point.value), best_point.round)
+    return None
 
 
 def _moments(result: Result, model: str, stage: str, n: int) -> dict[str, Any] | None:

@@ -282,11 +282,9 @@ def _miscounted(arrival: Arrival, expected: Expected) -> str:
 
 def _repeated(earlier: Mapping[str, Tensor], later: Mapping[str, Tensor]) -> str:
     earlier_digest, later_digest = digest(earlier), digest(later)
-    return (
-        "the same uplink again"
-        if earlier_digest == later_digest
-        else f"a second uplink, {later_digest}, after {earlier_digest}, which counts"
-    )
+    if earlier_digest == later_digest:
+        return "the same uplink again"
+    return f"a second uplink, {later_digest}, after {earlier_digest}, which counts"
 
 
 def _rejection(client: int, round_: int, flaw: Flaw) -> Rejection:

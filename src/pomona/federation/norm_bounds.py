@@ -70,11 +70,9 @@ class Bound:
                 "and nothing that was sent before tells which of them is too large, so that "
                 "neither counts"
             )
-        return (
-            ""
-            if norm <= self.max_norm
-            else f"has norm {norm:.3g}, the bound is {self.max_norm:.3g}"
-        )
+        if norm <= self.max_norm:
+            return ""
+        return f"has norm {norm:.3g}, the bound is {self.max_norm:.3g}"
 
 
 @dataclass(frozen=True)

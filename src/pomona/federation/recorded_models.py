@@ -148,11 +148,9 @@ class RecordedModels:
         ``best``: the best common validation round.
         """
         models, headline = self.last(client), self.choice.headline
-        return (
-            models | {headline: self.choice.choose(client, models[headline], best)}
-            if headline in models
-            else models
-        )
+        if headline in models:
+            return models | {headline: self.choice.choose(client, models[headline], best)}
+        return models
 
     def examined(self, client: int, best: int) -> dict[Model, Tensor]:
         """Return the models whose full metrics are recorded: own best rounds differ by client, and

@@ -198,11 +198,9 @@ def weighed(roster: Roster, ids: tuple[int, ...]) -> dict[int, float]:
 def _start(received: Mapping[str, Tensor], name: str, example: Tensor) -> Tensor:
     """Return the tensor that a client changed; zeros for one that it did not receive."""
     tensor = received.get(name)
-    return (
-        tensor
-        if tensor is not None and tensor.shape == example.shape
-        else torch.zeros(example.shape)
-    )
+    if tensor is not None and tensor.shape == example.shape:
+        return tensor
+    return torch.zeros(example.shape)
 
 
 def _flat(tensor: Tensor) -> Numbers:

@@ -35,11 +35,9 @@ RECIPES: dict[str, type[Settings]] = {
 
 def _chosen(value: Any) -> Any:
     """Validate a section as the recipe that its name selects."""
-    return (
-        RECIPES[require_name(value, RECIPES)].model_validate(value)
-        if isinstance(value, Mapping)
-        else value
-    )
+    if isinstance(value, Mapping):
+        return RECIPES[require_name(value, RECIPES)].model_validate(value)
+    return value
 
 
 PartitionSettings = Annotated[

@@ -87,14 +87,12 @@ def _classes(dataset: Dataset) -> list[str]:
 def _alike(noun: str, names: Sequence[str]) -> list[str]:
     """Warn if names differ only in spelling."""
     similar = cell_values.alike(names)
-    return (
-        [
+    if similar:
+        return [
             f"{noun} that differ in capital letters, blanks or the form of characters only: "
             f"{listed(similar)}; if they are one, write them the same way"
         ]
-        if similar
-        else []
-    )
+    return []
 
 
 def _unpainted(dataset: Dataset) -> list[str]:
@@ -105,16 +103,14 @@ def _unpainted(dataset: Dataset) -> list[str]:
     for _, block in blocks(dataset.y):
         counts += np.bincount(block.reshape(-1), minlength=len(counts))
     absent = [name for name, n in zip(dataset.classes, counts, strict=True) if not n]
-    return (
-        [
+    if absent:
+        return [
             (
                 f"no pixel of any mask is of class {listed(absent)}; do masks hold 0, 1, 2, ..., "
                 "and were not saved as JPEG?"
             )
         ]
-        if absent
-        else []
-    )
+    return []
 
 
 def _flags(dataset: Dataset) -> list[str]:
@@ -127,14 +123,12 @@ def _flags(dataset: Dataset) -> list[str]:
         for name, column in zip(names, dataset.y.T, strict=True)
         if column.min() == column.max()
     ]
-    return (
-        [
+    if constant:
+        return [
             f"flags that are the same in all rows: {listed(constant)}; there is nothing to learn "
             "for them"
         ]
-        if constant
-        else []
-    )
+    return []
 
 
 Counts = NDArray[np.int64]

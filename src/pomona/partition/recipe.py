@@ -22,11 +22,9 @@ Times = NDArray[np.float64]
 
 def class_numbers(dataset: Dataset) -> Labels:
     """Return (N,) the class of every row; a single class if the targets are not classes."""
-    return (
-        dataset.y.astype(np.int64)
-        if dataset.targets == "classes"
-        else np.zeros(len(dataset), dtype=np.int64)
-    )
+    if dataset.targets == "classes":
+        return dataset.y.astype(np.int64)
+    return np.zeros(len(dataset), dtype=np.int64)
 
 
 @dataclass(frozen=True)

@@ -258,17 +258,3 @@ def projected(
                 history[Event(combined(sigmas), rate(n, size))] += batches - previous
             previous = batches
     return +history
-
-
-def projected_epsilon(
-    settings: Privacy,
-    gradients: Iterable[Gradients],
-    n: int,
-    size: int,
-    passes: Passes,
-    rounds: int,
-) -> float:
-    """Return the largest epsilon of a run for a client with n samples that takes part in every
-    round.
-    """
-    return epsilon(settings, projected(settings, n, size, gradients, passes, rounds))

@@ -100,11 +100,9 @@ class ModelMetadata(Settings):
     @property
     def sample_shape(self) -> tuple[int, ...]:
         """Shape of one sample as stored by its owner: (H, W, C), (D, H, W, C), (F,) or (T,)."""
-        return (
-            (*self.input_shape[1:], self.input_shape[0])
-            if self.kind == "image"
-            else self.input_shape
-        )
+        if self.kind == "image":
+            return (*self.input_shape[1:], self.input_shape[0])
+        return self.input_shape
 
     @property
     def output_shape(self) -> tuple[int, ...]:

@@ -316,11 +316,9 @@ def _of_client(
     outputs = [task.natural(outputs) for outputs, _ in answers]
     pairs = zip(outputs[: len(runs)], outputs[len(runs) :], strict=True)
     per_seed = [e for a, b in pairs if (e := evidence(metric, task, a, b, targets, groups))]
-    return (
-        over_seeds(per_seed)
-        if len(per_seed) == len(runs)
-        else ExcludedClient(client, len(targets), _events(task, targets))
-    )
+    if len(per_seed) == len(runs):
+        return over_seeds(per_seed)
+    return ExcludedClient(client, len(targets), _events(task, targets))
 
 
 def _groups(run: Result, client: int, samples: int) -> NDArray[np.int64] | None:

@@ -240,11 +240,9 @@ class Result:
             DataError: the file is damaged.
         """
         answers = self.answers.get(client)
-        return (
-            self._stored.answers(client, self.about.get("targets", "classes"))
-            if answers is None and self._stored
-            else answers
-        )
+        if answers is None and self._stored:
+            return self._stored.answers(client, self.about.get("targets", "classes"))
+        return answers
 
     def groups(self, client: int) -> NDArray[np.int64] | None:
         """Return (n,) int64 the group of each of a client's test samples (e.g. rows of one

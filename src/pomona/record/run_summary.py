@@ -111,11 +111,9 @@ def stopped(result: Result) -> str:
     evaluated = [e for e in curve if e.round < last or stage == "trained"]
     points = [e.point for e in evaluated]
     best_point = best(points, result.metric, stop.min_gain)
-    return (
-        reason(best_point, last)
-        if best_point and stop.should_stop(best_point.since, points[-1].round)
-        else ""
-    )
+    if best_point and stop.should_stop(best_point.since, points[-1].round):
+        return reason(best_point, last)
+    return ""
 
 
 def headline(result: Result) -> tuple[str, str]:

@@ -106,11 +106,9 @@ class Run:
     def model(self) -> str:
         """The headline model and its moment, in words."""
         evaluation = self.reported
-        return (
-            f"{evaluation.model} model, {stage_name(evaluation.when)}"
-            if evaluation
-            else "no model was evaluated"
-        )
+        if evaluation:
+            return f"{evaluation.model} model, {stage_name(evaluation.when)}"
+        return "no model was evaluated"
 
     def setting(self, key: str) -> Any:
         """Return a setting by its dotted key, None if the run has no such key."""

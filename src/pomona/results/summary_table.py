@@ -1,6 +1,7 @@
 """The summary of runs, one row per named model, for tables, pages and notebooks."""
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 from pomona.core.table import PLACEHOLDER, Table
@@ -137,22 +138,8 @@ def _gain_of(gains: Gains | None) -> dict[str, Any]:
 
 def distinct(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Remove repeated models: FedAvg-FT trains the same global model as FedAvg."""
-
-    def figures(row: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(
-            row[k]
-            for k in (
-                "model",
-                "when",
-                "metric",
-                "last",
-                "best_on_test",
-                "worst",
-                "loss",
-                "loss_name",
-            )
-        )
-
+    columns = ("model", "when", "metric", "last", "best_on_test", "worst", "loss", "loss_name")
+    figures = itemgetter(*columns)
     headlines, unique = {figures(row) for row in rows if row["headline"]}, []
     for row in rows:
         if row["headline"] or figures(row) not in headlines:

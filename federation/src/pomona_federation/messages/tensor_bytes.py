@@ -106,19 +106,15 @@ class Encoding(NamedTuple):
 
         Raises ProtocolError.
         """
-        return (
-            self.unpack(rows[digest], EntryForm(many=False, dtype="F32", width=width))
-            if digest
-            else None
-        )
+        if digest:
+            return self.unpack(rows[digest], EntryForm(many=False, dtype="F32", width=width))
+        return None
 
     def narrow(self, tensor: Tensor) -> Tensor:
         """A tensor in its precision on the wire."""
-        return (
-            tensor.to(WIDTH[self.wire])
-            if tensor.dtype == torch.float32 and tensor.numel() > self.n_places
-            else tensor
-        )
+        if tensor.dtype == torch.float32 and tensor.numel() > self.n_places:
+            return tensor.to(WIDTH[self.wire])
+        return tensor
 
 
 class PackedRows:

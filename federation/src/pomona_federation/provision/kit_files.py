@@ -156,11 +156,9 @@ def app() -> Files:
 
 def _label_columns(task: TaskSettings) -> list[str]:
     """Names of the columns with a sample's targets, for a silo to replace with its own."""
-    return (
-        ["time", "event"]
-        if task.time_edges
-        else [f"target-{k}" for k in range(1, task.outputs + 1)]
-    )
+    if task.time_edges:
+        return ["time", "event"]
+    return [f"target-{k}" for k in range(1, task.outputs + 1)]
 
 
 def _common(role: Role, context: dict[str, Any]) -> Iterator[tuple[str, bytes]]:

@@ -75,11 +75,9 @@ class Provisioned:
     @property
     def expiry(self) -> datetime | None:
         """When the server's certificate expires; None in a federation without keys."""
-        return (
-            None
-            if self.federation.insecure
-            else certificates.expires(self.folder / "server" / "certs" / "server.crt")
-        )
+        if self.federation.insecure:
+            return None
+        return certificates.expires(self.folder / "server" / "certs" / "server.crt")
 
 
 def provision(

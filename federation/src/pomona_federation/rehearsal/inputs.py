@@ -115,11 +115,9 @@ def data_section(scenario: Scenario, files: Mapping[str, Mapping[str, Path]]) ->
         }
     if scenario.dataset.edges:
         section["time_edges"] = list(scenario.dataset.edges)
-    return (
-        {**section, "classes": list(scenario.dataset.classes)}
-        if scenario.dataset.classes
-        else section
-    )
+    if scenario.dataset.classes:
+        return {**section, "classes": list(scenario.dataset.classes)}
+    return section
 
 
 ROLES = (0, 0, 0, 1, 2)  # of five samples: three for training, one for validation, one for test

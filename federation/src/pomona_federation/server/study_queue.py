@@ -385,12 +385,9 @@ class StudyQueue:
         quorum = study.terms(self.federation, self.kit).quorum
         if len(self.members - declined) < quorum:
             return "declined"
-        return (
-            "queued"
-            if len(accepted) >= quorum
-            and (_is_due(submission) or accepted | declined == self.members)
-            else "proposed"
-        )
+        if len(accepted) >= quorum and (_is_due(submission) or accepted | declined == self.members):
+            return "queued"
+        return "proposed"
 
     def missing_acceptances(self, study: QueuedStudy) -> str:
         """Why a study has not begun although the silos' time to decide is over; else ""."""

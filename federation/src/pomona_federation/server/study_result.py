@@ -248,11 +248,9 @@ def _mean_at_others(matrix: EvaluationResult, model: str, split: str) -> str:
 
 
 def _brackets(interval: Sequence[float] | None, metric: Metric) -> str:
-    return (
-        f" ({metric.number(interval[0])} to {metric.number(interval[1])})"
-        if interval and interval[0] < interval[1]
-        else ""
-    )
+    if interval and interval[0] < interval[1]:
+        return f" ({metric.number(interval[0])} to {metric.number(interval[1])})"
+    return ""
 
 
 def _bounds(cell: ScoreCell) -> dict[str, Any]:

@@ -58,11 +58,9 @@ class Cost:
         return Cost(self.epsilon + other.epsilon, min(1.0, self.delta + other.delta))
 
     def __str__(self) -> str:
-        return (
-            f"epsilon {self.epsilon:.3g} at delta {self.delta:g}"
-            if math.isfinite(self.epsilon)
-            else "without bound"
-        )
+        if math.isfinite(self.epsilon):
+            return f"epsilon {self.epsilon:.3g} at delta {self.delta:g}"
+        return "without bound"
 
 
 @dataclass(frozen=True)

@@ -308,11 +308,9 @@ class Provenance:
     def _history(self, task: Task) -> PeerHistory:
         """Peers as seen in the task's run so far, for the caller to add to."""
         recorded = read_json(PeerHistory, self._path) or PeerHistory()
-        return (
-            recorded.model_copy(update={"run": task.run})
-            if recorded.run in {None, task.run}
-            else PeerHistory(run=task.run)
-        )
+        if recorded.run in {None, task.run}:
+            return recorded.model_copy(update={"run": task.run})
+        return PeerHistory(run=task.run)
 
     @property
     def _path(self) -> Path:

@@ -126,11 +126,9 @@ class Silo:
     @property
     def state(self) -> Path:
         """The study's folder of data that never leaves the silo."""
-        return (
-            StudyDecisions(self.folder).folder(self.study, self.trial)
-            if self.study
-            else self.folder / "state"
-        )
+        if self.study:
+            return StudyDecisions(self.folder).folder(self.study, self.trial)
+        return self.folder / "state"
 
     @cached_property
     def method(self) -> Method:

@@ -276,11 +276,9 @@ class StudyDecisions:
         Raises OSError.
         """
         with self._changing(decision) as current:
-            return (
-                self._write(current.model_copy(update={"why": reason}))
-                if current.status == "pending"
-                else current
-            )
+            if current.status == "pending":
+                return self._write(current.model_copy(update={"why": reason}))
+            return current
 
     def reseal(self) -> None:
         """Record the decisions of a restored kit as this machine's in its audit log.

@@ -113,11 +113,9 @@ def safe_names(counts: Mapping[str, int], missing: int, min_count: int) -> Names
     """
     frequent = _frequent(counts, min_count)
     remainder = missing + sum(counts.values()) - sum(frequent.values())
-    return (
-        _names(_with_remainder(frequent, remainder), 0)
-        if frequent and 0 < remainder < min_count
-        else _names(frequent, remainder)
-    )
+    if frequent and 0 < remainder < min_count:
+        return _names(_with_remainder(frequent, remainder), 0)
+    return _names(frequent, remainder)
 
 
 def safe_classes(counts: Mapping[str, int], min_count: int) -> Names:

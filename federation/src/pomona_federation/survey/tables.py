@@ -112,11 +112,9 @@ def targets(result: SurveyResult) -> Table | None:
         "multilabel": "Flags: the mean is the share of rows that have it.",
         "segmentation": "1 for a mask in which the class occurs, else 0.",
     }.get(result.data_schema.targets, "")
-    return (
-        Table("targets", "Targets", [note] if note else (), ["target, silo", *HEAD], rows)
-        if rows
-        else None
-    )
+    if rows:
+        return Table("targets", "Targets", [note] if note else (), ["target, silo", *HEAD], rows)
+    return None
 
 
 HEAD = ("known", "missing", "mean", "deviation", "5 %", "25 %", "median", "75 %", "95 %")
@@ -136,11 +134,9 @@ def columns(result: SurveyResult) -> Table | None:
         "Dates are days since 2000-01-01.",
     )
     dated = any(spec.kind == "date" for spec in numeric)
-    return (
-        Table("columns", "Columns of numbers", notes[: 1 + dated], ["column", *HEAD], rows)
-        if rows
-        else None
-    )
+    if rows:
+        return Table("columns", "Columns of numbers", notes[: 1 + dated], ["column", *HEAD], rows)
+    return None
 
 
 def _figures(columns: Sequence[Numbers], result: SurveyResult) -> list[str]:
@@ -222,11 +218,9 @@ def categories(result: SurveyResult) -> Table | None:
         for column, name, n in lines[:MAX_LINES]
     ]
     notes = [f"The first {MAX_LINES} of {len(lines)}."] if len(lines) > MAX_LINES else ()
-    return (
-        Table("categories", "Categories", notes, ["column", *result.silos, ALL_SILOS], rows)
-        if rows
-        else None
-    )
+    if rows:
+        return Table("categories", "Categories", notes, ["column", *result.silos, ALL_SILOS], rows)
+    return None
 
 
 def distances(result: SurveyResult) -> Table | None:

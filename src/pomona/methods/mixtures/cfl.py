@@ -188,11 +188,9 @@ class Updates:
 
 def unit(settings: CFL, updates: Updates) -> Tensor:
     """Return the unit of the thresholds: the mean norm () of the first updates, or 1."""
-    return (
-        updates.norms.mean()
-        if settings.units == "first-round"
-        else torch.ones((), dtype=torch.float64)
-    )
+    if settings.units == "first-round":
+        return updates.norms.mean()
+    return torch.ones((), dtype=torch.float64)
 
 
 def with_norms(state: Clusters, cluster: int, updates: Updates) -> Clusters:

@@ -37,26 +37,25 @@ def reweighted_server(
     """
     mean = fedavg.server(shared)
 
-    def clamped(
-        uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
-    ) -> base.Uplink:
-        """Return the uplink with its numbers limited to their bounds."""
+    def method_weights(
+        w: Tensor,
+        uplink: base.Uplink,
+        ids: tuple[int, ...],
+        roster: base.Roster,
+        round_: base.Round,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the ratios, by numbers limited to their bounds, and the c_i (n,) before and after
+        their limit, on the CPU.
+        """
+        p = roster.weights(ids)
         within_bounds = {
             name: uplink[name].cpu().clamp(low.unsqueeze(1), high.unsqueeze(1))
             for name, (low, high) in bounds(ids, roster, round_).items()
         }
-        return {**uplink, **within_bounds}
-
-    def method_weights(
-        w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round
-    ) -> tuple[Tensor, Tensor]:
-        """Return the ratios and the c_i of the method (n,), on the CPU."""
-        ratio = ratios(w, uplink, p, round_).to(p)
-        return ratio, p * ratio
-
-    def limit(c: Tensor, p: Tensor, roster: base.Roster) -> Tensor:
-        """Return the c_i (n,) after the limit."""
-        return torch.tensor(reweighted(p.tolist(), c.tolist(), roster.largest), dtype=p.dtype)
+        ratio = ratios(w, {**uplink, **within_bounds}, p, round_).to(p)
+        c = p * ratio
+        capped = torch.tensor(reweighted(p.tolist(), c.tolist(), roster.largest), dtype=p.dtype)
+        return ratio, c, capped
 
     def aggregate(
         w: Tensor,
@@ -66,8 +65,7 @@ def reweighted_server(
         round_: base.Round,
     ) -> Tensor:
         p, W = roster.weights(ids), uplink["model"]
-        ratio, c = method_weights(w, clamped(uplink, ids, roster, round_), p, round_)
-        capped = limit(c, p, roster)
+        ratio, c, capped = method_weights(w, uplink, ids, roster, round_)
         extra = p * (ratio - 1) if torch.equal(capped, c) else capped - p
         return base.weighted_mean(W, p.to(w.device)) + extra.to(W) @ (base.chunked(W) - w)
 
@@ -78,7 +76,7 @@ def reweighted_server(
         roster: base.Roster,
         round_: base.Round,
     ) -> dict[int, str]:
-        reasons, p = {}, roster.weights(ids)
+        reasons = {}
         for name, (low, high) in bounds(ids, roster, round_).items():
             for i, value, lower, upper in zip(
                 ids, uplink[name].squeeze(1).tolist(), low.tolist(), high.tolist(), strict=True
@@ -88,8 +86,7 @@ def reweighted_server(
                         f"{name} {value:.4g}, and its samples make {lower:.4g} to {upper:.4g}; it "
                         "counts by those"
                     )
-        _, c = method_weights(w, clamped(uplink, ids, roster, round_), p, round_)
-        capped = limit(c, p, roster)
+        _, c, capped = method_weights(w, uplink, ids, roster, round_)
         shares = (c / c.sum()).tolist(), (capped / capped.sum()).tolist()
         for k, (i, share, capped_share) in enumerate(zip(ids, *shares, strict=True)):
             if i not in reasons and capped_share < share * (1 - SLACK):
@@ -104,16 +101,10 @@ def reweighted_server(
         return {"model": w, **{name: torch.zeros(1, dtype=torch.float64) for name in reported}}
 
     def invalid(uplink: base.Uplink) -> str | None:
-        below = [
-            (name, float(uplink[name]), lower)
-            for name, lower in reported.items()
-            if float(uplink[name]) < lower
-        ]
-        return (
-            f"tensor '{below[0][0]}' holds {below[0][1]:.3g}, where at least {below[0][2]:g} is possible"
-            if below
-            else None
-        )
+        for name, lower in reported.items():
+            if (number := float(uplink[name])) < lower:
+                return f"tensor '{name}' holds {number:.3g}, where at least {lower:g} is possible"
+        return None
 
     return replace(
         mean,

@@ -168,11 +168,9 @@ def pulled_loss(
         updated = (1 - settings.mu) * running + settings.mu * features.mean(0)
         running.copy_(updated.detach())
         task_loss = plain(outputs, targets).mean()
-        return (
-            task_loss + settings.kappa / 2 * (updated - mean).square().mean()
-            if pulled
-            else task_loss
-        )
+        if pulled:
+            return task_loss + settings.kappa / 2 * (updated - mean).square().mean()
+        return task_loss
 
     return loss
 

@@ -212,8 +212,7 @@ def _largest_confusion(counts: NDArray[np.int64], names: list[str]) -> str:
     mistakes = np.where(np.eye(len(counts), dtype=bool), -1, counts)
     true, predicted = np.unravel_index(int(mistakes.argmax()), mistakes.shape)
     largest = int(mistakes.max())
-    return (
-        f" Most frequent error: {names[true]} predicted as {names[predicted]} ({largest} samples)."
-        if largest > 0
-        else ""
-    )
+    if largest > 0:
+        error = f"{names[true]} predicted as {names[predicted]} ({largest} samples)"
+        return f" Most frequent error: {error}."
+    return ""

@@ -165,11 +165,9 @@ def listed(folder: Path) -> set[str]:
         names = parse(content(folder / INDEX), StorageError)
     except (OSError, StorageError):
         return set()
-    return (
-        {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMATS)})", n)}
-        if isinstance(names, dict)
-        else set()
-    )
+    if isinstance(names, dict):
+        return {n for n in names if re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(FORMATS)})", n)}
+    return set()
 
 
 def _list(folder: Path, names: dict[str, str]) -> None:

@@ -115,11 +115,9 @@ def speed_table(comparison: Comparison) -> Table | None:
         "that were evaluated, means over the seeds that reach it (how many, if not all). Sent is "
         "by all clients, down and up, at the run's mean traffic a round."
     )
-    return (
-        Table("speed", "Rounds and bytes to an accuracy", [note], header, rows, range(2))
-        if rows
-        else None
-    )
+    if rows:
+        return Table("speed", "Rounds and bytes to an accuracy", [note], header, rows, range(2))
+    return None
 
 
 def _speed(comparison: Comparison, entry: ComparisonRow) -> list[str]:

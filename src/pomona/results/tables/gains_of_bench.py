@@ -47,11 +47,9 @@ def gains_table(comparison: Comparison) -> Table | None:
     notes += _sides(compared)
     notes += [f"Not compared: {listed(names)}: {reason}." for reason, names in by_reason.items()]
     header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]
-    return (
-        Table("gains", "Does it beat training alone?", notes, header, rows, {0, 1, 5})
-        if compared
-        else None
-    )
+    if compared:
+        return Table("gains", "Does it beat training alone?", notes, header, rows, {0, 1, 5})
+    return None
 
 
 def _sides(compared: Sequence[tuple[ComparisonRow, Mapping[str, Any]]]) -> list[str]:

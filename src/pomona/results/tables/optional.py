@@ -277,11 +277,9 @@ def _bounds(account: Mapping[str, Any]) -> list[tuple[float | None, float | None
 
 def _group_cells(groups: Mapping[str, Any] | None, client: int) -> list[str]:
     """Return the most samples of one group at a client and their epsilon, if they are no unit."""
-    return (
-        [str(groups["rows"][client]), _epsilon_text(groups["clients"][client])]
-        if groups
-        else ["", ""]
-    )
+    if groups:
+        return [str(groups["rows"][client]), _epsilon_text(groups["clients"][client])]
+    return ["", ""]
 
 
 def _epsilon_text(epsilon: float | None) -> str:

@@ -64,11 +64,9 @@ def _selected(runs: list[Run]) -> list[Run]:
     """Return the runs with such metrics; only the leading one if their rows are too many."""
     rows = {run: len(list(outcome_rows(run))) for run in runs}
     selected = [run for run in runs if rows[run]]
-    return (
-        selected
-        if sum(rows.values()) <= MOST_ROWS
-        else [run for run in selected if run is leader(selected)]
-    )
+    if sum(rows.values()) <= MOST_ROWS:
+        return selected
+    return [run for run in selected if run is leader(selected)]
 
 
 def _at_threshold(columns: list[str], lines: Sequence[Line], notes: list[str]) -> Table:
@@ -233,11 +231,9 @@ def _rule_of(config: Mapping[str, Any]) -> str:
 
 
 def _threshold(metrics: dict[str, Any]) -> str:
-    return (
-        f"{metrics['threshold']:.3f}"
-        if metrics["chosen"]
-        else f"{metrics['threshold']:.1f} (fixed)"
-    )
+    if metrics["chosen"]:
+        return f"{metrics['threshold']:.3f}"
+    return f"{metrics['threshold']:.1f} (fixed)"
 
 
 def cell(metrics: Mapping[str, Any], key: str) -> str:

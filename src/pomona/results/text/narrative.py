@@ -54,11 +54,9 @@ def _models(run: Run) -> str:
 def _length(runs: list[Run]) -> str:
     """Format `` over 20 and 40 rounds``; empty if unknown."""
     rounds = _setting_values(runs, "rounds")
-    return (
-        f" over {listing(list(map(str, rounds)))} round{'s' if rounds != [1] else ''}"
-        if rounds
-        else ""
-    )
+    if rounds:
+        return f" over {listing(list(map(str, rounds)))} round{'s' if rounds != [1] else ''}"
+    return ""
 
 
 def _seeds(runs: list[Run]) -> str:
