@@ -246,11 +246,9 @@ def _print_outcome(outcome: Bench, remaining: str, page: Path | None, json: bool
     if gains := gains_table(comparison(outcome)):
         print_table(gains)
     echo(*(f"note: {note.text}" for note in outcome.notes))
-    for line in _unfinished(outcome.results):
-        print(line)
-    print(", ".join(f"{n} {state}" for state, n in outcome.counts.items()))
-    for text in filter(None, (at_the_edge(outcome.results), remaining)):
-        print(text)
+    counts = ", ".join(f"{n} {state}" for state, n in outcome.counts.items())
+    texts = filter(None, (at_the_edge(outcome.results), remaining))
+    print(*_unfinished(outcome.results), counts, *texts, sep="\n")
     print(f"written  {', '.join(paths[name] for name in FILES)}", end="")
     print(f", report {page}" if page else f"\nnext     pomona report {outcome.folder}")
 

@@ -48,7 +48,7 @@ from pomona.core.file_kinds import require_kind
 from pomona.core.settings import Settings
 from pomona.core.toml import Tree, branch, flat, leaves, read_file
 from pomona.data.catalogue import data_dir
-from pomona.data.settings import DataFolder
+from pomona.data.settings import DataFolder, DataSettings
 from pomona.experiments.reference import Reference, read_reference
 from pomona.methods import METHODS, is_registered
 
@@ -286,22 +286,16 @@ class Suite(Settings):
 
         Raises ConfigError with the cell and every bad key or value.
         """
-        row, column, size_changes = (
-            self.method[method],
-            self.scenario[scenario],
-            self.size.get(size, SizePart()),
-        )
+        row, changes = self.method[method], self.sized(size)
         method_layer: Tree = {"method": {"name": method}} if is_registered(method) else {}
         layers: list[Mapping[str, Any]] = [
             self.base.run,
-            column.run,
+            self.scenario[scenario].run,
             method_layer,
             row.run,
             row.at.get(scenario, {}),
-        ]
-        layers += [
-            size_changes.run,
-            size_changes.at.get(scenario, {}),
+            changes.run,
+            changes.at.get(scenario, {}),
             *(branch(k, v) for k, v in point.items()),
             self.settings,
         ]
@@ -316,14 +310,17 @@ class Suite(Settings):
                     "method = ..."
                 )
             config = resolve(*layers, {"seed": seed, "workers": 1})
-            config = config.model_copy(update={"cluster": None})  # cells are what it would run
-            # A worker elsewhere has a different environment.
-            if isinstance(config.data, DataFolder) and (folder := data_dir(config.data.dir)):
-                data = config.data.model_copy(update={"dir": folder.absolute()})
-                config = config.model_copy(update={"data": data})
-            return config
+            # cells are what a cluster would run
+            return config.model_copy(update={"cluster": None, "data": _with_folder(config.data)})
         except ConfigError as fault:
             raise ConfigError(f"scenario {scenario}, method {method}: {fault}") from None
+
+
+def _with_folder(data: DataSettings) -> DataSettings:
+    """Return the settings with their folder, which a worker's environment may not name alike."""
+    if isinstance(data, DataFolder) and (folder := data_dir(data.dir)):
+        return data.model_copy(update={"dir": folder.absolute()})
+    return data
 
 
 def _matching(patterns: Collection[str], names: Collection[str]) -> list[str]:

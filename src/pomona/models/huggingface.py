@@ -6,7 +6,7 @@ run is prepared, and neither its record nor its models need the folder. Only the
 package itself are built: no code of a folder, no download, no pickle.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -86,15 +86,21 @@ def resolved(settings: ModelSettings) -> ModelSettings:
     model_type = tree.get("model_type") if isinstance(tree, dict) else None
     if model_type not in (*IMAGES, *TEXTS):
         raise no_config(f"its type is {bounds.plain(repr(model_type), 40)}")
-    defaults = keys(model_type)
-    # files may leave the usual sizes out
-    default_sizes = {key: defaults[key] for key in SIZES if key in defaults}
-    config_args = {key: value for key, value in tree.items() if key in defaults}
-    args = default_sizes | config_args | settings.args
-    args = {key: value for key, value in args.items() if value is not None or defaults.get(key)}
+    args = _args(keys(model_type), tree, settings.args)
     if nulls := [key for key, value in args.items() if value is None]:
         raise no_config(f"{nulls[0]} is null, which settings cannot hold; set it in model.args")
     return settings.model_copy(update={"name": f"{PREFIX}{model_type}", "args": args})
+
+
+def _args(
+    defaults: Mapping[str, Any], config: Mapping[str, Any], chosen: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a type: those chosen, then those of its file, which may leave the
+    usual sizes out; without those that are null by default.
+    """
+    sizes = {key: defaults[key] for key in SIZES if key in defaults}
+    args = sizes | {key: value for key, value in config.items() if key in defaults} | {**chosen}
+    return {key: value for key, value in args.items() if value is not None or defaults.get(key)}
 
 
 def keys(model_type: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Passes
 from pomona.federation.exchange import received_bytes
-from pomona.methods.base import MODELS, MethodSettings, is_model
+from pomona.methods.base import MODELS, Method, MethodSettings, is_model
 from pomona.objective.training import TRAINING
 from pomona.simulation import run as simulated
 from pomona.testing.problems import Federation, equal, passes, quadratics, states, suited
@@ -116,7 +116,7 @@ def the_card_says_how_many_gradients_a_round_takes(settings: MethodSettings) -> 
 
 
 def _require_gradients(settings: MethodSettings, length: Passes) -> None:
-    method, batches = settings.method(), 2
+    method = settings.method()
     counts: Counter[str] = Counter()
 
     problem = suited(settings, quadratics(1, samples=10))
@@ -134,13 +134,7 @@ def _require_gradients(settings: MethodSettings, length: Passes) -> None:
     for number in (1, 2):  # some begin in the second
         counts.clear()
         run.round(passes(settings, number, batch_size=5, epochs=length.epochs, steps=length.steps))
-    declared: Counter[str] = Counter()
-    loose = set()
-    for entry in method.card.privacy.gradients:
-        stream = entry.purpose.partition(" ")[0]
-        declared[stream] += entry.per_batch * entry.batches(length, batches)
-        if entry.once or entry.evaluates:
-            loose.add(stream)
+    declared, loose = _declared_gradients(method, length, batches=2)
     for stream in declared | counts:
         purpose = "" if stream == TRAINING else f", purpose={stream!r}"
         message = (
@@ -150,6 +144,21 @@ def _require_gradients(settings: MethodSettings, length: Passes) -> None:
         )
         assert counts[stream] <= declared[stream], message
         assert stream in loose or counts[stream] == declared[stream], message
+
+
+def _declared_gradients(
+    method: Method, length: Passes, batches: int
+) -> tuple[Counter[str], set[str]]:
+    """Return the card's number of gradients by random stream, and the streams that may take
+    fewer.
+    """
+    declared, loose = Counter[str](), set[str]()
+    for entry in method.card.privacy.gradients:
+        stream = entry.purpose.partition(" ")[0]
+        declared[stream] += entry.per_batch * entry.batches(length, batches)
+        if entry.once or entry.evaluates:
+            loose.add(stream)
+    return declared, loose
 
 
 def the_card_says_whether_a_round_depends_on_how_many_there_will_be(

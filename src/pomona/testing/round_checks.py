@@ -3,7 +3,8 @@ convergence.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import product
 from typing import Any
 
 import torch
@@ -179,15 +180,21 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
             if not secret.is_floating_point() or not secret.any():  # zeros identify no client
                 continue
             for entry_name, entry in reply.uplink.items():
-                if entry.is_floating_point() and entry.numel() >= len(secret):
-                    windows = entry.flatten().unfold(0, len(secret), 1)
-                    assert not (windows == secret).all(1).any(), (
-                        f"{entry_name!r} of client {reply.client} holds its private {name!r}"
-                    )
+                assert not _contains(entry, secret), (
+                    f"{entry_name!r} of client {reply.client} holds its private {name!r}"
+                )
     private = settings.method().card.exchange.private
     assert has_private or not PART_OF_A_NETWORK.search(private), (
         f"the card keeps {private} private, Client.private names no tensor of it"
     )
+
+
+def _contains(entry: Tensor, secret: Tensor) -> bool:
+    """Return whether a tensor has the numbers (n,), one after the other."""
+    if not entry.is_floating_point() or entry.numel() < len(secret):
+        return False
+    windows = entry.flatten().unfold(0, len(secret), 1)
+    return bool((windows == secret).all(1).any())
 
 
 def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) -> None:
@@ -212,23 +219,21 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
             for (model, stage), w in run.clients.models(i).items()
             if model == card.headline[0]
         }
-        for stage, w in headline.items():
-            for client, name, row in uplinks:
-                assert not torch.equal(row, w), (
-                    f"{name!r} of client {client} is the model of client {i}, {stage}; the card "
-                    f"keeps {private}"
-                )
-        stored_rows = [
-            rows.flatten()
-            for rows in flatten(run.state(i), "state").values()
-            if rows.numel() == run.problem.size
-        ]
-        stored_models = [
-            row for row in stored_rows if any(torch.equal(row, w) for w in headline.values())
-        ]
-        assert stored_models or run.method.client.private or not stored_rows, (
+        for (stage, w), (client, name, row) in product(headline.items(), uplinks):
+            assert not torch.equal(row, w), (
+                f"{name!r} of client {client} is the model of client {i}, {stage}; the card "
+                f"keeps {private}"
+            )
+        assert run.method.client.private or _keeps_one(run, i, headline.values()), (
             f"the card keeps {private} private, Client.private names no tensor of the state"
         )
+
+
+def _keeps_one(run: Federation, i: int, models: Iterable[Tensor]) -> bool:
+    """Return whether a client's state has one of the models, or nothing of their size."""
+    entries = flatten(run.state(i), "state").values()
+    rows = [entry.flatten() for entry in entries if entry.numel() == run.problem.size]
+    return not rows or any(torch.equal(row, w) for row, w in product(rows, models))
 
 
 def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **overrides: Any) -> None:
