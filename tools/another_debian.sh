@@ -25,7 +25,7 @@ python3 -m venv build
 build/bin/pip wheel --quiet --no-deps --wheel-dir wheels ./source ./source/federation ./source/native
 python3 -m venv env
 env/bin/pip install --quiet --no-deps wheels/*.whl
-env/bin/pip install --quiet -c source/constraints.txt pomona-federation pomona-native pytest nibabel scikit-learn
+env/bin/pip install --quiet -c source/constraints.txt pomona-federation pomona-native pytest nibabel scikit-learn ray
 env/bin/pip check
 PATH=/srv/pomona/env/bin:$PATH
 for form in table images volumes; do

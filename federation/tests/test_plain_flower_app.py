@@ -253,6 +253,7 @@ class InlineBackend:
 
 @pytest.mark.long
 def test_on_flowers_simulation_engine(scenario, monkeypatch):
+    pytest.importorskip("ray")  # without it Flower's engine ends the process
     module = "flwr.server.superlink.fleet.vce.backend.raybackend"
     monkeypatch.setitem(sys.modules, module, SimpleNamespace(RayBackend=InlineBackend))
     prepared, results = scenario("fedamp"), []
