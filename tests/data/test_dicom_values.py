@@ -128,7 +128,7 @@ def test_float_pixels(tmp_path, name):
     )  # fmt: skip
     file, got = value(path)
     np.testing.assert_array_equal(got, values.astype(np.float32))
-    assert ("64-bit" in " ".join(file.notes)) == (name[0] == "D")
+    assert ("64 bits" in " ".join(file.notes)) == (name[0] == "D")
 
 
 @pytest.mark.parametrize(
@@ -245,3 +245,9 @@ def test_what_is_no_image_is_named(name, words):
         pytest.skip("not among the installed files")
     with pytest.raises(DataError, match=words):
         opened(__import__("pathlib").Path(path))
+
+
+def test_bits_at_the_upper_end_are_refused(tmp_path):
+    path = write_dicom(tmp_path / "a.dcm", STORED << 4, BitsStored=12, HighBit=15)
+    with pytest.raises(DataError, match="12 bits stored up to bit 15"):
+        opened(path)

@@ -421,6 +421,13 @@ def _no_names(folder):
     refused(xlsx(folder, [[1, 2], [3, 4]]), "row 1", "names")
 
 
+@CASES.line("X26")
+def _rounded(folder):
+    rows = [["id", "n"], [12345678901234567, 1], [12345678901234569, 2]]
+    note(read(xlsx(folder, rows))[1], "16 digits", "id")
+    assert read(xlsx(folder, [["id"], [123456789012345]]))[1] == ()
+
+
 @pytest.mark.parametrize("name", CASES.names)
 def test_line(name, tmp_path):
     CASES.functions[name](tmp_path)

@@ -17,6 +17,7 @@ from pydicom.data import get_testdata_file
 from pomona.core.errors import DataError
 from pomona.data import data_settings, read
 from pomona.data.formats.image_formats import opened
+from pomona.data.images import mask as masks
 
 sitk = pytest.importorskip("SimpleITK")
 VOLUMES, DICOM = Cases("Volumes"), Cases("DICOM")
@@ -31,6 +32,15 @@ def each(function, values, folder):
 
 def mixed(path):
     return opened(path).decoded(opened(path).shape[-1])
+
+
+def nrrd(path, *fields):
+    """A volume of 3 x 4 x 5 voxels whose header has further fields."""
+    header = ("NRRD0004\ntype: uchar\ndimension: 3\n", *fields, "sizes: 3 4 5\n")
+    directions = "space directions: (1,0,0) (0,1,0) (0,0,1)\n" * ("space:" in "".join(fields))
+    text = "".join((*header, directions, "encoding: raw\n\n"))
+    path.write_bytes(text.encode() + bytes(60))
+    return opened(path)
 
 
 @VOLUMES.line("V1")
@@ -66,7 +76,10 @@ def silent(tmp):
     header = "NRRD0004\ntype: uchar\ndimension: 3\nsizes: 3 4 5\nencoding: raw\n\n"
     (tmp / "r.nrrd").write_bytes(header.encode() + bytes(60))
     for name in ("n.nii", "a.img", "r.nrrd"):
-        assert "does not state the volume's orientation" in opened(tmp / name).notes[0]
+        assert "does not state the volume's orientation" in opened(tmp / name).notes[-1]
+    for space in ("scanner-xyz", "3D-right-handed"):
+        assert "does not state" in " ".join(nrrd(tmp / "s.nrrd", f"space: {space}\n").notes)
+    assert nrrd(tmp / "s.nrrd", "space: RAS\n").notes == ()
     slices.test_a_series_without_positions_says_so(tmp)
 
 
@@ -109,8 +122,42 @@ def data_elsewhere(tmp):
 def four_axes(tmp):
     image = sitk.GetImageFromArray(np.zeros((2, 3, 4, 5), np.uint8), isVector=False)
     sitk.WriteImage(image, str(tmp / "v.nrrd"))
-    with pytest.raises(DataError, match="has 4 axes of 5 x 4 x 3 x 2; a volume has three"):
+    with pytest.raises(DataError, match=r"has 4 axes \(5 x 4 x 3 x 2\); a volume has three"):
         opened(tmp / "v.nrrd")
+
+
+@VOLUMES.line("V11")
+def segments_of_slicer(tmp):
+    """Label values in the order in which segments were drawn, and their names in the header."""
+    values = np.arange(60, dtype=np.uint8).reshape(3, 4, 5) % 3
+    image = sitk.GetImageFromArray(values)
+    for k, name in enumerate(("Tumour", "liver")):
+        image.SetMetaData(f"Segment{k}_Name", name)
+        image.SetMetaData(f"Segment{k}_LabelValue", str(k + 1))
+    sitk.WriteImage(image, str(tmp / "m.seg.nrrd"))
+    drawn = np.array([0, 2, 1], np.uint8)[grids.voxels(tmp / "m.seg.nrrd")]
+    file = opened(tmp / "m.seg.nrrd")
+    names = ("rest", "liver", "tumour")
+    mask = masks.read(tmp / "m.seg.nrrd", file.shape[:-1], names, grid=file.grid)
+    np.testing.assert_array_equal(mask.classes, drawn)
+    assert mask.notes == ()
+    mask = masks.read(tmp / "m.seg.nrrd", file.shape[:-1], ("a", "b", "c"), grid=file.grid)
+    assert "by number" in mask.notes[0]
+    with pytest.raises(DataError, match=r"1 \(Tumour\)"):
+        masks.read(tmp / "m.seg.nrrd", file.shape[:-1], ("rest", "liver"), grid=file.grid)
+
+
+@VOLUMES.line("V12")
+def unapplied_scale(tmp):
+    assert "old max, old min" in nrrd(tmp / "s.nrrd", "old min: 0\nold max: 9\n").notes[0]
+
+
+@VOLUMES.line("V13")
+def doubles(tmp):
+    image = sitk.GetImageFromArray(np.zeros((3, 4, 5)))
+    for name in ("v.nii", "v.mha", "v.nrrd"):
+        sitk.WriteImage(image, str(tmp / name))
+        assert opened(tmp / name).notes == ("real numbers of 64 bits are rounded to 32",)
 
 
 @DICOM.line("D1")

@@ -386,6 +386,29 @@ def test_a_value_that_cannot_be_a_measurement_is_refused(tmp_path):
                 read(make())
 
 
+def test_lines_above_the_names(tmp_path):
+    lines = "age,crp,y\n" + "".join(f"{k},{k / 7:.2f},{'ab'[k % 2]}\n" for k in range(12))
+    path = tmp_path / "x.csv"
+    assert "line 3 names the columns, remove" in refused(path, f"Ward 3\n2024-03-01\n{lines}")
+    assert "line 3 has a cell 'y'" in refused(path, f"Ward 3,,\n,,\n{lines}")
+
+
+def test_numbers_of_32_bits_are_those_of_csv(tmp_path):
+    """A marker of gaps, and names of categories, where -9.9 is stored as -9.8999996."""
+    frame = PATIENTS.assign(
+        crp=np.where(np.arange(N) % 5, PATIENTS.crp, -9.9).astype(np.float32),
+        age=np.where(np.arange(N) % 3, 0.1, 2.5).astype(np.float32),
+    )
+    options = {**ROLES, "categories": ("sex", "age"), "missing": "median"}
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_stata(tmp_path / "t.dta", write_index=False)
+    for name in ("t.csv", "t.parquet", "t.dta"):
+        data = table(tmp_path / name, missing_values={"crp": [-9.9]}, **options)
+        assert np.isnan(data.raw.x).sum() == N // 5
+        assert {"age=0.1", "age=2.5"} <= {*data.columns}
+
+
 CASES = Cases("CSV, Parquet and Arrow")
 TESTS = {
     "T1": "test_every_writer_gives_the_same_data",
@@ -402,6 +425,8 @@ TESTS = {
     "T12": "test_a_file_of_another_format_is_named",
     "T13": "test_a_value_that_cannot_be_a_measurement_is_refused",
     "T14": "test_records_of_redcap_with_several_rows_are_explained",
+    "T15": "test_lines_above_the_names",
+    "T16": "test_numbers_of_32_bits_are_those_of_csv",
 }
 
 

@@ -1,17 +1,19 @@
 """Parquet, Arrow (Feather) and ORC by pyarrow, and the types of Arrow that later steps know."""
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import orc as arrow_orc
 from pyarrow import parquet as arrow_parquet
 
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
 from pomona.core.files import opened
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.transfer import spooled
 
 ROWS = 1 << 14  # read at once
+ROW_NAMES = re.compile(r"__index_level_\d+__")  # of an index without a name
 BYTES = {"binary", "large_binary", "fixed_size_binary", "binary_view"}
 
 
@@ -57,8 +59,11 @@ def metadata(path: Path, key: str) -> bytes:
 
 
 def columns_of(table: pa.Table) -> Columns:
-    """Return the columns of a table in types that later steps know."""
-    return Columns(tuple(table.column_names), tuple(map(common, table.columns)))
+    """Return the columns of a table in types that later steps know, without pandas' row names."""
+    index = [name for name in table.column_names if ROW_NAMES.fullmatch(name)]
+    notes = (f"row names of pandas are left out: {listed(index)}",) if index else ()
+    table = table.drop_columns(index)
+    return Columns(tuple(table.column_names), tuple(map(common, table.columns)), notes=notes)
 
 
 def common(array: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -71,7 +76,9 @@ def common(array: pa.ChunkedArray) -> pa.ChunkedArray:
         chunks = [chunk.storage for chunk in array.chunks]
         return common(pa.chunked_array(chunks, arrow_type.storage_type))
     if pa.types.is_dictionary(arrow_type):
-        return common(array.cast(arrow_type.value_type))
+        if pa.types.is_string_view(arrow_type.value_type):  # of polars; Arrow does not cast it
+            array = array.cast(pa.dictionary(arrow_type.index_type, pa.large_string()))
+        return common(array.cast(array.type.value_type))
     if pa.types.is_string_view(arrow_type):
         return array.cast(pa.large_string())
     if pa.types.is_timestamp(arrow_type) and arrow_type.unit == "ns":

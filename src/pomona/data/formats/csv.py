@@ -8,7 +8,7 @@ room for an unclosed quote that swallows rows.
 import codecs
 import csv
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from io import TextIOWrapper
 from itertools import islice
@@ -226,10 +226,29 @@ def _check_records(path: Path, start: Start, unnamed_column: bool) -> None:
     not closed.
     """
     problems, width = [], len(start.first)
+    lines: dict[int, list[int]] = {}  # number of cells: how many lines, and the first of them
     for number, (line, cells) in enumerate(_records(path, start)):
+        lines.setdefault(len(cells), [0, line])[0] += 1
         if len(cells) != width + (unnamed_column and number > 0):
             problems.append(f"line {line}: {len(cells)} cells, not {width}; complete the line")
+    if not unnamed_column:
+        problems = _below_a_title(start, lines) or problems
     refuse(path, problems, [*filter(None, [divided(start.first)])])
+
+
+def _below_a_title(start: Start, lines: Mapping[int, Sequence[int]]) -> list[str]:
+    """Return a problem if most lines have more cells than the first, which are not numbers.
+
+    ``lines``: by number of cells, how many there are and the first of them.
+    """
+    usual = max(lines, key=lambda cells: lines[cells][0], default=0)
+    if usual <= len(start.first) or all(map(reads_as_number, start.first)):
+        return []
+    count, line = lines[usual]
+    return [
+        f"the first line has {len(start.first)} cells, and {count} lines from line {line} on have "
+        f"{usual}; if line {line} names the columns, remove the lines before it"
+    ]
 
 
 def _without_row_names(path: Path, columns: Columns, names: Sequence[str]) -> Columns:

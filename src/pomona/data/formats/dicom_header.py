@@ -129,12 +129,17 @@ def _unsupported_form(dataset: Any) -> str:
     bits = int(dataset.get("BitsStored", dataset.get("BitsAllocated", 0)))
     colours = str(dataset.get("PhotometricInterpretation", ""))
     limit = 8 if samples == 3 else 64 if "BitsStored" not in dataset else 32
-    if colours in {1: GRAY, 3: COLOUR}.get(samples, ()) and 1 <= bits <= limit:
-        return ""
-    return (
-        f"has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 32 "
-        "bits is read, and colour of 8"
-    )
+    if colours not in {1: GRAY, 3: COLOUR}.get(samples, ()) or not 1 <= bits <= limit:
+        return (
+            f"has {samples} samples of {bits} bits, {colours or 'of no colours'}; gray of up to 32 "
+            "bits is read, and colour of 8"
+        )
+    if int(dataset.get("HighBit") or bits - 1) != bits - 1:
+        return (
+            f"has {bits} bits stored up to bit {dataset.HighBit} (HighBit), which DICOM does not "
+            "allow; correct it, or convert it"
+        )
+    return ""
 
 
 def require_decoder(path: Path, syntax: Any) -> None:

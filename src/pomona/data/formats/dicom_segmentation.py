@@ -5,15 +5,15 @@ a label map, laid onto the grid of an image by the positions of their frames.
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core import bounds
-from pomona.core.errors import DataError, listed
+from pomona.core.errors import DataError
 from pomona.data.formats import dicom_header
 from pomona.data.formats.dicom import frame_slice
+from pomona.data.images import segments
 from pomona.data.images.grid import LPS_TO_RAS, Grid
 from pomona.data.images.image_file import decoding
 from pomona.data.images.slice_stack import Slice, plane_affine
@@ -40,9 +40,6 @@ def is_segmentation(path: Path) -> bool:
 def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[str]) -> Mask:
     """Return the class of each voxel of an image.
 
-    Segments are those classes that have their names; if no segment is named like a class, segment
-    number k is class k.
-
     Args:
         path: the file.
         grid: of the volume; None for an image.
@@ -59,7 +56,7 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
     with decoding(path):
         dataset = dicom_header.read(path, pixels=True)
         dicom_header.require_decoder(path, dataset.file_meta.TransferSyntaxUID)
-        numbers, notes = _classes(path, dataset, names)
+        numbers, notes = segments.classes(path, _labels(dataset), names)
         mask = np.zeros(grid.shape if grid else size, np.uint8)
         planes = dicom_header.pixels(path, dataset)
         if str(dataset.SegmentationType) == "FRACTIONAL":
@@ -69,19 +66,15 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
                 f"fractional segments ({meaning}): a voxel belongs to a segment from {FRACTION:g} "
                 "upwards"
             )
-        lookup = np.zeros(max(numbers, default=0) + 1, np.uint8)
-        lookup[list(numbers)] = list(numbers.values())
         for frame, plane in enumerate(planes):
             flat = dicom_header.frame_header(path, dataset, frame)
-            segments = plane
+            stored = plane
             if str(dataset.SegmentationType) != "LABELMAP":
-                segments = (plane > 0) * int(flat.ReferencedSegmentNumber)
-            if missing := {*np.unique(segments).tolist()} - {0, *numbers}:
-                raise DataError(
-                    f"the mask {path} holds segment {min(missing)}, which it does not describe"
-                )
+                stored = (plane > 0) * int(flat.ReferencedSegmentNumber)
             spot = frame_slice(f"frame {frame + 1}", flat, frame)
-            classes, window = _placed(path, spot, lookup[segments], mask.shape, grid)
+            classes, window = _placed(
+                path, spot, segments.as_classes(path, stored, numbers), mask.shape, grid
+            )
             voxels = mask[window]
             overlap = (classes > 0) & (voxels > 0) & (voxels != classes)
             if overlap.any():
@@ -94,30 +87,13 @@ def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[s
         return Mask(grid.turned(mask) if grid else mask, tuple(notes))
 
 
-def _classes(path: Path, dataset: Any, names: Sequence[str]) -> tuple[dict[int, int], list[str]]:
-    """Return the class of each segment, and remarks."""
-    labels = {
+def _labels(dataset: Any) -> dict[int, str]:
+    """Return the names of the segments by their numbers."""
+    return {
         int(segment.SegmentNumber): bounds.plain(str(segment.get("SegmentLabel", "")), 60)
         for segment in dataset.SegmentSequence
         if int(segment.SegmentNumber)  # a label map may describe its background as segment 0
     }
-    index = {_folded(name): k for k, name in enumerate(names)}
-    numbers = {n: index[_folded(label)] for n, label in labels.items() if _folded(label) in index}
-    notes = []
-    if not numbers:
-        numbers = {n: n for n in labels if n < len(names)}
-        pairs = [f"{labels[n] or n} is {names[n]}" for n in numbers]
-        notes = [f"segments are taken by number, as none is named like a class: {listed(pairs, 4)}"]
-    if nameless := [f"{n} ({label})" for n, label in labels.items() if n not in numbers]:
-        raise DataError(
-            f"the mask {path} has segments {listed(nameless, 4)}, but data.classes names "
-            f"{len(names)} classes ({listed(names, 6)}); name each segment there"
-        )
-    return numbers, notes
-
-
-def _folded(name: str) -> str:
-    return normalize("NFC", name).casefold().strip()
 
 
 def _placed(

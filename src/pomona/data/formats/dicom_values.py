@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from pomona.core import bounds
 from pomona.core.errors import DataError
 from pomona.data.formats.dicom_header import DOSE
-from pomona.data.images.image_file import RELATIVE_UNITS, scaled, scaled_type
+from pomona.data.images.image_file import RELATIVE_UNITS, ROUNDED, scaled, scaled_type
 from pomona.data.images.packages import package
 
 OVERLAYS = [(group, 0x3000) for group in range(0x6000, 0x6020, 2)]
@@ -92,7 +92,7 @@ def scale(path: Path, header: Any) -> Scale:
     slope, shift, unit = _linear(header)
     if "BitsStored" not in header:  # float or double pixels
         if int(header.BitsAllocated) == 64:
-            notes.append("64-bit real numbers are rounded to 32 bits")
+            notes.append(ROUNDED)
         return Scale(np.dtype(np.float32), unit, notes=tuple(notes))
     if not np.isfinite([slope, shift]).all() or not slope:
         raise DataError(

@@ -1,6 +1,7 @@
 """Frames of a Python program: pandas, and all that give Arrow columns (polars, pyarrow, DuckDB)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
@@ -20,6 +21,16 @@ def is_frame(values: Any) -> bool:
     return hasattr(values, "columns") and (
         hasattr(values, "iloc") or any(hasattr(values, name) for name in ARROW)
     )
+
+
+@contextmanager
+def _converting(name: str) -> Iterator[None]:
+    """Raise DataError for a column that Arrow refuses."""
+    try:
+        yield
+    except (pa.ArrowException, TypeError, ValueError) as fault:
+        reason = str(fault).partition("\n")[0]
+        raise DataError(f"{name}: {reason}; leave the column out") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +59,8 @@ class Frame:
                 f"{name} is a {type(table).__name__}; give a frame of pandas, polars or pyarrow, "
                 "or arrays by from_arrays"
             )
-        return cls(table if hasattr(table, "iloc") else pa.table(table), name, added or {})
+        with _converting(name):
+            return cls(table if hasattr(table, "iloc") else pa.table(table), name, added or {})
 
     def __str__(self) -> str:
         return self.name
@@ -67,14 +79,11 @@ class Frame:
     def columns(self) -> Columns:
         """The columns, by name; rows count from 0. Raises DataError for one that Arrow refuses."""
         table = self.table
-        try:
+        with _converting(self.name):
             if hasattr(table, "iloc"):
                 arrays = [_pandas_array(table.iloc[:, k]) for k in range(table.shape[1])]
             else:
                 arrays = [common(array) for array in table.columns]
-        except (pa.ArrowException, TypeError, ValueError) as fault:
-            reason = str(fault).partition("\n")[0]
-            raise DataError(f"{self.name}: {reason}; leave the column out") from None
         added = [pa.chunked_array([text_array(cells)]) for cells in self.added.values()]
         return Columns((*self.names, *self.added), (*arrays, *added), first_row=0)
 

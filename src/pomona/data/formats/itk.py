@@ -1,6 +1,7 @@
 """Images and volumes that SimpleITK reads: NRRD (.nrrd, .nhdr) and MetaImage (.mha, .mhd)."""
 
 import re
+from collections import defaultdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,20 +10,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core import bounds, files
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
 from pomona.data.array_file import file
 from pomona.data.images.grid import LPS_TO_RAS, Grid
-from pomona.data.images.image_file import ImageFile, scaled, stored_type, volume
+from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, stored_type, volume
 from pomona.data.images.packages import package
 
 MOST_HEADER = 1 << 20  # bytes
 DATA_FILE = re.compile(
     rb"^(?:data ?file|ElementDataFile)\s*[:=]\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE
 )
-# what a header has if it says where its voxels lie
+# what a header has if it says where its voxels lie in the patient; NRRD has other spaces too
 ORIENTED = re.compile(
-    rb"^(?:space|TransformMatrix|Rotation|Orientation)\s*[:=]", re.MULTILINE | re.IGNORECASE
+    rb"^(?:space\s*:\s*(?:(?:left|right)-(?:anterior|posterior)-superior|[LR][AP]S)"
+    rb"|(?:TransformMatrix|Rotation|Orientation)\s*[:=])",
+    re.MULTILINE | re.IGNORECASE,
 )
+# a scale of the values, which ITK ignores
+SCALED = re.compile(
+    rb"^(old ?m(?:in|ax)|ElementToIntensityFunction\w+)\s*[:=]", re.MULTILINE | re.IGNORECASE
+)
+# of 3D Slicer
+SEGMENT = re.compile(rb"^Segment(\d+)_(Name|LabelValue):=(.*?)\s*$", re.MULTILINE)
 
 
 def opened(path: Path) -> ImageFile:
@@ -35,9 +44,10 @@ def opened(path: Path) -> ImageFile:
     header = _header(path)
     reader = _reader(path)
     size, channels = tuple(map(int, reader.GetSize())), int(reader.GetNumberOfComponents())
-    dtype = _dtype(path, reader)
+    dtype, attributes = _dtype(path, reader), _attributes(path, header, reader)
+    load = partial(_values, path, dtype)
     if len(size) == 2:
-        return ImageFile(path, (*size[::-1], channels), dtype, partial(_values, path, dtype))
+        return ImageFile(path, (*size[::-1], channels), dtype, load, **attributes)
     if len(size) != 3:
         raise DataError(
             f"{path} has {len(size)} axes ({' x '.join(map(str, size))}); a volume has three: "
@@ -48,7 +58,22 @@ def opened(path: Path) -> ImageFile:
     affine[:3, 3] = reader.GetOrigin()
     oriented = ORIENTED.search(header) is not None
     grid = Grid.from_affine(path, size, LPS_TO_RAS @ affine if oriented else affine, oriented)
-    return volume(grid, channels, dtype, lambda: _values(path, dtype).transpose(2, 1, 0, 3))
+    return volume(grid, channels, dtype, lambda: load().transpose(2, 1, 0, 3), **attributes)
+
+
+def _attributes(path: Path, header: bytes, reader: Any) -> dict[str, Any]:
+    """Return further attributes of an ``ImageFile``: segments and remarks."""
+    notes = [ROUNDED] if "64-bit float" in _type_name(path, reader) else []
+    if scaled_by := sorted({name.decode() for name in SCALED.findall(header)}):
+        notes.append(f"the header scales the values ({listed(scaled_by)}), which is not applied")
+    facts: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
+    for number, key, text in SEGMENT.findall(header):
+        facts[number][key] = text
+    segments = tuple(
+        (int(fact.get(b"LabelValue", 1)), bounds.plain(fact.get(b"Name", b"").decode(), 60))
+        for fact in facts.values()
+    )
+    return {"segments": segments, "notes": tuple(notes)}
 
 
 def _header(path: Path) -> bytes:
@@ -58,7 +83,8 @@ def _header(path: Path) -> bytes:
     """
     with files.opened(file(path)) as raw:
         text = raw.read(MOST_HEADER).replace(b"\r", b"")
-    if text.startswith(b"NRRD"):
+    is_nrrd = text.startswith(b"NRRD")
+    if is_nrrd:
         text = text.partition(b"\n\n")[0]
     elif b"NDims" not in text:  # SimpleITK would print
         raise DataError(f"{path} is not an NRRD or MetaImage file; save it again, or as NIfTI")
@@ -72,7 +98,7 @@ def _header(path: Path) -> bytes:
                 "the same folder: save it as .nrrd or .mha, in one file"
             )
         file(path.parent / name)
-    return text[: data_file.end()]
+    return text if is_nrrd else text[: data_file.end()]
 
 
 def _reader(path: Path) -> Any:
@@ -93,10 +119,14 @@ def _reader(path: Path) -> Any:
     return reader
 
 
+def _type_name(path: Path, reader: Any) -> str:
+    """Return the type of the values, as "vector of 16-bit signed integer"."""
+    return str(package("SimpleITK", path).GetPixelIDValueAsString(reader.GetPixelID()))
+
+
 def _dtype(path: Path, reader: Any) -> np.dtype[Any]:
     """Return the image dtype that holds all values. Raises DataError for complex numbers."""
-    # as "vector of 16-bit signed integer"
-    name = package("SimpleITK", path).GetPixelIDValueAsString(reader.GetPixelID())
+    name = _type_name(path, reader)
     if "complex" in name or "label" in name:
         raise DataError(f"{path} holds {name}; store whole or real numbers")
     number = "float" if "float" in name else "uint" if "unsigned" in name else "int"

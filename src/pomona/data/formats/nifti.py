@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
 from pomona.data.images.grid import Grid
-from pomona.data.images.image_file import ImageFile, scaled, stored_type, volume
+from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, stored_type, volume
 from pomona.data.images.packages import package
 
 PACKED = (".gz", ".bz2")
@@ -43,6 +43,7 @@ def opened(path: Path) -> ImageFile:
     dtype = stored_type(stored, slope, shift)
     step = 0.0 if stored.kind == "f" or (slope, shift) == (1, 0) else abs(slope)
     affine, oriented, notes = _affine(image)
+    notes += [ROUNDED] if stored == np.float64 else []
     grid = Grid.from_affine(path, shape[:3], affine, oriented)
     read = partial(_values, path, shape, slope, shift, dtype)
     return volume(grid, shape[3], dtype, read, step=step, notes=notes)
@@ -84,8 +85,9 @@ def _affine(image: Any) -> tuple[NDArray[np.float64], bool, list[str]]:
         corner = [*image.shape[:3], 1]
         apart = np.abs((header.get_sform() - header.get_qform()) @ corner)[:3].max()
         if apart > 0.1 * min(header.get_zooms()[:3]):
+            distance = apart * IN_MM.get(unit, 1)
             notes.append(
-                f"sform and qform of the header differ by up to {apart:.3g} {unit}: the sform is "
+                f"sform and qform of the header differ by up to {distance:.3g} mm: the sform is "
                 "used; other programs may use the qform"
             )
     return affine, max(codes) > 0, notes

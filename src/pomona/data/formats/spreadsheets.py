@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pomona.core.bounds import LARGEST
 from pomona.core.errors import DataError, listed, refuse, suggestion
 from pomona.core.files import opened
 from pomona.data.array_file import workbook
@@ -25,6 +26,7 @@ from pomona.data.formats.workbook_marks import read_marks
 from pomona.data.settings import MARKS, DecimalMark, SpreadsheetForm
 
 EXACT = 2**53  # doubles hold every whole number below it
+DIGITS = 1e15  # the first number of more digits than spreadsheets keep
 HEADER_ROWS = 5  # in which the names of the columns are looked for
 _DURATION = re.compile(r"PT(\d+)H(\d+)M(\d+(?:[.,]\d+)?)S")  # of LibreOffice
 _ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
@@ -75,6 +77,13 @@ def read(path: Path, settings: object) -> Columns:
     rows, remarks = _rows(sheet, top)
     cells, names = rows[:, np.not_equal(names, "")], [*filter(None, names)]
     arrays, times = _arrays(names, cells, MARKS[decimal or "point"])
+    if rounded := [
+        name for name, column in zip(names, cells.T, strict=True) if _is_rounded(column)
+    ]:
+        notes.append(
+            "spreadsheets round numbers of 16 digits and more, so that identifiers may be equal: "
+            f"{listed(rounded, 8)}; store identifiers as text"
+        )
     if times:
         notes.append(f"times and durations are read in seconds: {listed(times, 8)}")
     return Columns(tuple(names), tuple(arrays), first_row=top + 2, notes=(*notes, *remarks))
@@ -294,6 +303,11 @@ def _text(cell: Cell, decimal: str = ".") -> str | None:
     if isinstance(cell, float):
         return str(cell).replace(".", decimal)
     return None if cell is None else str(cell)
+
+
+def _is_rounded(cells: NDArray[np.object_]) -> bool:
+    """Return whether a column has whole numbers of more digits than a spreadsheet keeps."""
+    return any(isinstance(cell, float) and DIGITS <= abs(cell) < LARGEST for cell in cells)
 
 
 def _in_seconds(cells: NDArray[np.object_]) -> list[float | None] | None:

@@ -22,7 +22,7 @@ from pomona.data.array_file import file
 from pomona.data.formats import pictures
 from pomona.data.images.grid import UNORIENTED, Grid
 from pomona.data.images.image_arrays import sample_type
-from pomona.data.images.image_file import ImageFile, scaled, volume
+from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, volume
 from pomona.data.images.packages import package
 
 ALPHA = {1, 2}  # of the tag ExtraSamples
@@ -270,7 +270,7 @@ def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
         pictures.TURNED: layout.orientation > 1,
         WHITE: layout.colours == "MINISWHITE",
         f"values of {layout.bits} bits are scaled to 0 to 255": 1 < layout.bits < 8,
-        "real numbers of 64 bits are rounded to 32": layout.dtype == np.float64,
+        ROUNDED: layout.dtype == np.float64,
         pictures.INKS: layout.colours == "SEPARATED",
         pictures.PROFILE: bool(profile) and not pictures.is_srgb(profile),
     }

@@ -23,7 +23,7 @@ ORIENTATION = "RAS"  # the ends to which x, y and z grow: right, anterior (front
 LPS_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM's and ITK's axes grow to the left and back
 UNORIENTED = (
     "the header does not state the volume's orientation in the patient (left and right, front and "
-    "back): its axes are taken as stored; save it with an orientation"
+    "back): its axes are taken as its format assumes; save it with an orientation"
 )
 
 

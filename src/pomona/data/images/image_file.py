@@ -24,6 +24,9 @@ Window = tuple[float, float]  # centre, width
 RELATIVE_UNITS = ("", "LIN", "LOG", "DISP", "stored numbers", "US")
 
 
+ROUNDED = "real numbers of 64 bits are rounded to 32"
+
+
 class NoPixelsError(DataError):
     """A file of an image format that holds no image, as a report among DICOM slices."""
 
@@ -45,6 +48,7 @@ class ImageFile:
         patient: identifier of the patient in the header, if any.
         padding: the value that scanner software wrote outside the measured region, if the header
             has it.
+        segments: number and name of each segment that the file of a mask describes.
         notes: remarks on what is not used, assumed or converted, without the file's name, which
             may be the same for many files.
     """
@@ -59,6 +63,7 @@ class ImageFile:
     step: float = 0.0
     patient: str = ""
     padding: float | None = None
+    segments: tuple[tuple[int, str], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data.formats import dicom_segmentation, image_formats
+from pomona.data.images import segments
 from pomona.data.images.file_notes import times
 from pomona.data.images.grid import Grid
 from pomona.data.images.image_arrays import nearest
@@ -34,7 +35,8 @@ def read(
 ) -> Mask:
     """Decode a mask to class numbers; resized to (width, height) by nearest pixel if given.
 
-    Formats are those of images, and DICOM segmentations; flat masks in gray, black and white (0 and
+    Formats are those of images, and DICOM segmentations; named segments are the classes of their
+    names; flat masks in gray, black and white (0 and
     1), or with a palette, whose indices count rather than its colours.
 
     Args:
@@ -55,8 +57,7 @@ def read(
             raise DataError(
                 f"the mask {path} has a position in the patient, its image has none; save NIfTI"
             )
-        segments = dicom_segmentation.read(path, grid, spatial, names)
-        classes, notes = segments.classes, segments.notes
+        classes, notes = dicom_segmentation.read(path, grid, spatial, names)
     elif stored is not None:
         classes, notes = _classes(path, stored, spatial, len(names))
     else:
@@ -64,6 +65,9 @@ def read(
         values, placed = file.decoded(file.shape[-1]), list[str]()
         if grid is not None and file.grid is not None:
             values, placed = _on_grid(file.grid, values, grid)
+        if file.segments:
+            numbers, remarks = segments.classes(path, dict(file.segments), names)
+            values, placed = segments.as_classes(path, values, numbers), [*placed, *remarks]
         classes, notes = _classes(path, values, spatial, len(names), file.step)
         notes = (*placed, *notes)
     return Mask((nearest(classes, size) if size else classes).astype(np.uint8), tuple(notes))

@@ -97,27 +97,33 @@ def classes(cells: Cells) -> list[str]:
         return []
     y = np.asarray(dataset.y, np.int64)
     sets = [[dataset.classes[c] for c in np.unique(y[rows])] for rows in cells.by_client]
-    spellings = [
-        [name for c in np.unique(y) if (name := dataset.classes[c]).strip().casefold() in answers]
-        for answers in ANSWERS
-    ]
-    return _disjoint("classes", cells.names, sets) or [
-        f"classes that may be one answer: {listed(names)}; if so, write them the same way"
-        for names in spellings
-        if len(names) > 1
+    present = [dataset.classes[c] for c in np.unique(y)]
+    return _disjoint("classes", cells.names, sets) or _one_answer("classes", present)
+
+
+def _one_answer(subject: str, names: Sequence[str]) -> list[str]:
+    """Warn about names that are spellings of one answer."""
+    spellings = [[n for n in names if n.strip().casefold() in answers] for answers in ANSWERS]
+    return [
+        f"{subject} that may be one answer: {listed(same)}; if so, write them the same way"
+        for same in spellings
+        if len(same) > 1
     ]
 
 
 def categories(cells: Cells) -> list[str]:
-    """Warn about categories of a feature that groups of clients do not share."""
+    """Warn about categories of a feature that groups of clients do not share, or that are two
+    spellings of one answer.
+    """
     lines = []
     for k, name in cells.columns("category"):
         values = cells.raw.values[k]
-        if len(values) <= MAX_CODES * len(cells.names):
+        if len(values) <= MAX_CODES * cells.sites:
             codes = [np.unique(without_gaps(cells.raw.x[rows, k])) for rows in cells.by_client]
             sets = [sorted(values[int(code)] for code in present) for present in codes]
             if max(map(len, sets)) <= MAX_CODES:
-                lines += _disjoint(f"column {name}: categories", cells.names, sets)
+                subject = f"column {name}: categories"
+                lines += _disjoint(subject, cells.names, sets) or _one_answer(subject, values)
     return lines
 
 

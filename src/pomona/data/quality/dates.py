@@ -10,6 +10,7 @@ from pomona.data.quality.cells import Cells, Values, without_gaps
 
 ENOUGH_DATES = 20  # dates of a client that show how it writes them
 FEWEST_DAYS = 3  # distinct days of the month; fewer mean that dates were rounded on purpose
+COMPACT = 18800101, 20991231  # the first and the last date that a number may be
 EPOCH = np.datetime64("2000-01-01")
 EARLIEST, LATEST = (
     float((np.datetime64(day) - EPOCH).astype(int)) for day in ("1880-01-01", "2100-01-01")
@@ -18,9 +19,9 @@ EARLIEST, LATEST = (
 
 def notes(cells: Cells) -> list[str]:
     """Warn about columns of dates that some clients alone write in another time zone, as whole
-    days or with days and months exchanged, and about impossible years.
+    days or with days and months exchanged, about impossible years, and about dates read as numbers.
     """
-    lines = []
+    lines = _compact(cells)
     for k, name in cells.columns("date"):
         zoned = cells.raw.zoned[k] if cells.raw.zoned else np.zeros(0, bool)
         lines += [
@@ -28,6 +29,27 @@ def notes(cells: Cells) -> list[str]:
             for line in (_zones(cells, zoned) if zoned.any() else _written(cells, k))
         ]
     return lines
+
+
+def _compact(cells: Cells) -> list[str]:
+    """Warn about columns whose numbers are all dates, as 20240301."""
+    _, lows, highs = cells.extremes
+    lines = []
+    for k, name in cells.columns("number"):
+        low, high = np.fmin.reduce(lows[:, k]), np.fmax.reduce(highs[:, k])
+        if low >= COMPACT[0] and high <= COMPACT[1] and _are_dates(without_gaps(cells.column(k))):
+            lines.append(
+                f"column {name}: all numbers are dates such as {low:.0f}, and differ by up to 8870 "
+                f"from one day to the next: read them as days, 'data.dates=[\"{name}\"]'"
+            )
+    return lines
+
+
+def _are_dates(numbers: Values) -> bool:
+    """Return whether several whole numbers end in a month and a day."""
+    month, day = numbers // 100 % 100, numbers % 100
+    valid = (month == month.clip(1, 12)) & (day == np.rint(day).clip(1, 31))
+    return bool(valid.all()) and len(np.unique(numbers)) >= FEWEST_DAYS
 
 
 def _zones(cells: Cells, zoned: NDArray[np.bool_]) -> list[str]:

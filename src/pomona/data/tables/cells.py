@@ -47,10 +47,25 @@ def distinct(array: Any) -> Distinct:
         return Distinct([], np.zeros(0, np.int64))
     encoded = array.dictionary_encode("encode").combine_chunks()
     try:
-        cells = [cell_text(cell) for cell in encoded.dictionary.to_pylist()]
+        cells = [cell_text(cell) for cell in _values(encoded.dictionary)]
     except OverflowError:
         cells = [_temporal_text(scalar) for scalar in encoded.dictionary]
     return Distinct(cells, encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64))
+
+
+def _values(array: Any) -> list[Any]:
+    """Return the values of an Arrow array; real numbers of few bits by their shortest decimals, as
+    in CSV: 0.1, not 0.10000000149.
+    """
+    if not _has_few_bits(array.type):
+        return list(array.to_pylist())
+    decimals = array.to_numpy(zero_copy_only=False).astype(str)
+    return list(decimals.astype(np.float64).tolist())
+
+
+def _has_few_bits(arrow_type: pa.DataType) -> bool:
+    """Return whether a type is of real numbers of 16 or 32 bits."""
+    return bool(pa.types.is_float16(arrow_type) or pa.types.is_float32(arrow_type))
 
 
 def _temporal_text(scalar: Any) -> str:
@@ -147,7 +162,7 @@ def read_column(
         block = values[start : start + len(array)]
         if column.kind == "number":
             block[:] = numbers(array, decimal)
-            block[np.isin(block, [cell_values.number(cell) for cell in column.missing])] = math.nan
+            block[np.isin(block, _marks(column, array.type))] = math.nan
         unread = np.isnan(block)
         rows = start + np.flatnonzero(unread)
         unread_cells, codes = distinct(array.filter(pa.array(unread)))
@@ -164,6 +179,12 @@ def read_column(
         ]
         start += len(array)
     return ColumnCells(values, tuple(categories), np.concatenate(zoned), tuple(cells))
+
+
+def _marks(column: TableColumn, arrow_type: pa.DataType) -> NDArray[np.floating[Any]]:
+    """Return the numbers that mark gaps in a column, as numbers of its type are rounded."""
+    marks = np.array([cell_values.number(cell) for cell in column.missing], np.float64)
+    return marks.astype(arrow_type.to_pandas_dtype()) if _has_few_bits(arrow_type) else marks
 
 
 def _meaning(

@@ -16,6 +16,7 @@ from pomona.data.formats import csv
 from pomona.data.formats.columns import Columns
 from pomona.data.formats.frame import Frame
 
+TITLE_ROWS = 10  # above the names of the columns, at most
 Source = Path | Frame
 """Where a table comes from."""
 
@@ -120,9 +121,10 @@ class TableSource:
         if self.columns.has_names and str(column) in self.names:
             return self.names.index(str(column))
         if isinstance(column, str):
-            hint = "; ".join(
-                filter(None, (suggestion(column, self.names), csv.divided(self.names)))
-            )
+            hints = [suggestion(column, self.names)]
+            if self.columns.row_word == "line":
+                hints += [csv.divided(self.names), self._named_below(column)]
+            hint = "; ".join(filter(None, hints))
             raise ConfigError(f"data.{key}: {self.path} has no column {column!r}; {hint}")
         count = len(self.names)
         if not -count <= column < count:
@@ -130,6 +132,16 @@ class TableSource:
                 f"data.{key}: {self.path} has no column {column}; its columns are 0 to {count - 1}"
             )
         return column % count
+
+    def _named_below(self, column: str) -> str:
+        """Return a hint if a row near the top has the name of a column, as under a title."""
+        for row in range(min(TITLE_ROWS, len(self))):
+            if any(array[row].as_py() == column for array in self.columns.arrays):
+                return (
+                    f"{self.location(row)} has a cell {column!r}: if it names the columns, remove "
+                    "the lines before it"
+                )
+        return ""
 
     def indices(self, columns: Iterable[str | int], key: str) -> tuple[int, ...]:
         """Return the indices of several columns; see ``index``."""

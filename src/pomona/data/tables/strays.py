@@ -21,14 +21,15 @@ EXPECTED = {
 _BLANKS = " \u00a0\u2009\u202f"  # between digits: a space, and those that do not break a line
 # gaps: of SAS and Stata (.a, ._), of REDCap and HL7 (UNK), of a spreadsheet (#DIV/0!)
 _MARKERS = (
-    r"\.[A-Za-z_]|[A-Z]"
+    r"\.[A-Za-z_]|[A-EG-LO-SU-XZ]"  # not F, M, N, T, Y, which are answers
     r"|UNK|NASK|ASKU|NAVU?|NI|INV|MSK|NP|QS|QI|TRC|UNC|DER|OTH|PINF|NINF"
     r"|#(DIV/0|VALUE|REF|NUM|NAME|NULL|SPILL|CALC)[!?]"
 )
-# 01.03.2024, 3/1/24, 01MAR2024, 1-Mar-24
+# 01.03.2024, 3/1/24, 01MAR2024, 1-Mar-24, 2024-03
 _DATES = (
     r"(\d{1,4}([-/.])\d{1,2}\2\d{1,4}"
     r"|\d{1,2}[-. ]?(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*[-. ]*\d{2,4}).*"
+    r"|(19|20)\d\d[-/.](0[1-9]|1[0-2])"
 )
 
 
@@ -190,10 +191,10 @@ class Strays:
         """Return what the cells look like, a key of ``APPEARANCES``."""
         if not self.strays:
             return "gaps"
-        if self.kind != "number":
-            foreign = self.kind == "date" and "foreign dates" in self.matching
-            return "foreign dates" if foreign else "strays"
         filled = rows - sum(cell.rows for cell in self.cells if cell.reading == "gap")
+        if self.kind != "number":
+            foreign = "foreign dates" in self.matching or 2 * self.count >= filled
+            return "foreign dates" if self.kind == "date" and foreign else "strays"
         matching = [key for key in self.matching if key != "markers" or self.count < filled]
         if matching:
             return matching[0]

@@ -1,0 +1,84 @@
+"""Tables that pandas and polars write, whose content is easily read as something else."""
+
+import numpy as np
+import pandas as pd
+import polars
+import pytest
+
+from pomona.core.errors import DataError
+from pomona.data import data_settings, from_frame, read
+
+ROWS = 40
+
+
+def patients(**columns):
+    return pd.DataFrame({"age": np.arange(ROWS) * 7 % 41 + 30, "y": ["a", "b"] * 20, **columns})
+
+
+def table(path, **settings):
+    return read(data_settings(name="table", path=str(path), label_column="y", **settings))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather"])
+def test_row_names_of_pandas_are_not_a_feature(tmp_path, suffix):
+    frame = patients().sample(frac=1, random_state=0)
+    if suffix == ".feather":  # refuses an index; Arrow's own writer keeps it
+        import pyarrow as pa
+
+        arrow = pa.Table.from_pandas(frame)
+        with pa.ipc.new_file(tmp_path / f"t{suffix}", arrow.schema) as file:
+            file.write_table(arrow)
+    else:
+        frame.to_parquet(tmp_path / f"t{suffix}")
+    data = table(tmp_path / f"t{suffix}")
+    assert data.columns == ("age",)
+    assert any("__index_level_0__" in note for note in data.notes)
+
+
+def test_categories_of_polars(tmp_path):
+    frame = polars.from_pandas(patients()).with_columns(
+        polars.Series("sex", ["f", "m"] * 20).cast(polars.Categorical),
+        polars.Series("grade", ["low", "high"] * 20, dtype=polars.Enum(["low", "high", "unused"])),
+    )
+    frame.write_ipc(tmp_path / "t.arrow")
+    names = ("age", "sex=f", "sex=m", "grade=high", "grade=low")
+    options = {"label_column": "y", "categories": ["sex", "grade"]}
+    assert read(from_frame(frame, **options)).columns == names
+    assert table(tmp_path / "t.arrow", categories=["sex", "grade"]).columns == names
+
+
+def test_a_column_of_a_frame_that_arrow_does_not_know():
+    wide = polars.from_pandas(patients()).with_columns(
+        polars.Series("wide", [2**100] * ROWS, dtype=polars.Int128)
+    )
+    with pytest.raises(DataError, match="leave the column out"):
+        from_frame(wide, label_column="y")
+
+
+def test_numbers_that_are_dates_are_noted(tmp_path):
+    days = pd.date_range("2023-12-20", periods=ROWS).strftime("%Y%m%d").astype(int)
+    path = tmp_path / "t.csv"
+    patients(visit=days).to_csv(path, index=False)
+    assert any("20231220" in n and "data.dates" in n for n in table(path).notes)
+    assert not any("data.dates" in n for n in table(path, dates=["visit"]).notes)
+    patients(visit=days * 10).to_csv(path, index=False)
+    assert not any("data.dates" in n for n in table(path).notes)
+
+
+@pytest.mark.parametrize("cell", ["2024-03", "45123", "March"])
+def test_a_column_of_other_dates_is_not_one_of_markers(tmp_path, cell):
+    path = tmp_path / "t.csv"
+    patients(visit=[cell] * ROWS).to_csv(path, index=False)
+    with pytest.raises(DataError, match="dates in another form") as refused:
+        table(path, dates=["visit"])
+    assert "missing_values" not in str(refused.value)
+
+
+def test_answers_are_not_markers_of_gaps(tmp_path):
+    path = tmp_path / "t.csv"
+    patients(smoker=["1", "0", "1", "N"] * 10).to_csv(path, index=False)
+    with pytest.raises(DataError, match="single cells: correct them"):
+        table(path)
+    patients(smoker=["1", "0", "yes", "no"] * 10).to_csv(path, index=False)
+    notes = " ".join(table(path, categories=["smoker"]).notes)
+    assert "column smoker: categories that may be one answer: 0, no" in notes
