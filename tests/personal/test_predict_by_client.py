@@ -171,7 +171,7 @@ def test_answers_with_the_nearest_training_rows(run, tmp_path, capsys):
         memory, validation = remembering(run, row.hospital)
         (wanted,) = memory.predict([[row.age, row.crp]])
         assert answer["probabilities"] == pytest.approx(wanted["probabilities"], abs=1e-6)
-        assert f"{row.hospital} {memory.weight:g}, chosen on {validation} valid" in notes
+        assert f"{row.hospital} {memory.weight:g} (chosen on {validation} valid" in notes
     assert "5 nearest training rows" in notes
     one = call(capsys, *words[:3], "--client", "West", *words[3:])
     assert json.loads(one[1])[0]["probabilities"] == json.loads(out)[0]["probabilities"]

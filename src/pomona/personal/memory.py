@@ -162,7 +162,7 @@ class Memories:
             memory = memory.weighed(*self._rows(rows.validation, model))
             choice = f"chosen on {len(rows.validation)} validation rows"
         name = model.about.client
-        self.weights[name] = f"{name} {memory.weight:g}, {choice}"
+        self.weights[name] = f"{name} {memory.weight:g} ({choice})"
         return memory
 
     def _rows(
