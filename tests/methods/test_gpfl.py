@@ -9,6 +9,7 @@ from plain_pytorch import Plain
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
 from pomona.scenario import Scenario
+from pomona.simulation import simulate
 from problems import tiny
 
 PRIVATE = {"valve.conditions", "head.weight", "head.bias"}
@@ -102,6 +103,18 @@ def test_each_family_of_networks_takes_a_valve_and_keeps_its_last_layer(name):
     )
     trained = {k.partition(".")[0] for k, p in module.named_parameters() if p.requires_grad}
     assert trained == {"valve", "head"}
+
+
+@pytest.mark.parametrize("train", [["fc2.*"], "head"])
+def test_cached_features_below_the_valve_change_nothing(train):
+    curves = []
+    for cached in ("auto", "off"):
+        network = {"name": "mlp", "hidden": [8, 8], "train": train, "cache_features": cached}
+        scenario = Scenario.prepare(tiny("gpfl", model=network))
+        assert scenario.network.keeps_features is (cached == "auto")
+        curve = simulate(scenario).curve("personal", "received")
+        curves.append([loss for e in curve for loss in e.loss])
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
 
 
 def test_a_network_without_a_linear_layer_above_others_is_refused():

@@ -94,7 +94,8 @@ def _split(
 
 
 class _Tracer(fx.Tracer):
-    """Tracer that stops at PyTorch's own layers, at adapted layers, and at completely frozen parts.
+    """Tracer that stops at layers of PyTorch, at linear and adapted ones, and at completely frozen
+    parts.
 
     The code of a frozen part is not traced; it may branch on the sizes of its input, as padding
     does.
@@ -103,7 +104,8 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         trained = [parameter.requires_grad for parameter in m.parameters()]
         still = bool(trained) and not any(trained)
-        return still or isinstance(m, Lora) or super().is_leaf_module(m, module_qualified_name)
+        layer = isinstance(m, nn.Linear | Lora)  # subclasses, too: a last layer is hooked
+        return still or layer or super().is_leaf_module(m, module_qualified_name)
 
 
 class _Early(fx.Interpreter):
