@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, config_of, emit, print_table, scenario_options, stdout
+from pomona.cli.arguments import config_of, scenario_options
+from pomona.cli.output import Json, emit, print_table, stdout
 from pomona.cli.status_line import activity
 from pomona.core.bounds import SPLITS
 from pomona.core.notes import CallerWarnings

@@ -1,13 +1,12 @@
-"""Shared by the commands: parsing of arguments, and output for people and programs."""
+"""Shared by the commands: output for people and programs."""
 
 import json
 import sys
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from datetime import date
-from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import PurePath
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console, Group
@@ -15,13 +14,8 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from pomona.core.bounds import plain
-from pomona.core.file_kinds import require_kind
 from pomona.core.table import Table
-from pomona.core.toml import Tree, read_file
 from pomona.results import wording
-
-if TYPE_CHECKING:
-    from pomona.config import Config
 
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 """The option ``--json`` of every command that prints."""
@@ -40,46 +34,6 @@ EVERY = 5.0
 """Seconds between two lines of progress without a terminal."""
 console = Console(stderr=True)
 stdout = Console(width=None if sys.stdout.isatty() else 160)  # width for a file or a pipe
-
-
-def config_of(
-    arguments: Iterable[str], *options: Mapping[str, Any], base: Tree | None = None
-) -> "Config":
-    """Return the Config of a command line: TOML files, then options, then key=value words.
-
-    ``base``: a tree below all of them.
-    """
-    pairs = [
-        argument for argument in arguments if "=" in argument and Path(argument).suffix != ".toml"
-    ]
-    files = [_settings(Path(argument)) for argument in arguments if argument not in pairs]
-    from pomona.config import read_overrides, resolve  # late: it imports every method
-
-    return resolve(base or {}, *files, *options, read_overrides(pairs))
-
-
-def _settings(path: Path) -> Tree:
-    """Read a run's TOML file as a tree.
-
-    Raises ConfigError for a suite, a study or another file, naming the command to use.
-    """
-    tree = read_file(path)
-    require_kind(path, tree, "run")
-    return tree
-
-
-def option(section: str, key: str, value: Any) -> Tree:
-    """Return the tree of one option, empty if it was not given."""
-    return {} if value is None else {section: {key: value}}
-
-
-def scenario_options(data: str | None, folder: Path | None, partition: str | None) -> list[Tree]:
-    """Return the trees of the options for data and partition."""
-    return [
-        option("data", "name", data),
-        option("data", "dir", str(folder) if folder else None),
-        option("partition", "name", partition),
-    ]
 
 
 def emit(value: Any) -> None:

@@ -287,9 +287,10 @@ def methods(*, json: Json = False) -> None:
     """List the methods: paper, cost per client and round in models, what stays private, the
     headline model.
     """
-    from pomona.methods import installed
+    with activity("reading the methods"):
+        from pomona.methods import installed  # late: it imports PyTorch
 
-    built = {name: settings().method() for name, settings in installed().items()}
+        built = {name: settings().method() for name, settings in installed().items()}
     cards = {name: method.card for name, method in built.items()}
     if json:
         emit({n: {**vars(card), "sums": built[n].server.sums} for n, card in cards.items()})

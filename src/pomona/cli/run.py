@@ -12,17 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import (
-    Figures,
-    Json,
-    config_of,
-    echo,
-    echo_stderr,
-    emit,
-    option,
-    print_table,
-    scenario_options,
-)
+from pomona.cli.arguments import config_of, option, scenario_options
+from pomona.cli.output import Figures, Json, echo, echo_stderr, emit, print_table
 from pomona.core.errors import ConfigError
 from pomona.results.figures.plot import parse_formats
 from pomona.storage.run_status import last_round

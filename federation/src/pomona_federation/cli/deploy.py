@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, config_of, emit
+from pomona.cli.arguments import config_of
+from pomona.cli.output import Json, emit
 from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError
 from pomona.core.files import content

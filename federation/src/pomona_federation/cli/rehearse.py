@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, config_of, emit, print_table, size
+from pomona.cli.arguments import config_of
+from pomona.cli.output import Json, emit, print_table, size
 from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
