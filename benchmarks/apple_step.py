@@ -62,8 +62,8 @@ class PomonaSteps:
         self.round = round_of(config, 1)
         self.objective = scenario.objective()
         self.state = self.client.start(scenario.initial, self.roster, (0,), config.seed)
-        others = torch.arange(1, config.clients).unsqueeze(0)
-        self.received = {"cores": Rows(scenario.initial().repeat(config.clients, 1), others)}
+        core_ids = torch.arange(1, config.clients).unsqueeze(0)
+        self.received = {"cores": Rows(scenario.initial().repeat(config.clients, 1), core_ids)}
 
     def run(self) -> float:
         """Run one pass over its images. Returns the steps' mean loss."""
@@ -78,14 +78,14 @@ class ReferenceSteps:
 
     def __init__(self, scenario: Scenario) -> None:
         config, objective = scenario.config, scenario.objective()
-        named = objective.space.unpack(scenario.initial())
+        parameters = objective.space.unpack(scenario.initial())
         cores = []
         for _ in range(config.clients):
             cores.append(Cnn(20, 50, 500))
-            own = dict(
-                zip((k for k, _ in cores[-1].named_parameters()), named.values(), strict=True)
+            state_dict = dict(
+                zip((k for k, _ in cores[-1].named_parameters()), parameters.values(), strict=True)
             )
-            cores[-1].load_state_dict(own)
+            cores[-1].load_state_dict(state_dict)
         shares = torch.tensor(
             [len(c.train) for c in scenario.partition.clients], dtype=torch.float32
         )
@@ -103,15 +103,15 @@ class ReferenceSteps:
         return sum(self.client.step(x, y) for x, y in self.batches) / len(self.batches)
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    over = read_overrides(words)
-    known = ["fp32", "bf16"] if bf16_instructions() else ["fp32"]
-    precisions = [over.pop("precision")] if "precision" in over else known
-    engines = [over.pop("engine")] if "engine" in over else engines_here()
+    overrides = read_overrides(arguments)
+    supported = ["fp32", "bf16"] if bf16_instructions() else ["fp32"]
+    precisions = [overrides.pop("precision")] if "precision" in overrides else supported
+    engines = [overrides.pop("engine")] if "engine" in overrides else engines_here()
     configs = {
-        f"{p}, {e}": resolve(SETTINGS, {"precision": p, "engine": e}, over)
+        f"{p}, {e}": resolve(SETTINGS, {"precision": p, "engine": e}, overrides)
         for p in precisions
         for e in engines
     }
@@ -126,14 +126,14 @@ def main(size: Size, words: list[str]) -> list[Table]:
     times = Times.interleaved(
         {name: partial(_a_step, run.run, size.steps) for name, run in runs.items()}, size.turns
     )
-    about = {
+    notes = {
         "model": c.model.name,
         "batch": c.batch_size,
         "clients": c.clients,
         "threads": 1,
         "first_losses": first,
     }
-    return [times.report("A step of APPLE", **about)]
+    return [times.report("A step of APPLE", **notes)]
 
 
 def _a_step(run: Callable[[], object], steps: int) -> float:

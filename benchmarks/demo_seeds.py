@@ -36,29 +36,29 @@ FULL, QUICK = Size(5, {}), Size(2, {"rounds": 2})
 def relationships(result: pomona.Result) -> tuple[float, float]:
     """Mean off-diagonal DR within hidden groups, and between them, after the last round."""
     groups = np.array(result.about["groups"])
-    same = groups[:, None] == groups
-    own = np.eye(len(groups), dtype=bool)
+    same_group = groups[:, None] == groups
+    diagonal = np.eye(len(groups), dtype=bool)
     dr = result.matrices("dr")[-1][1]
-    return float(dr[same & ~own].mean()), float(dr[~same].mean())
+    return float(dr[same_group & ~diagonal].mean()), float(dr[~same_group].mean())
 
 
-def lead(ours: list[float], others: list[float]) -> str:
+def lead(ours: list[float], baseline: list[float]) -> str:
     """The mean difference in points, with its interval over seeds."""
-    points = 100 * (np.array(ours) - np.array(others))
+    points = 100 * (np.array(ours) - np.array(baseline))
     low, high = ttest_1samp(points, 0.0).confidence_interval()
     return f"{points.mean():+.1f} ({low:.1f} to {high:.1f})"
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Run and print."""
     rows: dict[str, Table] = {}
-    known: dict[str, dict[str, list[float]]] = {}
+    scores: dict[str, dict[str, list[float]]] = {}
     for settings in DEMO_METHODS:
         method = settings["method"]
         last, best, validation, dr = [], [], [], []
         for seed in range(size.seeds):
             result = pomona.run(
-                resolve(DEMO, settings, {"seed": seed}, size.changes, read_overrides(words))
+                resolve(DEMO, settings, {"seed": seed}, size.changes, read_overrides(arguments))
             )
             figures = result.summary["models"][result.summary["headline"]]
             last.append(figures["last"]["test"])
@@ -68,14 +68,14 @@ def main(size: Size, words: list[str]) -> list[Table]:
                 dr.append(relationships(result))
         columns = {"last": last, "at best validation": best, "validation": validation}
         within, between = np.mean(dr, axis=0).tolist() if dr else (None, None)
-        known[method["name"]] = columns
+        scores[method["name"]] = columns
         rows[method["name"]] = {
             **{name: f"{np.mean(v):.4f} +- {np.std(v, ddof=1):.4f}" for name, v in columns.items()},
             "DR within groups": within,
             "DR between groups": between,
         }
-    apple = known["apple"]
-    for name, columns in known.items():
+    apple = scores["apple"]
+    for name, columns in scores.items():
         for column in ("last", "at best validation"):
             led = None if name == "apple" else lead(apple[column], columns[column])
             rows[name][f"APPLE's lead, {column}"] = led

@@ -4,11 +4,11 @@ needs of large ones.
     python benchmarks/deployment.py [--quick] [CASE ...]
 
 Each case is a rehearsal (``pomona deploy rehearse``): a SuperLink and one node per silo, with TLS
-and keys, then the simulator on the same files, with its seconds per round beside. Images of noise,
-17 training images per silo, one local epoch: this measures the exchange, not the training. The
-silos share this machine's cores, each message starts a process, and every process imports PyTorch:
+and keys, then the simulator on the same files, with its seconds per round. Images of noise, 17
+training images per silo, one local epoch: this measures the exchange, not the training. The silos
+share this machine's cores, each message starts a process, and every process imports PyTorch:
 seconds are upper bounds for silos on separate machines. Bytes are those of messages as sent,
-without the overhead of HTTP and Flower, beside the method's formula. The first round is separate:
+without the overhead of HTTP and Flower, next to the method's formula. The first round is separate:
 all silos start from one model, which is sent once. "memory" is the largest resident set of a
 process of each kind, sampled five times a second, shared pages included. CASE: names as in the
 first column; all cases by default.
@@ -95,7 +95,7 @@ QUICK = {"logistic, 2 silos, apple M=1": Case(2, _apple(1), {"name": "logistic"}
 
 
 def config(case: Case, folder: Path) -> Config:
-    """The settings of a case, whose images are made in a folder."""
+    """The settings of a case; writes its images to a folder."""
     draw, n = stream(0, "noise"), case.silos * IMAGES
     images = draw.integers(0, 256, (n, *case.shape), dtype=np.uint8)
     np.savez(folder / "images.npz", x=images, y=draw.integers(0, 10, n))
@@ -128,29 +128,31 @@ def measure(case: Case) -> dict[str, object]:
         run = config(case, folder)
         scenario = Scenario.prepare(run)
         model = len(scenario.initial()) * 4
-        found = rehearse(scenario, folder / "out", _say, **OPTIONS)
-    down, up = (median(bytes_[1:]) / MEGABYTE for bytes_ in (found.bytes_down, found.bytes_up))
+        rehearsal = rehearse(scenario, folder / "out", _print, **OPTIONS)
+    downlink, uplink = (
+        median(bytes_[1:]) / MEGABYTE for bytes_ in (rehearsal.bytes_down, rehearsal.bytes_up)
+    )
     budget = case.method.get("budget")
     models = budget if isinstance(budget, int) else 1
     return {
-        "ready s": found.started,
-        "round 1 s": found.seconds[0],
-        "later rounds s": median(found.seconds[1:]),
-        "simulated s": median(found.simulated_seconds[1:]),
-        "down MB": down,
+        "ready s": rehearsal.started,
+        "round 1 s": rehearsal.seconds[0],
+        "later rounds s": median(rehearsal.seconds[1:]),
+        "simulated s": median(rehearsal.simulated_seconds[1:]),
+        "down MB": downlink,
         "down by formula MB": case.silos * models * model / MEGABYTE,
-        "up MB": up,
+        "up MB": uplink,
         "up by formula MB": case.silos * model / MEGABYTE,
-        "round 1 down MB": found.bytes_down[0] / MEGABYTE,
-        **{f"{kind} MB": found.memory.get(kind, 0) / MEGABYTE for kind in KINDS},
-        "largest difference": found.largest,
+        "round 1 down MB": rehearsal.bytes_down[0] / MEGABYTE,
+        **{f"{process} MB": rehearsal.memory.get(process, 0) / MEGABYTE for process in PROCESSES},
+        "largest difference": rehearsal.largest,
     }
 
 
-KINDS = ("SuperLink", "ServerApp", "node", "worker", "ClientApp", "supervisor")
+PROCESSES = ("SuperLink", "ServerApp", "node", "worker", "ClientApp", "supervisor")
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -169,7 +171,7 @@ SLOW, FAST = 100e6, 1e9  # bits a second
 KEPT_BY_SERVER, KEPT_BY_SILO = 2, 3  # checkpoints
 
 
-def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
+def requirements(silos: int, numbers: int, method: Tree) -> dict[str, object]:
     """Needs of a federation in fp32: bytes a round, seconds on lines with no other traffic, states
     and checkpoints.
 
@@ -185,20 +187,20 @@ def needs(silos: int, numbers: int, method: Tree) -> dict[str, object]:
     silo = _bytes(flatten(halves.client.start(initial, roster, (0,), 0), "silo"))
     silo += matrix_bytes(halves.client.keeps, initial, roster)
     model, budget = 4 * numbers, method.get("budget")
-    down = model * (budget if isinstance(budget, int) else 1)
-    every = silos * (down + model)
+    downlink = model * (budget if isinstance(budget, int) else 1)
+    traffic = silos * (downlink + model)
     return {
-        "silo down GB": down / GIGABYTE,
+        "silo down GB": downlink / GIGABYTE,
         "silo up GB": model / GIGABYTE,
-        "silo s at 100 Mbit/s": 8 * (down + model) / SLOW,
-        "server GB": every / GIGABYTE,
-        "server s at 1 Gbit/s": 8 * every / FAST,
+        "silo s at 100 Mbit/s": 8 * (downlink + model) / SLOW,
+        "server GB": traffic / GIGABYTE,
+        "server s at 1 Gbit/s": 8 * traffic / FAST,
         "server state GB": server / GIGABYTE,
         "server memory GB": (2 * server + (3 if "budget" in method else 4) * silos * model)
         / GIGABYTE,
         "server disk GB": (KEPT_BY_SERVER * server + 2 * silos * model) / GIGABYTE,
         "silo state GB": silo / GIGABYTE,
-        "silo disk GB": (KEPT_BY_SILO * (silo + model) + down) / GIGABYTE,
+        "silo disk GB": (KEPT_BY_SILO * (silo + model) + downlink) / GIGABYTE,
     }
 
 
@@ -212,16 +214,16 @@ def _bytes(tensors: dict[str, torch.Tensor]) -> int:
     return sum(prod(t.shape) * t.element_size() for t in tensors.values())
 
 
-def main(cases: dict[str, Case], words: list[str]) -> Iterator[Table]:
+def main(cases: dict[str, Case], arguments: list[str]) -> Iterator[Table]:
     """Measure and print, one case at a time."""
-    unknown = set(words) - set(cases)
+    unknown = set(arguments) - set(cases)
     assert not unknown, f"no case {sorted(unknown)}; there are: {'; '.join(cases)}"
     for name, case in cases.items():
-        if not words or name in words:
+        if not arguments or name in arguments:
             title = "A federation of real processes"
             yield publish(title, {name: measure(case)}, 1, rounds=case.rounds, images_a_silo=IMAGES)
     yield publish(
-        "On paper", {name: needs(*large) for name, large in LARGE.items()}, 1, wire="fp32"
+        "On paper", {name: requirements(*large) for name, large in LARGE.items()}, 1, wire="fp32"
     )
 
 

@@ -1,4 +1,4 @@
-"""Four silos of real processes with almost no computation: Pomona beside plain Flower and NVFlare,
+"""Four silos of real processes with almost no computation: Pomona, plain Flower and NVFlare,
 in one run.
 
     python benchmarks/deployment_peers.py [--quick] [nvflare=PYTHON] [turns=3] [silos=4]
@@ -66,20 +66,20 @@ def pomona(folder: Path, silos: int, rounds: int) -> Table:
         Scenario.prepare(config(case, folder)), folder / "out", **OPTIONS
     ) as local:
         began = time.time()
-        for who in ("server", *local.names):
-            local.start(who)
+        for process in ("server", *local.names):
+            local.start(process)
         run = local.server / "run"
         local.wait(lambda status: status.round >= rounds)
         server = local.process("server")
         server.send_signal(signal.SIGINT)
         server.wait(60)
-        found = load(run)
+        record = load(run)
         first = json.loads((run / "events.jsonl").read_text().splitlines()[0])["time"]
         reached = local.status.round if local.status else 0
-        again, words = time.time(), ["server", "resume", "--folder", str(local.server)]
+        resumed_at, command = time.time(), ["server", "resume", "--folder", str(local.server)]
         with (folder / "resumed.log").open("wb") as log:
             resumed = subprocess.Popen(
-                [sys.executable, "-m", "pomona", *words],
+                [sys.executable, "-m", "pomona", *command],
                 env=environment(folder),
                 stdout=log,
                 stderr=log,
@@ -88,11 +88,11 @@ def pomona(folder: Path, silos: int, rounds: int) -> Table:
             while not (local.status and local.status.round > reached):
                 assert resumed.poll() is None, (folder / "resumed.log").read_text()
                 time.sleep(0.05)
-            took = time.time() - again
+            took = time.time() - resumed_at
         finally:
             resumed.send_signal(signal.SIGTERM)
             resumed.wait(60)
-        seconds = [row.seconds for row in found.rounds]
+        seconds = [row.seconds for row in record.rounds]
     return {"ready s": first - began, "round s": median(seconds[1:]), "resume s": took}
 
 
@@ -106,18 +106,18 @@ def nvflare(python: str) -> Measure:
     """NVFlare's federation, with a client that does nothing."""
 
     def measure(folder: Path, silos: int, rounds: int) -> Table:
-        job, out = (
+        job, output = (
             Path(__file__).parent / "peers_deployment" / "nvflare_job.py",
             folder / "marks.json",
         )
         with (folder / "nvflare.log").open("wb") as log:
-            words = [python, str(job), str(out), str(silos), str(rounds)]
-            subprocess.run(words, cwd=folder, stdout=log, stderr=log, check=True, timeout=900)
-        found = json.loads(out.read_text())
-        marks = found["received"]
-        seconds = [after - before for before, after in pairwise(marks)]
+            command = [python, str(job), str(output), str(silos), str(rounds)]
+            subprocess.run(command, cwd=folder, stdout=log, stderr=log, check=True, timeout=900)
+        times = json.loads(output.read_text())
+        marks = times["received"]
+        seconds = [later - earlier for earlier, later in pairwise(marks)]
         return {
-            "ready s": marks[0] - found["began"],
+            "ready s": marks[0] - times["began"],
             "round s": median(seconds[1:]),
             "resume s": None,
         }
@@ -125,23 +125,23 @@ def nvflare(python: str) -> Measure:
     return measure
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    given = dict(word.partition("=")[::2] for word in words)
-    assert given.keys() <= {"nvflare", "turns", "silos"}, given
-    turns, silos = int(given.get("turns", size.turns)), int(given.get("silos", size.silos))
+    options = dict(argument.partition("=")[::2] for argument in arguments)
+    assert options.keys() <= {"nvflare", "turns", "silos"}, options
+    turns, silos = int(options.get("turns", size.turns)), int(options.get("silos", size.silos))
     candidates: dict[str, Measure] = {"pomona": pomona, "flower": flower}
-    if python := given.get("nvflare"):
+    if python := options.get("nvflare"):
         candidates["nvflare"] = nvflare(python)
-    found: dict[str, list[Table]] = {name: [] for name in candidates}
+    results: dict[str, list[Table]] = {name: [] for name in candidates}
     for _ in range(turns):
         for name, measure in candidates.items():
             with tempfile.TemporaryDirectory() as folder:
-                found[name].append(measure(Path(folder), silos, size.rounds))
-            print(name, found[name][-1], file=sys.stderr, flush=True)
+                results[name].append(measure(Path(folder), silos, size.rounds))
+            print(name, results[name][-1], file=sys.stderr, flush=True)
     rows = {
         name: {key: _median([row[key] for row in rows]) for key in rows[0]}
-        for name, rows in found.items()
+        for name, rows in results.items()
     }
     return [
         publish("Federations that do next to nothing", rows, turns, silos=silos, rounds=size.rounds)

@@ -2,12 +2,13 @@
 
     python benchmarks/fedavg_round.py [--quick] [key=value ...]
 
-MNIST pooled and split anew (a quarter for testing), Dirichlet(0.1), 20 clients, batch 10, one local
-epoch, the network ``cnn`` (582,026 parameters), the global model evaluated on all test data in each
-round: the set-up in which users of the published simulators report their seconds. Images of noise
-stand in for MNIST where POMONA_DATA is not set. The reference runs in two processes of one thread:
-the same code in one process with two threads is slower. ``precision=fp32`` or ``engine=torch``
-measures only that; by default bf16 and the native engine, if installed, take turns too.
+MNIST pooled and split again (a quarter for testing), Dirichlet(0.1), 20 clients, batch 10, one
+local epoch, the network ``cnn`` (582,026 parameters), the global model evaluated on all test data
+in each round: the set-up in which users of the published simulators report their seconds. Images of
+noise stand in for MNIST where POMONA_DATA is not set. The reference runs in two processes of one
+thread: the same code in one process with two threads is slower. ``precision=fp32`` or
+``engine=torch`` measures only that; by default bf16 and the native engine, if installed, take turns
+too.
 """
 
 import os
@@ -57,22 +58,22 @@ def clients(scenario: Scenario, make: Callable[[], Cnn]) -> list[Client]:
     config, dataset = scenario.config, scenario.dataset
     data = DeviceDataset.build(dataset, scenario.partition, "classes")
 
-    def part(split: str, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def samples(split: str, client: int) -> tuple[torch.Tensor, torch.Tensor]:
         x, y = data.gather(data.rows[split][client])
         return x.contiguous(), y
 
     return [
-        Client(make, part("train", i), part("test", i), config.batch_size, config.lr)
+        Client(make, samples("train", i), samples("test", i), config.batch_size, config.lr)
         for i in range(config.clients)
     ]
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     real = "POMONA_DATA" in os.environ
-    over = read_overrides(words)
-    precisions = [over.pop("precision")] if "precision" in over else ["fp32", "bf16"]
-    engines = [over.pop("engine")] if "engine" in over else engines_here()
+    overrides = read_overrides(arguments)
+    precisions = [overrides.pop("precision")] if "precision" in overrides else ["fp32", "bf16"]
+    engines = [overrides.pop("engine")] if "engine" in overrides else engines_here()
     data = (
         {"name": "mnist", "train_limit": size.images, "test_limit": size.images}
         if real
@@ -80,7 +81,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
     )
     common: Tree = {"data": data, "partition": {"beta": size.beta}}
     configs = {
-        f"{p}, {e}": resolve(SETTINGS, common, {"precision": p, "engine": e}, over)
+        f"{p}, {e}": resolve(SETTINGS, common, {"precision": p, "engine": e}, overrides)
         for p in precisions
         for e in engines
     }
@@ -89,29 +90,29 @@ def main(size: Size, words: list[str]) -> list[Table]:
     scenario = scenario_of(config, dataset)
     make = partial(Cnn, 32, 64, 512)
     torch.set_num_threads(1)  # before anything forks
-    two = Processes(make, clients(scenario, make), CORES)
+    reference = Processes(make, clients(scenario, make), CORES)
     pomona = {
         p: Rounds(Scenario(c, dataset, scenario.partition), CORES, frozenset({"received"}))
         for p, c in configs.items()
     }
     times = Times.interleaved(
         {
-            "reference, 2 processes": partial(seconds, two.round),
+            "reference, 2 processes": partial(seconds, reference.round),
             **{f"pomona {p}, 2 workers": partial(seconds, r.run) for p, r in pomona.items()},
         },
         size.turns,
     )
-    for run in (two, *pomona.values()):
+    for run in (reference, *pomona.values()):
         run.close()
     table = times.report(
         "A round of FedAvg",
         data="MNIST" if real else "noise as large as MNIST (POMONA_DATA is not set)",
-        training_images=two.samples,
+        training_images=reference.samples,
         test_images=sum(len(c.test) for c in scenario.partition.clients),
         clients=config.clients,
         batch=config.batch_size,
         accuracy={
-            "reference": round(two.accuracy, 4),
+            "reference": round(reference.accuracy, 4),
             **{p: round(r.accuracy, 4) for p, r in pomona.items()},
         },
     )

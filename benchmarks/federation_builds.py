@@ -38,15 +38,15 @@ def pss(local, name):
         for process in processes(local, name)
         for line in Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
     ]
-    return sum(int(words[1]) for words in lines if words[0] == "Pss:") / 1000
+    return sum(int(fields[1]) for fields in lines if fields[0] == "Pss:") / 1000
 
 def processor(local, names):
-    spent = 0.0
+    seconds = 0.0
     for name in names:
         for process in process_tree(local.process(name).pid):
             times = process.cpu_times()
-            spent += times.user + times.system + times.children_user + times.children_system
-    return spent
+            seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 folder, rounds = Path(tempfile.mkdtemp()), int(sys.argv[1])
 run = {"method": {"name": "apple", "budget": 1}, "model": {"name": "mlp", "hidden": [8]}}
@@ -57,38 +57,40 @@ waits = {"deadline": 280.0, "wait": 280.0, "patience": 280.0}
 with local_federation(scenario, folder / "out", **waits) as local:
     for name in local.names:
         local.start(name)
-    spent, after = -1.0, processor(local, local.names)
-    while after - spent > 0.3:  # until all have imported what they import
+    previous, current = -1.0, processor(local, local.names)
+    while current - previous > 0.3:  # until all have imported their modules
         time.sleep(5)
-        spent, after = after, processor(local, local.names)
+        previous, current = current, processor(local, local.names)
     silo = mean(pss(local, name) for name in local.names)
     local.start("server")
     local.wait(lambda status: status.round >= 2)
     everyone = ("server", *local.names)
     began, reached = processor(local, everyone), local.status.round
     local.wait(lambda status: status.round >= rounds - 1)
-    spent = (processor(local, everyone) - began) / (local.status.round - reached)
+    processor_seconds = (processor(local, everyone) - began) / (local.status.round - reached)
     server = pss(local, "server")
     local.wait(lambda status: status.state != "running")
     seconds = median(row.seconds for row in load(local.server / "run").rounds[2:])
-print(silo, server, seconds, spent)
+print(silo, server, seconds, processor_seconds)
 """
 FIGURES = ("silo at rest, MB", "server at rest, MB", "round s", "round processor s")
 
 
-def main(turns: int, words: list[str]) -> list[Table]:
+def main(turns: int, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     sources = {
         name: f"{source}:{Path(source).parent / 'federation/src'}"
-        for name, source in builds(words).items()
+        for name, source in builds(arguments).items()
     }
     figures: dict[str, list[list[float]]] = {name: [] for name in sources}
     for _ in range(turns):
         for name, source in sources.items():
-            figures[name].append([float(word) for word in answered(source, PROGRAM, str(ROUNDS))])
+            figures[name].append(
+                [float(figure) for figure in answered(source, PROGRAM, str(ROUNDS))]
+            )
             print(name, json.dumps(figures[name][-1]), file=sys.stderr, flush=True)
-    rows = {name: dict(zip(FIGURES, map(_middle, zip(*of, strict=True)), strict=True))
-            for name, of in figures.items()}  # fmt: skip
+    rows = {name: dict(zip(FIGURES, map(_middle, zip(*values, strict=True)), strict=True))
+            for name, values in figures.items()}  # fmt: skip
     return [publish("A federation of three silos", rows, turns, rounds=ROUNDS)]
 
 

@@ -28,7 +28,7 @@ SETTINGS: Tree = {
     "data": {"name": "rounds:noise", "test_share": 0.1, "validation_share": 0.0},
 }
 METHODS = ("fedavg", "apple")
-WAYS: dict[str, Tree] = {
+VARIANTS: dict[str, Tree] = {
     "whole": {},
     "head, features each time": {"train": "head", "cache_features": "off"},
     "head, features once": {"train": "head"},
@@ -51,35 +51,37 @@ FULL = Size(240, 32, 3)
 QUICK = Size(30, 8, 1)
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    images, over = noise(size.images, (size.side, size.side, 3)), read_overrides(words)
+    images, overrides = noise(size.images, (size.side, size.side, 3)), read_overrides(arguments)
     tables = []
     for method in METHODS:
-        runs, once, lengths, rows = {}, {}, {}, {}
-        for way, model in WAYS.items():
-            config = resolve(SETTINGS, {"method": {"name": method}, "model": model}, over)
+        runs, feature_seconds, lengths, rows = {}, {}, {}, {}
+        for variant, model in VARIANTS.items():
+            config = resolve(SETTINGS, {"method": {"name": method}, "model": model}, overrides)
             scenario = scenario_of(config, images)
             began = perf_counter()
             _ = scenario.resident
-            once[way] = perf_counter() - began if scenario.network.keeps_features else None
-            runs[way], lengths[way] = Rounds(scenario), len(scenario.initial())
-        wall, cpu = measured({way: run.run for way, run in runs.items()}, size.turns)
-        for way, run in runs.items():
-            down, up = run.traffic
-            rows[way] = {
-                "median s": wall.median(way),
-                "CPU s": cpu.median(way),
-                "times as fast": 1 / cpu.cost(way),
-                "row": lengths[way],
-                "MB down": down / 1e6,
-                "MB up": up / 1e6,
-                "s features": once[way],
+            feature_seconds[variant] = (
+                perf_counter() - began if scenario.network.keeps_features else None
+            )
+            runs[variant], lengths[variant] = Rounds(scenario), len(scenario.initial())
+        wall, cpu = measured({variant: run.run for variant, run in runs.items()}, size.turns)
+        for variant, run in runs.items():
+            downlink, uplink = run.traffic
+            rows[variant] = {
+                "median s": wall.median(variant),
+                "CPU s": cpu.median(variant),
+                "times as fast": 1 / cpu.cost(variant),
+                "row": lengths[variant],
+                "MB down": downlink / 1e6,
+                "MB up": uplink / 1e6,
+                "s features": feature_seconds[variant],
             }
             run.close()
-        about = {"clients": config.clients, "batch": config.batch_size, "images": size.images}
-        tables.append(publish(f"Frozen features: {method}", rows, wall.turns, **about))
+        notes = {"clients": config.clients, "batch": config.batch_size, "images": size.images}
+        tables.append(publish(f"Frozen features: {method}", rows, wall.turns, **notes))
     return tables
 
 

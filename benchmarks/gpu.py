@@ -62,10 +62,10 @@ FULL = Size(60_000, 3, 8192, 256)
 QUICK = Size(400, 1, 64, 8)
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    known = "cuda" if torch.cuda.is_available() else "cpu"
-    device = str(read_overrides(words).get("device", known))
+    default = "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(read_overrides(arguments).get("device", default))
     card = torch.cuda.get_device_name() if device.startswith("cuda") else "none"
     return [
         publish(
@@ -82,45 +82,54 @@ def main(size: Size, words: list[str]) -> list[Table]:
 def differences(device: str) -> Iterator[tuple[str, Table]]:
     """The largest differences between two runs of each method, one on the device."""
     for name in METHODS:
-        here, there = (
-            pomona.run(resolve(EQUAL, {"method": {"name": name}, "device": where}))
-            for where in ("cpu", device)
+        on_cpu, on_device = (
+            pomona.run(resolve(EQUAL, {"method": {"name": name}, "device": target}))
+            for target in ("cpu", device)
         )
         losses = [
             abs(a - b)
-            for one, other in zip(here.rounds, there.rounds, strict=True)
-            for a, b in zip(one.loss, other.loss, strict=True)
+            for expected, actual in zip(on_cpu.rounds, on_device.rounds, strict=True)
+            for a, b in zip(expected.loss, actual.loss, strict=True)
             if a is not None and b is not None
         ]
-        yield name, {"of a loss": max(losses), "of a model": _apart(here, there), "target": 1e-4}
+        yield (
+            name,
+            {
+                "of a loss": max(losses),
+                "of a model": _largest_difference(on_cpu, on_device),
+                "target": 1e-4,
+            },
+        )
 
 
-def _apart(one: Result, other: Result) -> float:
+def _largest_difference(expected: Result, actual: Result) -> float:
     """The largest difference of an entry of the clients' models."""
     return max(
-        float((tensor - other.models[k][name].cpu()).abs().max())
-        for k, model in one.models.items()
+        float((tensor - actual.models[k][name].cpu()).abs().max())
+        for k, model in expected.models.items()
         for name, tensor in model.items()
     )
 
 
 def rounds(size: Size, device: str, card: str) -> Table:
     """Seconds of a round of each method, by precision and by the clients of a call."""
-    made: dict[str, Rounds] = {}
+    runs: dict[str, Rounds] = {}
     for name in METHODS:
         for precision in PRECISIONS:
-            for rows in (ROUNDS["clients"], 1):
+            for rows_per_call in (ROUNDS["clients"], 1):
                 layer: Tree = {"method": {"name": name}, "precision": precision}
-                layer |= {"rows_per_call": rows, "device": device}
+                layer |= {"rows_per_call": rows_per_call, "device": device}
                 config = resolve(ROUNDS, layer)
-                what = f"{name}, {precision}, {rows} clients a call"
-                made[what] = Rounds(scenario_of(config, noise(size.images)))
+                label = f"{name}, {precision}, {rows_per_call} clients a call"
+                runs[label] = Rounds(scenario_of(config, noise(size.images)))
     times = Times.interleaved(
-        {k: partial(_synchronous, r.run) for k, r in made.items()}, size.turns
+        {k: partial(_synchronous, r.run) for k, r in runs.items()}, size.turns
     )
-    rows_ = {k: {"median s": times.median(k), "max s": max(times.of[k])} for k in times.of}
-    for each in made.values():
-        each.close()
+    rows_ = {
+        k: {"median s": times.median(k), "max s": max(times.seconds[k])} for k in times.seconds
+    }
+    for run in runs.values():
+        run.close()
     return publish("Seconds a round", rows_, times.turns, card=card)
 
 
@@ -162,14 +171,14 @@ def _step(config: pomona.Config, batch: int) -> Work:
 
 
 def _synchronous(work: Work) -> float:
-    """Seconds of a call and of what it has left for the card to do."""
+    """Seconds of a call, until the card has finished."""
 
-    def whole() -> None:
+    def synchronised() -> None:
         work()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
 
-    return seconds(whole)
+    return seconds(synchronised)
 
 
 if __name__ == "__main__":

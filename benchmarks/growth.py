@@ -35,7 +35,7 @@ SETTINGS: Tree = {
     "partition": {"name": "iid"},
 }
 METHODS: dict[str, Tree] = {"fedavg": {"name": "fedavg"}, "apple": {"name": "apple", "budget": 5}}
-TARGET, MANY = 1.3, 500  # so many clients against the fewest
+TARGET, TARGET_CLIENTS = 1.3, 500  # the target is for this many clients against the fewest
 SMALL: Tree = {"name": "mlp", "hidden": [2]}
 
 
@@ -64,17 +64,18 @@ QUICK = Size(
 )
 
 
-def kept(scenario: Scenario, rounds: int) -> int:
+def kept_bytes(scenario: Scenario, rounds: int) -> int:
     """Largest number of bytes that all clients keep after this many rounds, from shapes alone."""
     config, real = scenario.config, scenario.initial
     shape = real()
     initial = replace(real, make=lambda _: torch.empty_like(shape, device="meta"))
     roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
-    half = config.method.method().client
+    client = config.method.method().client
     state = sum(
-        t.nbytes for t in flatten(half.start(initial, roster, (0,), config.seed), "state").values()
+        t.nbytes
+        for t in flatten(client.start(initial, roster, (0,), config.seed), "state").values()
     )
-    copies = matrix_bytes(half.keeps, initial, roster) * min(rounds + 1, config.clients)
+    copies = matrix_bytes(client.keeps, initial, roster) * min(rounds + 1, config.clients)
     return config.clients * state + copies
 
 
@@ -82,8 +83,8 @@ def free() -> int:
     """Bytes available without swapping; unbounded if the system does not report them."""
     path = Path("/proc/meminfo")
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    return found[0] if found else 2**62
+    available = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    return available[0] if available else 2**62
 
 
 def compare(
@@ -94,15 +95,15 @@ def compare(
     """
     dataset = noise(round(images / (1 - TEST)))
     scenarios = {name: scenario_of(config, dataset) for name, config in configs.items()}
-    bytes_ = {name: kept(scenario, turns + 1) for name, scenario in scenarios.items()}
+    bytes_ = {name: kept_bytes(scenario, turns + 1) for name, scenario in scenarios.items()}
     limit, runs = free() // 3, dict[str, Rounds]()
     for name, scenario in scenarios.items():
-        # Until they are committed, a round's states stand beside those before it.
-        if 2 * (bytes_[name] + sum(bytes_[other] for other in runs)) <= limit:
+        # Until they are committed, a round's states are in memory next to the previous ones.
+        if 2 * (bytes_[name] + sum(bytes_[line] for line in runs)) <= limit:
             runs[name] = Rounds(scenario)
     wall, cpu = measured({name: run.run for name, run in runs.items()}, turns)
     first = {
-        name: next(other for other in configs if other.split()[0] == name.split()[0])
+        name: next(line for line in configs if line.split()[0] == name.split()[0])
         for name in configs
     }
     last = {first[name]: name for name in configs}
@@ -128,15 +129,15 @@ def compare(
     )
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    over = read_overrides(words)
+    overrides = read_overrides(arguments)
 
     def config(method: Tree, clients: int, model: Tree) -> Config:
-        return resolve(SETTINGS, {"method": method, "clients": clients, "model": model}, over)
+        return resolve(SETTINGS, {"method": method, "clients": clients, "model": model}, overrides)
 
-    fixed, target = size.clients[0], TARGET if size.clients[-1] == MANY else None
+    fixed, target = size.clients[0], TARGET if size.clients[-1] == TARGET_CLIENTS else None
 
     def clients(model: Tree) -> dict[str, Config]:
         return {
@@ -146,8 +147,8 @@ def main(size: Size, words: list[str]) -> list[Table]:
         }
 
     widths = {
-        f"{m}, {h} hidden units": config(how, fixed, {"name": "mlp", "hidden": [h]})
-        for m, how in METHODS.items()
+        f"{m}, {h} hidden units": config(method_settings, fixed, {"name": "mlp", "hidden": [h]})
+        for m, method_settings in METHODS.items()
         for h in size.hidden
     }
     budgets = {

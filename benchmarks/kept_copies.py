@@ -35,7 +35,7 @@ class Size:
     """Federations (N, M) and rounds for counting versions; clients and rounds for timing."""
 
     federations: tuple[tuple[int, int], ...]
-    after: tuple[int, ...]
+    after_rounds: tuple[int, ...]
     clients: tuple[int, ...]
     rounds: int
     images: int
@@ -53,20 +53,24 @@ FULL = Size(
 QUICK = Size(((4, 1), (4, 2)), (2, 3), (3, 4), 2, 24, {"name": "mlp", "hidden": [4]})
 
 
-def versions(N: int, M: int, after: tuple[int, ...]) -> list[int]:
+def versions(N: int, M: int, rounds: tuple[int, ...]) -> list[int]:
     """Number of distinct cores that N clients keep copies of, including the initial ones, after
     given rounds.
     """
     settings, roster, p = APPLE(budget=M), Roster((1,) * N), torch.full((N,), 1 / N)
-    seen, came, counts = torch.zeros(N, N, dtype=torch.bool), np.zeros((N, N), dtype=np.int64), []
-    for number in range(2, max(after) + 1):  # in round 1 nothing comes
+    received, last_received, counts = (
+        torch.zeros(N, N, dtype=torch.bool),
+        np.zeros((N, N), dtype=np.int64),
+        [],
+    )
+    for number in range(2, max(rounds) + 1):  # in round 1 nothing comes
         for i in range(N):
-            asked = choose(settings, p, seen[i], roster.member_mask, i, roster, 0, number)
-            seen[i, asked] = True
-            came[i, asked] = number
-        np.fill_diagonal(came, 0)
-        if number in after:
-            counts.append(1 + sum(len(np.unique(column[column > 0])) for column in came.T))
+            requests = choose(settings, p, received[i], roster.member_mask, i, roster, 0, number)
+            received[i, requests] = True
+            last_received[i, requests] = number
+        np.fill_diagonal(last_received, 0)
+        if number in rounds:
+            counts.append(1 + sum(len(np.unique(column[column > 0])) for column in last_received.T))
     return counts
 
 
@@ -74,48 +78,48 @@ def alive(size: Size) -> Table:
     """The first table."""
     rows = {}
     for N, M in size.federations:
-        counts = versions(N, M, size.after)
+        counts = versions(N, M, size.after_rounds)
         rows[f"N = {N}, M = {M}"] = {
-            f"after {r}": c / N**2 for r, c in zip(size.after, counts, strict=True)
+            f"after {r}": c / N**2 for r, c in zip(size.after_rounds, counts, strict=True)
         }
     return publish("Versions that somebody keeps, over N x N copies", rows, 1)
 
 
-def growth(size: Size, words: list[str]) -> Table:
+def growth(size: Size, arguments: list[str]) -> Table:
     """The second table."""
-    over, dataset = read_overrides(words), noise(round(size.images / (1 - TEST)))
+    overrides, dataset = read_overrides(arguments), noise(round(size.images / (1 - TEST)))
     rows, first = {}, 0.0
     for n in size.clients:
         run = Rounds(
-            scenario_of(resolve(SETTINGS, {"clients": n, "model": size.model}, over), dataset)
+            scenario_of(resolve(SETTINGS, {"clients": n, "model": size.model}, overrides), dataset)
         )
         for _ in range(size.rounds):
             began = process_time()
             run.run()
-            spent = process_time() - began
-        first, d = first or spent, run.state.cores.shape[1]
-        held = [path for path in run.transport.copies.stored(run.ids) if path.startswith("row.")]
+            seconds = process_time() - began
+        first, d = first or seconds, run.state.cores.shape[1]
+        copies = [path for path in run.transport.copies.stored(run.ids) if path.startswith("row.")]
         rows[f"{n} clients"] = {
-            "cpu s a round": spent,
-            "growth": spent / first,
-            "versions": len(held),
-            "bank GB": len(held) * 4 * d / 1e9,
+            "cpu s a round": seconds,
+            "growth": seconds / first,
+            "versions": len(copies),
+            "bank GB": len(copies) * 4 * d / 1e9,
             "N x N GB": n * n * 4 * d / 1e9,
         }
     config = run.config
-    about = {
+    notes = {
         "model": config.model.name,
         "batch": config.batch_size,
         "training_images": size.images,
         "threads": 1,
     }
-    return publish(f"APPLE, M = 5: round {size.rounds}", rows, 1, **about)
+    return publish(f"APPLE, M = 5: round {size.rounds}", rows, 1, **notes)
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    return [alive(size), growth(size, words)]
+    return [alive(size), growth(size, arguments)]
 
 
 if __name__ == "__main__":

@@ -89,9 +89,9 @@ def measure(rows: int, columns: int, turns: int) -> Table:
         }
 
 
-def main(size: tuple[tuple[int, ...], int, int], words: list[str]) -> list[Table]:
+def main(size: tuple[tuple[int, ...], int, int], arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    assert not words, words
+    assert not arguments, arguments
     torch.set_num_threads(1)
     heights, columns, turns = size
     rows = {f"{n} rows, {columns} columns": measure(n, columns, turns) for n in heights}

@@ -49,17 +49,17 @@ from pomona_federation.server.flower_bus import FlowerBus
 app = ServerApp()
 @app.main()
 def main(grid, context):
-    known, out = context.run_config, Path(context.run_config["out"])
-    publish_uplink_limit(out.parent, 4 * known["size"] + 10000)
+    config, out = context.run_config, Path(context.run_config["out"])
+    publish_uplink_limit(out.parent, 4 * config["size"] + 10000)
     bus = FlowerBus.listening(grid, out.parent)
-    while len(nodes := bus.online()) < known["silos"]:
+    while len(nodes := bus.online()) < config["silos"]:
         time.sleep(0.2)
-    for number in range(known["rounds"] + 1):
+    for number in range(config["rounds"] + 1):
         with out.open("a") as file:
             file.write(f"{time.time()}\\n")
-        if number == known["rounds"]:
+        if number == config["rounds"]:
             break
-        message = Message("task", "{}", "", {"row": bytes(4 * known["size"])})
+        message = Message("task", "{}", "", {"row": bytes(4 * config["size"])})
         waiting = set(bus.send([Outgoing(node, message, 600.0) for node in sorted(nodes)]))
         while waiting:
             waiting -= bus.fetch(sorted(waiting)).keys()
@@ -91,9 +91,11 @@ class Requests:
         """Count requests within the block."""
         send = httpx.Client.send
 
-        def counting(client: httpx.Client, request: httpx.Request, **how: Any) -> httpx.Response:
+        def counting(
+            client: httpx.Client, request: httpx.Request, **options: Any
+        ) -> httpx.Response:
             self.number += 1
-            return send(client, request, **how)
+            return send(client, request, **options)
 
         httpx.Client.send = counting  # type: ignore[assignment, method-assign]
         try:
@@ -102,7 +104,7 @@ class Requests:
             httpx.Client.send = send  # type: ignore[method-assign]
 
 
-def light_silo(kit: Path, address: str, numbers: int, over: list[bool]) -> None:
+def light_silo(kit: Path, address: str, numbers: int, finished: list[bool]) -> None:
     """Take part until the run is over."""
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.app import Message as FlowerMessage
@@ -119,35 +121,37 @@ def light_silo(kit: Path, address: str, numbers: int, over: list[bool]) -> None:
     ) as connection:
         number, receive, send, get_run, get_fab, pull_object, push_object, confirm = connection
         state.set_node_id(number)
-        while not over:
-            got: list[Any] = []
+        while not finished:
+            received: list[Any] = []
             began = time.monotonic()
 
-            def receiving(into: list[Any] = got) -> Any:
-                found = receive()
-                into.extend([found[0]] if found else [])
-                return found
+            def receiving(messages: list[Any] = received) -> Any:
+                message = receive()
+                messages.extend([message[0]] if message else [])
+                return message
 
-            more = {
+            options = {
                 "trusted_entities": None,
                 "node_config": {},
                 "confirm_message_received": confirm,
             }
-            calls = {
+            callbacks = {
                 "receive": receiving,
                 "get_run": get_run,
                 "get_fab": get_fab,
                 "pull_object": pull_object,
             }
             if (
-                node._pull_and_store_message(state=state, object_store=objects, **calls, **more)
+                node._pull_and_store_message(
+                    state=state, object_store=objects, **callbacks, **options
+                )
                 is None
             ):
                 # as a silo's, where nothing was held
                 time.sleep(0.0 if time.monotonic() - began > 0.25 else 3.0)
                 continue
             content = packed(Message("answer", "{}", "", {"uplink": bytes(4 * numbers)}))
-            node._insert_message(FlowerMessage(content, reply_to=got[0]), state, objects)
+            node._insert_message(FlowerMessage(content, reply_to=received[0]), state, objects)
             node._push_messages(
                 state=state, object_store=objects, send=send, push_object=push_object
             )
@@ -155,15 +159,15 @@ def light_silo(kit: Path, address: str, numbers: int, over: list[bool]) -> None:
 
 def measure(size: Size) -> Table:
     """One row."""
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it speaks of each message
+    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # it logs each message
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        made, address = flower_noop.kits(folder, size.silos)
-        server, run = made / "server", made / "server" / "run"
+        kits, address = flower_noop.kits(folder, size.silos)
+        server, run = kits / "server", kits / "server" / "run"
         run.mkdir(exist_ok=True)
-        content, out = flower_noop.app(folder / "app", server_app=SERVER_APP), run / "marks"
+        content, output = flower_noop.app(folder / "app", server_app=SERVER_APP), run / "marks"
         os.environ.update({k: v for k, v in environment(folder).items() if k.startswith("FLWR_")})
-        requests, over = Requests(), list[bool]()
+        requests, finished = Requests(), list[bool]()
         with flower_noop.processes(folder) as running, requests.counted():
             link = running.start(
                 "link", superlink.command(server, Federation.read(server / "federation.toml"))
@@ -171,49 +175,53 @@ def measure(size: Size) -> Table:
             client = flower_noop.connected(address, server / "certs" / "ca.crt")
             for k in range(size.silos):
                 client.register(f"silo-{k}", pem((server / "keys" / f"silo-{k}.pub").read_text()))
-                how = (made / f"silo-{k}", address, size.numbers, over)
-                Thread(target=light_silo, args=how, daemon=True).start()
-            words = {
-                "out": str(out),
+                arguments = (kits / f"silo-{k}", address, size.numbers, finished)
+                Thread(target=light_silo, args=arguments, daemon=True).start()
+            run_config = {
+                "out": str(output),
                 "silos": size.silos,
                 "rounds": size.rounds,
                 "size": size.numbers,
             }
-            run = client.submit(content, words)
+            run = client.submit(content, run_config)
             process = psutil.Process(link.pid)
 
             def reached(number: int) -> tuple[float, int, int]:
                 limit = time.monotonic() + LIMIT
-                while not out.exists() or len(out.read_text().splitlines()) < number:
+                while not output.exists() or len(output.read_text().splitlines()) < number:
                     assert time.monotonic() < limit, f"round {number} did not come"
                     assert run in client.unfinished(), (folder / "link.log").read_text()[-3000:]
                     time.sleep(0.2)
-                spent = process.cpu_times()
+                times = process.cpu_times()
                 return (
-                    spent.user + spent.system,
+                    times.user + times.system,
                     requests.number,
                     field(str(link.pid), "status", "VmHWM"),
                 )
 
-            before, after = reached(1), reached(size.rounds + 1)
-            over.append(True)
+            initial, final = reached(1), reached(size.rounds + 1)
+            finished.append(True)
             client.close()
-            marks = [float(line) for line in out.read_text().splitlines()]
-    each = size.silos * size.rounds
+            marks = [float(line) for line in output.read_text().splitlines()]
+    exchanges = size.silos * size.rounds
     return {
         "round s": median(b - a for a, b in pairwise(marks)),
-        "CPU s": (after[0] - before[0]) / each,
-        "requests": (after[1] - before[1]) / each,
-        "MB before": before[2] / 1e6,
-        "MB": after[2] / 1e6,
+        "CPU s": (final[0] - initial[0]) / exchanges,
+        "requests": (final[1] - initial[1]) / exchanges,
+        "MB before": initial[2] / 1e6,
+        "MB": final[2] / 1e6,
     }
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    given = {key: int(value) for key, _, value in (word.partition("=") for word in words)}
-    assert given.keys() <= {"silos", "size"}, given
-    chosen_size = Size(given.get("silos", size.silos), size.rounds, given.get("size", size.numbers))
+    options = {
+        key: int(value) for key, _, value in (argument.partition("=") for argument in arguments)
+    }
+    assert options.keys() <= {"silos", "size"}, options
+    chosen_size = Size(
+        options.get("silos", size.silos), size.rounds, options.get("size", size.numbers)
+    )
     row = measure(chosen_size)
     return [
         publish(

@@ -27,33 +27,33 @@ from pomona.config import resolve
 torch.set_num_threads(1)
 clients, rounds = map(int, sys.argv[3:])
 small = {"name": "mlp", "hidden": [16]}
-over, watched = {
+overrides, watched = {
     "fedavg": ({"model": "logistic"}, {"received"}),
     "apple": ({"model": small, "method": {"name": "apple", "budget": 5}}, ()),
 }[sys.argv[1]]
 data = {"name": "rounds:noise", "validation_share": 0.0, "test_share": 0.25}
 settings = {"lr": 0.01, "data": data, "partition": {"name": "iid"}, "engine": sys.argv[2]}
-config = resolve(settings, {"clients": clients, "batch_size": 10, **over})
+config = resolve(settings, {"clients": clients, "batch_size": 10, **overrides})
 run = Rounds(scenario_of(config, noise(12 * clients)), 1, frozenset(watched))
-taken = []
+milliseconds = []
 for _ in range(rounds + 1):
-    begun = spent()
+    began = cpu_seconds()
     run.run()
-    taken.append(1e3 * (spent() - begun) / clients)
-print(statistics.median(taken[1:]))
+    milliseconds.append(1e3 * (cpu_seconds() - began) / clients)
+print(statistics.median(milliseconds[1:]))
 """
 FULL = {"fedavg": 1000, "apple": 200}, 3, 5
 QUICK = {"fedavg": 12, "apple": 6}, 1, 1
 
 
-def main(size: tuple[dict[str, int], int, int], words: list[str]) -> list[Table]:
+def main(size: tuple[dict[str, int], int, int], arguments: list[str]) -> list[Table]:
     """Measure and print."""
     counts, rounds, turns = size
-    sources = builds(words)
+    sources = builds(arguments)
 
     def measured(source: str, method: str) -> float:
-        words = method, engines_here()[-1], str(counts[method]), str(rounds)
-        return float(answered(source, PROGRAM, *words)[0])
+        parameters = method, engines_here()[-1], str(counts[method]), str(rounds)
+        return float(answered(source, PROGRAM, *parameters)[0])
 
     names = {f"{method}, {counts[method]} clients, {build}": (method, build)
              for method, build in product(counts, sources)}  # fmt: skip
@@ -64,8 +64,8 @@ def main(size: tuple[dict[str, int], int, int], words: list[str]) -> list[Table]
     rows: dict[str, Table] = {
         name: {
             "median ms": times.median(name),
-            "min ms": min(times.of[name]),
-            "max ms": max(times.of[name]),
+            "min ms": min(times.seconds[name]),
+            "max ms": max(times.seconds[name]),
             "times this build": times.cost(
                 name, f"{method}, {counts[method]} clients, {[*sources][-1]}"
             ),

@@ -36,7 +36,7 @@ SETTINGS: Tree = {
     "partition": {"name": "iid"},
 }
 METHODS = ("fedavg", "apple")
-PLACES = ("processes", "ray")
+BACKENDS = ("processes", "ray")
 WORKERS = (1, 2)
 ROW = 582_026
 
@@ -56,64 +56,66 @@ QUICK = Size(200, {"clients": 3, "batch_size": 10, "model": {"name": "mlp"}}, 2,
 
 
 @contextmanager
-def runs_of(size: Size, words: list[str]) -> Iterator[dict[tuple[str, str, int], Rounds]]:
-    """Each method's rounds in each place by each number of workers."""
-    images, over = noise(size.images), read_overrides(words)
-    with connected("ray", sum(WORKERS) * len(METHODS)), ExitStack() as until:
-        made = {}
+def runs_of(size: Size, arguments: list[str]) -> Iterator[dict[tuple[str, str, int], Rounds]]:
+    """Each method's rounds on each backend, for each number of workers."""
+    images, overrides = noise(size.images), read_overrides(arguments)
+    with connected("ray", sum(WORKERS) * len(METHODS)), ExitStack() as stack:
+        runs = {}
         for method, workers in product(METHODS, WORKERS):
             settings = {"workers": workers, "method": {"name": method}}
-            scenario = scenario_of(resolve(SETTINGS, size.changes, settings, over), images)
+            scenario = scenario_of(resolve(SETTINGS, size.changes, settings, overrides), images)
             roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
-            cores = until.enter_context(reserved(workers, print))
-            starts = {"processes": _transport, "ray": partial(_on_cluster, cores)}
-            for place in PLACES:
-                transport = starts[place](scenario, roster, Path(), unchanged)
+            cores = stack.enter_context(reserved(workers, print))
+            transports = {"processes": _transport, "ray": partial(_on_cluster, cores)}
+            for backend in BACKENDS:
+                transport = transports[backend](scenario, roster, Path(), unchanged)
                 run = Rounds(scenario, watched=frozenset(), transport=transport)
-                until.callback(run.close)
-                made[method, place, workers] = run
-        yield made
+                stack.callback(run.close)
+                runs[method, backend, workers] = run
+        yield runs
 
 
-def asked(run: Rounds, count: int, *args: object) -> float:
+def round_trip(run: Rounds, count: int, *args: object) -> float:
     """Seconds of one question to the first worker, which answers with its last argument."""
     worker = run.transport._workers[0]
 
-    def ask() -> None:
+    def exchange() -> None:
         for _ in range(count):
             worker.send(getattr, "none", *args)
             worker.receive()
 
-    return seconds(ask) / count
+    return seconds(exchange) / count
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    with runs_of(size, words) as runs:
+    with runs_of(size, arguments) as runs:
         times = Times.interleaved(
             {run: partial(seconds, runs[run].run) for run in runs}, size.turns
         )
-        sent = {"empty": 0, "a model": torch.randn(ROW)}
+        payloads = {"empty": 0, "a model": torch.randn(ROW)}
         messages = Times.interleaved(
             {
-                (what, place): partial(asked, runs[METHODS[0], place, 2], size.messages, value)
-                for what, value in sent.items()
-                for place in PLACES
+                (payload, backend): partial(
+                    round_trip, runs[METHODS[0], backend, 2], size.messages, value
+                )
+                for payload, value in payloads.items()
+                for backend in BACKENDS
             },
             size.turns,
         )
     rows = {
-        f"{m}, {place}": {
-            **{f"{n} s": times.median((m, place, n)) for n in WORKERS},
-            "times as fast": times.cost((m, place, 1), (m, place, 2)),
-            "times processes'": times.cost((m, place, 2), (m, "processes", 2)),
+        f"{m}, {backend}": {
+            **{f"{n} s": times.median((m, backend, n)) for n in WORKERS},
+            "times as fast": times.cost((m, backend, 1), (m, backend, 2)),
+            "times processes'": times.cost((m, backend, 2), (m, "processes", 2)),
         }
-        for m, place in product(METHODS, PLACES)
+        for m, backend in product(METHODS, BACKENDS)
     }
     costs = {
-        f"{what}, {place}": {"ms": 1e3 * messages.median((what, place))}
-        for what, place in messages.of
+        f"{payload}, {backend}": {"ms": 1e3 * messages.median((payload, backend))}
+        for payload, backend in messages.seconds
     }
     return [
         publish("A round by one and two workers", rows, size.turns, images=size.images),

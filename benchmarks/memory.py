@@ -5,15 +5,14 @@ ResNet-18.
 
 Each case is a separate run in a fresh process tree, on images of noise, with few samples per
 client. The peak is that of PSS (proportional set size: shared pages count once), summed over all
-processes of the run and read repeatedly from /proc/PID/smaps_rollup; beside it the sum of each
+processes of the run and read repeatedly from /proc/PID/smaps_rollup; next to it the sum of each
 process's own high-water mark (VmHWM), which counts shared pages once per process and is an upper
 bound. "over imports" is the peak minus the command's memory before it makes any data. "not in
 files" is the peak of memory that the system cannot write back to a file and reclaim: private
 memory, and memory shared between processes (Pss_Anon and Pss_Shmem). "server's mark" is the
-high-water mark of the command's first
-process: with two workers it is the server half, with all uplinks and without training; with one it
-is everything. "models" counts the parameters' bytes once per client, "files" are those of clients'
-states (``state_memory``). Linux only.
+high-water mark of the command's first process: with two workers it is the server half, with all
+uplinks and without training; with one it is everything. "models" counts the parameters' bytes once
+per client, "files" are those of clients' states (``state_memory``). Linux only.
 """
 
 import json
@@ -28,7 +27,7 @@ from time import monotonic, sleep
 
 from timing import Table, chosen, publish
 
-EVERY = 0.2  # seconds between two looks; a look at gigabytes takes a good part of that
+EVERY = 0.2  # seconds between two samples; sampling gigabytes takes much of that
 RUN = "--run"
 READY = "ready"
 SETTINGS = [
@@ -47,7 +46,7 @@ BUDGET = ["method=apple", "model=lenet", "method.budget=5", "workers=2"]
 COPIES = ["method=apple", "model=cnn", "method.budget=5", "workers=2", "rounds=3", "eval_every=3"]
 FIFTY = [*BUDGET, "clients=50", "rounds=3", "eval_every=3"]
 THIRTY = [*BUDGET, "clients=30", "rounds=2", "eval_every=2"]
-MANY = ("fedavg", "fedala", "ditto", "apple")
+WIDE_METHODS = ("fedavg", "fedala", "ditto", "apple")
 FILES = ["state_memory=0.01"]
 GIGABYTE = 1e9
 
@@ -58,14 +57,16 @@ class Case:
     bytes.
     """
 
-    words: tuple[str, ...]
+    settings: tuple[str, ...]
     recorded: bool = False
     target: float | None = None
 
 
-def case_of(*parts: list[str], recorded: bool = False, target: float | None = None) -> Case:
+def case_of(*groups: list[str], recorded: bool = False, target: float | None = None) -> Case:
     """A run with these settings in addition to the common ones."""
-    return Case(tuple(word for part in (SETTINGS, *parts) for word in part), recorded, target)
+    return Case(
+        tuple(setting for group in (SETTINGS, *groups) for setting in group), recorded, target
+    )
 
 
 def _hundred(workers: int, recorded: bool) -> Case:
@@ -91,7 +92,7 @@ FULL = {
     "apple, 30 clients, M = 5, states in files, recorded": case_of(THIRTY, FILES, recorded=True),
     **{
         f"{m}, 40 clients of 1.6 M, recorded": case_of(WIDE, [f"method={m}"], recorded=True)
-        for m in MANY
+        for m in WIDE_METHODS
     },
     "resnet18, fedavg, 20 clients, 2 workers, recorded": case_of(
         RESNET, ["method=fedavg", "workers=2"], recorded=True
@@ -110,46 +111,46 @@ class Peak:
     """Bytes of a run's processes, PSS unless stated otherwise; and seconds.
 
     Attributes:
-        before: without data.
+        baseline: without data.
         pss: peak.
         unfiled: peak of the part that is not mapped from files.
         marks: sum of the processes' high-water marks.
         server: the first process's.
         models: parameters of all clients.
         files: clients' states in files.
-        down, up: sent to and by all clients in the last round.
+        bytes_down, bytes_up: sent to and by all clients in the last round.
         a_round: seconds of the last round.
         seconds: of the run.
     """
 
-    before: int
+    baseline: int
     pss: int
     unfiled: int
     marks: int
     server: int
     models: int
     files: int
-    down: int
-    up: int
+    bytes_down: int
+    bytes_up: int
     a_round: float
     seconds: float
 
 
-def run(words: list[str]) -> None:
-    """One run in the measured process; its folder comes first, empty for none."""
+def run(arguments: list[str]) -> None:
+    """One run in the measured process; its folder is the first argument, empty for none."""
     from pomona.config import read_overrides, resolve
     from pomona.simulation import simulate
     from rounds import noise, scenario_of
 
-    folder, *settings = words
+    folder, *settings = arguments
     config = resolve(read_overrides(settings))
     print(READY, flush=True)
-    sys.stdin.readline()  # the parent has looked
+    sys.stdin.readline()  # the parent has measured the baseline
     scenario = scenario_of(config, noise(14 * config.clients))  # ten for training, one batch
     result = simulate(scenario, Path(folder) / "run" if folder else None)
     models, files = config.clients * scenario.initial().nbytes, result.summary["state_files_bytes"]
     last = result.rounds[-1]
-    traffic = {"down": sum(last.bytes_down), "up": sum(last.bytes_up)}
+    traffic = {"bytes_down": sum(last.bytes_down), "bytes_up": sum(last.bytes_up)}
     print(
         json.dumps({"models": models, "files": files, **traffic, "a_round": last.seconds}),
         flush=True,
@@ -159,14 +160,14 @@ def run(words: list[str]) -> None:
 def measure(case: Case) -> Peak:
     """Run a case and observe its processes until it ends."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, __file__, RUN, folder if case.recorded else "", *case.words]
+        command = [sys.executable, __file__, RUN, folder if case.recorded else "", *case.settings]
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         ) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stdout.readline().strip() == READY
-            before, marks, peak, unfiled, began = (
+            baseline, marks, peak, unfiled, began = (
                 pss(process.pid),
                 dict[int, int](),
                 0,
@@ -186,10 +187,16 @@ def measure(case: Case) -> Peak:
                 }
                 sleep(EVERY)
             assert process.returncode == 0, f"{' '.join(command)} ended with {process.returncode}"
-            said = json.loads(process.stdout.readline())
-            own = marks[process.pid]
+            result = json.loads(process.stdout.readline())
+            server = marks[process.pid]
             return Peak(
-                before, peak, unfiled, sum(marks.values()), own, **said, seconds=monotonic() - began
+                baseline,
+                peak,
+                unfiled,
+                sum(marks.values()),
+                server,
+                **result,
+                seconds=monotonic() - began,
             )
 
 
@@ -202,9 +209,9 @@ def family(pid: int) -> Iterator[int]:
                 yield from family(int(child))
 
 
-def pss(pid: int, *parts: str) -> int:
+def pss(pid: int, *keys: str) -> int:
     """A process's proportional set size in bytes, or the sum of parts of it; 0 after its end."""
-    return sum(field(pid, "smaps_rollup", part) for part in parts or ("Pss",))
+    return sum(field(pid, "smaps_rollup", key) for key in keys or ("Pss",))
 
 
 def field(pid: int | str, name: str, key: str) -> int:
@@ -216,35 +223,38 @@ def field(pid: int | str, name: str, key: str) -> int:
     return 0
 
 
-def report(cases: dict[str, Case], words: list[str]) -> Table:
+def report(cases: dict[str, Case], settings: list[str]) -> Table:
     """Measure these runs, with further settings, and print."""
     peaks = {
-        name: measure(Case((*case.words, *words), case.recorded)) for name, case in cases.items()
+        name: measure(Case((*case.settings, *settings), case.recorded))
+        for name, case in cases.items()
     }
     rows = {
         name: {
             "peak GB": p.pss / GIGABYTE,
-            "over imports GB": (p.pss - p.before) / GIGABYTE,
+            "over imports GB": (p.pss - p.baseline) / GIGABYTE,
             "not in files GB": p.unfiled / GIGABYTE,
-            "in models": (p.pss - p.before) / p.models,
+            "in models": (p.pss - p.baseline) / p.models,
             "models GB": p.models / GIGABYTE,
             "sum of marks GB": p.marks / GIGABYTE,
             "server's mark GB": p.server / GIGABYTE,
             "target GB": None if (target := cases[name].target) is None else target / GIGABYTE,
             "files GB": p.files / GIGABYTE,
-            "down GB": p.down / GIGABYTE,
-            "up GB": p.up / GIGABYTE,
+            "down GB": p.bytes_down / GIGABYTE,
+            "up GB": p.bytes_up / GIGABYTE,
             "s a round": p.a_round,
             "s": p.seconds,
         }
         for name, p in peaks.items()
     }
-    return publish("Peak resident memory of a run", rows, 1, sampled_every_s=EVERY, changed=words)
+    return publish(
+        "Peak resident memory of a run", rows, 1, sampled_every_s=EVERY, changed=settings
+    )
 
 
-def main(cases: dict[str, Case], words: list[str]) -> list[Table]:
+def main(cases: dict[str, Case], arguments: list[str]) -> list[Table]:
     """Measure the only table."""
-    return [report(cases, words)]
+    return [report(cases, arguments)]
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ from pomona.methods import METHODS
 from rounds import Rounds, noise, scenario_of
 from timing import Table, chosen, measured, publish
 
-FIRST = "fedavg"
-TOGETHER = ", one call"  # all clients train as rows of one call
+BASELINE = "fedavg"
+ONE_CALL = ", one call"  # all clients train as rows of one call
 DATA: Tree = {
     "engine": "torch",
     "lr": 0.01,
     "data": {"name": "rounds:noise", "test_share": 0.2, "validation_share": 0.15},
 }
-KEPT = 0.8 * 0.85  # of a client's images, for training
+TRAINING_SHARE = 0.8 * 0.85  # of a client's images, for training
 FILLED = 0.97  # of the batches, so that no client has a sample over: that would be a step more
 
 
@@ -44,7 +44,7 @@ class Comparison:
 
 TARGETS = {  # at batch 256 and at batch 10
     "apple": (1.05, 1.5),
-    f"apple{TOGETHER}": (1.05, 1.5),
+    f"apple{ONE_CALL}": (1.05, 1.5),
     "fedamp": (1.03, 1.15),
     "fedala": (1.15, 1.3),
     "fedfomo": (1.3, 1.4),
@@ -56,42 +56,48 @@ LITTLE: dict[str, float | None] = {name: little for name, (_, little) in TARGETS
 LENET: Tree = {"model": {"name": "lenet"}, "batch_size": 256, "momentum": 0.9, "clients": 12}
 CNN: Tree = {"model": {"name": "cnn"}, "batch_size": 10, "clients": 12}
 SMALL: Tree = {"model": {"name": "cnn"}, "batch_size": 32, "clients": 6}
-ALL: dict[str, float | None] = dict.fromkeys(METHODS)
+ALL_METHODS: dict[str, float | None] = dict.fromkeys(METHODS)
 
 FULL = (
     Comparison("Batch 256", LENET, 3, LARGE, 7),
     Comparison("Batch 10", CNN, 24, LITTLE, 9),
-    Comparison("All methods, batch 32", SMALL, 4, ALL, 5),
+    Comparison("All methods, batch 32", SMALL, 4, ALL_METHODS, 5),
 )
 QUICK = (
     Comparison("Batch 10", {**CNN, "model": {"name": "mlp"}, "clients": 3}, 1, FULL[1].targets, 1),
     Comparison(
-        "All methods, batch 4", {"model": {"name": "mlp"}, "batch_size": 4, "clients": 3}, 1, ALL, 1
+        "All methods, batch 4",
+        {"model": {"name": "mlp"}, "batch_size": 4, "clients": 3},
+        1,
+        ALL_METHODS,
+        1,
     ),
 )
 
 
 def settings_of(line: str, clients: int) -> Tree:
     """The measured settings of a line's method."""
-    name = line.removesuffix(TOGETHER)
-    known = METHODS[name].model_fields
+    name = line.removesuffix(ONE_CALL)
+    fields = METHODS[name].model_fields
     fomo = {"budget": 5} if name.startswith("fedfomo") else {}
     # later rounds are the same whatever the first took
-    ala = {"stage_epochs": 1} if "stage_epochs" in known else {}
+    ala = {"stage_epochs": 1} if "stage_epochs" in fields else {}
     return {
         "method": {"name": name, **fomo, **ala},
         "rows_per_call": 1 if line == name else clients,
     }
 
 
-def measure(comparison: Comparison, words: list[str]) -> Table:
+def measure(comparison: Comparison, arguments: list[str]) -> Table:
     """One comparison."""
-    names = [FIRST, *(name for name in comparison.targets if name != FIRST)]
-    over = read_overrides(words)
-    clients = resolve(comparison.settings, over).clients
-    configs = {n: resolve(DATA, comparison.settings, settings_of(n, clients), over) for n in names}
-    c = configs[FIRST]
-    images = noise(round(c.clients * comparison.batches * c.batch_size * FILLED / KEPT))
+    names = [BASELINE, *(name for name in comparison.targets if name != BASELINE)]
+    overrides = read_overrides(arguments)
+    clients = resolve(comparison.settings, overrides).clients
+    configs = {
+        n: resolve(DATA, comparison.settings, settings_of(n, clients), overrides) for n in names
+    }
+    c = configs[BASELINE]
+    images = noise(round(c.clients * comparison.batches * c.batch_size * FILLED / TRAINING_SHARE))
     runs = {name: Rounds(scenario_of(config, images)) for name, config in configs.items()}
     for run in runs.values():
         run.run()  # ALA's first stage is in the second round, which is the turn that warms up
@@ -106,7 +112,7 @@ def measure(comparison: Comparison, words: list[str]) -> Table:
         }
         for name in names
     }
-    sizes = sorted(set(runs[FIRST].roster.sizes))
+    sizes = sorted(set(runs[BASELINE].roster.sizes))
     return publish(
         f"{comparison.title}: a round against FedAvg's",
         rows,
@@ -121,10 +127,10 @@ def measure(comparison: Comparison, words: list[str]) -> Table:
     )
 
 
-def main(comparisons: tuple[Comparison, ...], words: list[str]) -> list[Table]:
+def main(comparisons: tuple[Comparison, ...], arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    return [measure(comparison, words) for comparison in comparisons]
+    return [measure(comparison, arguments) for comparison in comparisons]
 
 
 if __name__ == "__main__":

@@ -3,17 +3,17 @@
     python benchmarks/named_peers.py [--quick] [peers=pomona,pfllib] [methods=fedavg,ditto]
     [rounds=3] [images=N]
 
-The task is that of ``fedavg_round.py``: MNIST pooled and split anew, Dirichlet(0.1), 20 clients,
+The task is that of ``fedavg_round.py``: MNIST pooled and split again, Dirichlet(0.1), 20 clients,
 batch 10, one local epoch, the network ``cnn`` (582,026 parameters), from the same first weights,
 all test data evaluated in every round. It is prepared before any measurement, in a folder that all
 candidates read (``peers/task.py``). Images of noise replace MNIST if POMONA_DATA is not set.
 
 Every candidate is a separate program in its own environment (``make peers-setup``; candidates
 without one are named and left out), started before the first turn. A round begins on request
-(``peers/turns.py``), while the other candidates
-sleep: a first round warms up, then ``rounds`` count. Processor seconds are those of all of a
-candidate's processes. Accuracy is that after the same number of training rounds, over all test
-samples; ``--`` if a framework does not evaluate that model.
+(``peers/turns.py``), while the other candidates sleep: a first round warms up, then ``rounds``
+count. Processor seconds are those of all of a candidate's processes. Accuracy is that after the
+same number of training rounds, over all test samples; ``--`` if a framework does not evaluate that
+model.
 
 FedAvg is measured on all images. The other methods, some of which take minutes per round elsewhere,
 use a quarter of them and one round after the warm-up, FedALA two: in its second one weights are
@@ -48,7 +48,7 @@ from pomona_federation.supervision.supervisor import adopt, disown, end, process
 from rounds import noise, scenario_of
 from timing import Table, chosen, native_release, publish
 
-HERE = Path(__file__).parent / "peers"
+SCRIPTS = Path(__file__).parent / "peers"
 PATIENCE, START = 3600.0, 300.0  # seconds that a round may take, and the way to the first one
 PFLLIB = ("fedavg", "fedala", "ditto", "apfl", "fedamp", "apple")
 
@@ -62,7 +62,7 @@ class Peer:
 
     script: str
     environment: str = ""
-    words: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     methods: tuple[str, ...] = ("fedavg",)
 
     @property
@@ -75,7 +75,7 @@ class Peer:
         """Why it cannot run; empty if it can."""
         if self.environment:
             return set_up.missing(self.environment)
-        absent = "native" in self.words and not native_release()
+        absent = "native" in self.options and not native_release()
         return "the package pomona-native cannot be used" if absent else ""
 
 
@@ -91,9 +91,8 @@ PEERS = {
     "nvflare": Peer("nvflare_rounds.py", "nvflare", TWO_PROCESSES),
     "flgo": Peer("flgo_rounds.py", "flgo", TWO_THREADS),
 }
-# Other ways of those above: slower, with less work or less precision. Measured when they are asked
-# for.
-OTHERS = {
+# Variants of those above: slower, with less work or less precision. Measured on request.
+VARIANTS = {
     "pomona-native-bf16": Peer(
         "pomona_rounds.py",
         "",
@@ -114,13 +113,13 @@ class Size:
     """Total images (all of MNIST's if unset) and counted rounds, for FedAvg and the others; peers
     and methods.
 
-    ``others``: counted rounds of other methods, if not one.
+    ``rounds_by_method``: counted rounds of other methods, if not one.
     """
 
     images: int | None
     rounds: int
-    images_of_others: int
-    others: Mapping[str, int]
+    other_images: int
+    rounds_by_method: Mapping[str, int]
     peers: tuple[str, ...]
     methods: tuple[str, ...]
 
@@ -171,8 +170,8 @@ class CandidateError(Exception):
 class Running:
     """A candidate's program, waiting for its turn or running it."""
 
-    def __init__(self, name: str, peer: Peer, at: Path, method: str, rounds: int) -> None:
-        self.name, self.folder, self.done = name, at / f"{name}-turns", 0
+    def __init__(self, name: str, peer: Peer, folder: Path, method: str, rounds: int) -> None:
+        self.name, self.folder, self.rounds = name, folder / f"{name}-turns", 0
         self.folder.mkdir()
         env = {
             **os.environ,
@@ -191,32 +190,34 @@ class Running:
             "WANDB_MODE": "disabled",
             "PYTHONPATH": own_path(peer),
         }
-        words = [
+        command = [
             peer.python,
-            str(HERE / peer.script),
-            str(at / "task"),
+            str(SCRIPTS / peer.script),
+            str(folder / "task"),
             method,
             str(rounds),
-            *peer.words,
+            *peer.options,
         ]
         with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(words, env=env, stdout=log, stderr=log, cwd=self.folder)
+            self.process = subprocess.Popen(
+                command, env=env, stdout=log, stderr=log, cwd=self.folder
+            )
 
     def wait(self, number: int, patience: float = PATIENCE) -> None:
         """Wait until round ``number`` could begin, so that the previous one is over."""
-        until = time.monotonic() + patience
+        deadline = time.monotonic() + patience
         while not (self.folder / f"asked-{number}").exists():
-            if self.process.poll() is not None or time.monotonic() > until:
+            if self.process.poll() is not None or time.monotonic() > deadline:
                 log = (self.folder / "log").read_text(errors="replace")
                 raise CandidateError(f"{self.name} did not get to round {number}:\n{log[-4000:]}")
             time.sleep(0.005)
 
     def round(self) -> tuple[float, float]:
         """Give it its turn. Returns wall-clock and processor seconds."""
-        self.done += 1
+        self.rounds += 1
         used, began = self.used(), time.perf_counter()
-        (self.folder / f"go-{self.done}").touch()
-        self.wait(self.done + 1)
+        (self.folder / f"go-{self.rounds}").touch()
+        self.wait(self.rounds + 1)
         return time.perf_counter() - began, self.used() - used
 
     def used(self) -> float:
@@ -236,16 +237,16 @@ class Running:
 
     def accuracies(self) -> dict[int, float]:
         """Test accuracy by rounds of training."""
-        told, found = (
+        path, scores = (
             self.folder / "scores.jsonl",
             defaultdict[int, list[Mapping[str, float]]](list),
         )
-        for line in told.read_text().splitlines() if told.exists() else ():
+        for line in path.read_text().splitlines() if path.exists() else ():
             score = json.loads(line)
-            found[score["trained"]].append(score)
+            scores[score["trained"]].append(score)
         return {
             n: sum(s["right"] for s in ss) / sum(s["samples"] for s in ss)
-            for n, ss in found.items()
+            for n, ss in scores.items()
         }
 
 
@@ -253,66 +254,75 @@ def own_path(peer: Peer) -> str:
     """PYTHONPATH of a candidate: Pomona keeps the given one; the others' child processes find the
     programs.
     """
-    return str(HERE) if peer.environment else os.environ.get("PYTHONPATH", "")
+    return str(SCRIPTS) if peer.environment else os.environ.get("PYTHONPATH", "")
 
 
 @contextmanager
-def running(at: Path, method: str, names: Sequence[str], rounds: int) -> Iterator[list[Running]]:
+def running(
+    folder: Path, method: str, names: Sequence[str], rounds: int
+) -> Iterator[list[Running]]:
     """Candidates' programs, ready for their first turns; they end with the block, with all their
     descendants.
     """
     adopt()
-    before, all_of_them = {*psutil.Process().children()}, list[Running]()
+    children, programs = {*psutil.Process().children()}, list[Running]()
     try:
-        able = []
+        ready = []
         for name in names:  # one after another: some start many processes
-            all_of_them.append(Running(name, {**PEERS, **OTHERS}[name], at, method, rounds))
+            programs.append(Running(name, {**PEERS, **VARIANTS}[name], folder, method, rounds))
             try:
-                all_of_them[-1].wait(1, START)
-                able.append(all_of_them[-1])
-            except CandidateError as why:
-                print(f"left out: {why}", file=sys.stderr, flush=True)
-                all_of_them[-1].end()
-        yield able
+                programs[-1].wait(1, START)
+                ready.append(programs[-1])
+            except CandidateError as error:
+                print(f"left out: {error}", file=sys.stderr, flush=True)
+                programs[-1].end()
+        yield ready
     finally:
-        end(lambda: [p for one in all_of_them for p in process_tree(one.process.pid)], patience=5.0)
-        for one in all_of_them:
-            one.process.wait(5)
-        end(lambda: {*psutil.Process().children()} - before, patience=5.0)  # what had left its tree
+        end(
+            lambda: [p for program in programs for p in process_tree(program.process.pid)],
+            patience=5.0,
+        )
+        for program in programs:
+            program.process.wait(5)
+        # descendants that left their tree
+        end(lambda: {*psutil.Process().children()} - children, patience=5.0)
         reap()
         disown()
 
 
 def measure(
-    at: Path, method: str, names: Sequence[str], rounds: int, notes: Mapping[str, object]
+    folder: Path, method: str, names: Sequence[str], rounds: int, notes: Mapping[str, object]
 ) -> Table:
     """All candidates' rounds of one method, in turns."""
-    with running(at, method, names, rounds + 1) as candidates:
-        took: dict[str, list[tuple[float, float]]] = {one.name: [] for one in candidates}
+    with running(folder, method, names, rounds + 1) as candidates:
+        times: dict[str, list[tuple[float, float]]] = {
+            candidate.name: [] for candidate in candidates
+        }
         for number in range(rounds + 1):
-            for one in [*candidates]:
+            for candidate in [*candidates]:
                 try:
-                    took[one.name].append(one.round())
-                except CandidateError as why:
-                    print(f"left out: {why}", file=sys.stderr, flush=True)
-                    one.end()
-                    candidates.remove(one)
-                    del took[one.name]
-            row = {name: rounds_[-1] for name, rounds_ in took.items()}
+                    times[candidate.name].append(candidate.round())
+                except CandidateError as error:
+                    print(f"left out: {error}", file=sys.stderr, flush=True)
+                    candidate.end()
+                    candidates.remove(candidate)
+                    del times[candidate.name]
+            row = {name: rounds_[-1] for name, rounds_ in times.items()}
             print(
                 json.dumps({"method": method, "round": number + 1, "seconds": row}),
                 file=sys.stderr,
                 flush=True,
             )
-        judged = {one.name: one.accuracies() for one in candidates}
-    first = next(iter(took))
+        accuracies = {candidate.name: candidate.accuracies() for candidate in candidates}
+    first = next(iter(times))
     rows = {}
-    for name, turns in took.items():
+    for name, turns in times.items():
         wall, used = zip(*turns[1:], strict=True)
         share = [
-            own / others for (own, _), (others, _) in zip(turns[1:], took[first][1:], strict=True)
+            seconds / baseline
+            for (seconds, _), (baseline, _) in zip(turns[1:], times[first][1:], strict=True)
         ]
-        after = [judged[name].get(n) for n in range(1, rounds + 1)]
+        curve = [accuracies[name].get(n) for n in range(1, rounds + 1)]
         rows[name] = {
             "median s": median(wall),
             "min s": min(wall),
@@ -320,46 +330,46 @@ def measure(
             f"times {first}'s": median(share),
             "processor s": median(used),
             "accuracy after 1, 2, ... rounds": " ".join(
-                "--" if a is None else f"{a:.4f}" for a in after
+                "--" if a is None else f"{a:.4f}" for a in curve
             ),
-            "how": " ".join({**PEERS, **OTHERS}[name].words).replace("--", ""),
+            "how": " ".join({**PEERS, **VARIANTS}[name].options).replace("--", ""),
         }
     return publish(f"A round of {method}", rows, rounds, **notes)
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    given = dict(word.partition("=")[::2] for word in words)
-    assert given.keys() <= {"peers", "methods", "rounds", "images", "seed"}, given
+    options = dict(argument.partition("=")[::2] for argument in arguments)
+    assert options.keys() <= {"peers", "methods", "rounds", "images", "seed"}, options
     listed: Callable[[str, tuple[str, ...]], tuple[str, ...]] = lambda key, usual: (  # noqa: E731
-        tuple(given[key].split(",")) if key in given else usual
+        tuple(options[key].split(",")) if key in options else usual
     )
     peers, methods, seed = (
         listed("peers", size.peers),
         listed("methods", size.methods),
-        int(given.get("seed", 0)),
+        int(options.get("seed", 0)),
     )
-    here = []
+    available = []
     for name in peers:
-        peer = {**PEERS, **OTHERS}[name]
+        peer = {**PEERS, **VARIANTS}[name]
         print(
             f"{name}: {peer.missing}", file=sys.stderr, flush=True
-        ) if peer.missing else here.append(name)
+        ) if peer.missing else available.append(name)
     tables = []
     for method in methods:
-        able = [name for name in here if method in {**PEERS, **OTHERS}[name].methods]
+        capable = [name for name in available if method in {**PEERS, **VARIANTS}[name].methods]
         images, rounds = (size.images, size.rounds) if method == "fedavg" else (
-            size.images_of_others, size.others.get(method, 1)
+            size.other_images, size.rounds_by_method.get(method, 1)
         )  # fmt: skip
         images, rounds = (
-            int(given["images"]) if "images" in given else images,
-            int(given.get("rounds", rounds)),
+            int(options["images"]) if "images" in options else images,
+            int(options.get("rounds", rounds)),
         )
         with ExitStack() as stack:
-            at = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            made = prepare(at / "task", images, seed)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            prepared = prepare(folder / "task", images, seed)
             sizes = {
-                s: sum(len(made.rows[f"{s}_{i}"]) for i in range(made.settings["clients"]))
+                s: sum(len(prepared.rows[f"{s}_{i}"]) for i in range(prepared.settings["clients"]))
                 for s in ("train", "test")
             }
             notes = {
@@ -371,7 +381,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
                 "load before": os.getloadavg()[0],
                 "seed": seed,
             }
-            tables.append(measure(at, method, able, rounds, notes))
+            tables.append(measure(folder, method, capable, rounds, notes))
     return tables
 
 

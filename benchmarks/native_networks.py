@@ -34,8 +34,8 @@ Shape = tuple[int, ...]
 def mlp(between: Callable[[], nn.Module]) -> nn.Module:
     """Two hidden layers of 200 units."""
     layers: list[nn.Module] = [nn.Flatten()]
-    for before in (784, 200):
-        layers += [nn.Linear(before, 200), between()]
+    for inputs in (784, 200):
+        layers += [nn.Linear(inputs, 200), between()]
     return nn.Sequential(*layers, nn.Linear(200, CLASSES))
 
 
@@ -47,26 +47,29 @@ def dropping() -> nn.Module:
 def grouped() -> nn.Module:
     """Three convolutions with GroupNorm, two of them with stride 2."""
     layers: list[nn.Module] = []
-    for before, after, stride in ((3, 32, 1), (32, 64, 2), (64, 128, 2)):
-        layers += [nn.Conv2d(before, after, 3, stride, 1), nn.GroupNorm(8, after), nn.ReLU()]
+    for inputs, outputs, stride in ((3, 32, 1), (32, 64, 2), (64, 128, 2)):
+        layers += [nn.Conv2d(inputs, outputs, 3, stride, 1), nn.GroupNorm(8, outputs), nn.ReLU()]
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, CLASSES))
 
 
-def named(name: str, shape: Shape, vocabulary: int = 0) -> nn.Module:
+def registered(name: str, shape: Shape, vocabulary: int = 0) -> nn.Module:
     """A network of the package."""
     return build(ModelSettings(name=name), shape, CLASSES, vocabulary)
 
 
-TOKENS, WORDS = 200, 98_635
+TOKENS, VOCABULARY = 200, 98_635
 CASES: dict[str, tuple[Callable[[], nn.Module], Shape]] = {
     "MLP with dropout, 28x28": (partial(mlp, dropping), (28, 28, 1)),
     "MLP with GELU, 28x28": (partial(mlp, nn.GELU), (28, 28, 1)),
     "convolutions with GroupNorm, 32x32": (grouped, (32, 32, 3)),
-    "vgg11, 32x32": (partial(named, "vgg11", (3, 32, 32)), (32, 32, 3)),
-    "resnet18, 32x32": (partial(named, "resnet18", (3, 32, 32)), (32, 32, 3)),
-    "resnet18, 64x64": (partial(named, "resnet18", (3, 64, 64)), (64, 64, 3)),
-    "resnet18, 128x128": (partial(named, "resnet18", (3, 128, 128)), (128, 128, 3)),
-    "fasttext, 200 of 98,635 words": (partial(named, "fasttext", (TOKENS,), WORDS), (TOKENS,)),
+    "vgg11, 32x32": (partial(registered, "vgg11", (3, 32, 32)), (32, 32, 3)),
+    "resnet18, 32x32": (partial(registered, "resnet18", (3, 32, 32)), (32, 32, 3)),
+    "resnet18, 64x64": (partial(registered, "resnet18", (3, 64, 64)), (64, 64, 3)),
+    "resnet18, 128x128": (partial(registered, "resnet18", (3, 128, 128)), (128, 128, 3)),
+    "fasttext, 200 of 98,635 words": (
+        partial(registered, "fasttext", (TOKENS,), VOCABULARY),
+        (TOKENS,),
+    ),
 }
 
 
@@ -77,7 +80,7 @@ class Size:
     cases: tuple[str, ...]
     batches: tuple[int, ...]
     turns: int
-    least: float
+    min_seconds: float
 
 
 FULL = Size(tuple(CASES), (10, 64), 7, 0.1)
@@ -90,8 +93,8 @@ def data(shape: Shape, batch: int) -> DeviceDataset:
     rows = {split: [torch.arange(batch)] for split in ("train", "test")}
     y = torch.arange(batch) % CLASSES
     if len(shape) == 1:
-        words = torch.randint(0, WORDS, (batch, *shape), generator=draw, dtype=torch.int32)
-        return DeviceDataset(words, y, None, None, rows, "classes")
+        tokens = torch.randint(0, VOCABULARY, (batch, *shape), generator=draw, dtype=torch.int32)
+        return DeviceDataset(tokens, y, None, None, rows, "classes")
     x = torch.randint(0, 256, (batch, *shape), generator=draw, dtype=torch.uint8)
     shift, scale = torch.full((1,), 127.5), torch.full((1,), 70.0)
     return DeviceDataset(x, y, shift, scale, rows, "classes")
@@ -100,35 +103,46 @@ def data(shape: Shape, batch: int) -> DeviceDataset:
 def works(name: str, batch: int) -> dict[str, Work]:
     """Step and outputs by each engine."""
     make, shape = CASES[name]
-    module, held = make(), data(shape, batch)
-    space, made = ParameterSpace(module), dict[str, Work]()
-    objectives: dict[str, Objective] = {"torch": TorchObjective(module, space, held, cross_entropy)}
+    module, dataset = make(), data(shape, batch)
+    space, candidates = ParameterSpace(module), dict[str, Work]()
+    objectives: dict[str, Objective] = {
+        "torch": TorchObjective(module, space, dataset, cross_entropy)
+    }
     if native_release():
-        computation = Computation(module, space, held, cross_entropy, "fp32", batch)
+        computation = Computation(module, space, dataset, cross_entropy, "fp32", batch)
         objectives["native"] = load_engine("native").objective(computation)
     for engine, objective in objectives.items():
         W = space.pack(module).unsqueeze(0)
-        indices = held.rows["train"]
-        made[f"step, {engine}"] = partial(objective.step, W, indices, torch.zeros(1, 0), ROUND)
-        made[f"outputs, {engine}"] = partial(objective.outputs, W[0].clone(), 0, "test")
-    return made
+        indices = dataset.rows["train"]
+        candidates[f"step, {engine}"] = partial(
+            objective.step, W, indices, torch.zeros(1, 0), ROUND
+        )
+        candidates[f"outputs, {engine}"] = partial(objective.outputs, W[0].clone(), 0, "test")
+    return candidates
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    assert not words, f"no settings here: {words}"
+    assert not arguments, f"no settings here: {arguments}"
     torch.set_num_threads(1)
     rows: dict[str, Table] = {}
     for name in size.cases:
         for batch in size.batches:
-            own = works(name, batch)
-            timed = {what: partial(repeated, work, size.least) for what, work in own.items()}
+            candidates = works(name, batch)
+            timed = {
+                operation: partial(repeated, work, size.min_seconds)
+                for operation, work in candidates.items()
+            }
             times = Times.interleaved(timed, size.turns)
-            row: Table = {f"{what}, ms": 1e3 * times.median(what) for what in own}
-            for what in ("step", "outputs"):
-                if f"{what}, native" in own:
-                    ratio = times.median(f"{what}, torch") / times.median(f"{what}, native")
-                    row[f"{what}, times as fast"] = ratio
+            row: Table = {
+                f"{operation}, ms": 1e3 * times.median(operation) for operation in candidates
+            }
+            for operation in ("step", "outputs"):
+                if f"{operation}, native" in candidates:
+                    ratio = times.median(f"{operation}, torch") / times.median(
+                        f"{operation}, native"
+                    )
+                    row[f"{operation}, times as fast"] = ratio
             rows[f"{name}, batch {batch}"] = row
     title = "A step of several networks, by PyTorch and by the native engine"
     return [publish(title, rows, size.turns, threads=1, native=native_release() or "not installed")]

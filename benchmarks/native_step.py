@@ -52,7 +52,7 @@ class Size:
 
     steps: tuple[tuple[str, int], ...]
     turns: int
-    least: float
+    min_seconds: float
 
 
 FULL = Size((("cnn", 10), ("cnn", 256), ("lenet", 10), ("lenet", 256)), 9, 0.1)
@@ -60,7 +60,7 @@ QUICK = Size((("lenet", 10),), 2, 0.01)
 
 
 def scenario(
-    model: str, batch: int, precision: str, engine: str, data: Dataset, words: list[str]
+    model: str, batch: int, precision: str, engine: str, data: Dataset, arguments: list[str]
 ) -> Scenario:
     """A scenario with one client of noise images."""
     layer: Tree = {
@@ -69,16 +69,16 @@ def scenario(
         "precision": precision,
         "engine": engine,
     }
-    return scenario_of(resolve(SETTINGS, layer, read_overrides(words)), data)
+    return scenario_of(resolve(SETTINGS, layer, read_overrides(arguments)), data)
 
 
-def step(of: Scenario) -> Work:
+def step(scenario: Scenario) -> Work:
     """A step of local SGD on one batch."""
-    objective, round_ = of.objective(), round_of(of.config, 1)
-    W = of.initial().unsqueeze(0)
+    objective, round_ = scenario.objective(), round_of(scenario.config, 1)
+    W = scenario.initial().unsqueeze(0)
     velocity, indices = (
         optimizer_state(W, round_),
-        [objective.data.rows["train"][0][: of.config.batch_size]],
+        [objective.data.rows["train"][0][: scenario.config.batch_size]],
     )
 
     def work() -> None:
@@ -89,9 +89,9 @@ def step(of: Scenario) -> Work:
     return work
 
 
-def evaluation(of: Scenario) -> Work:
+def evaluation(scenario: Scenario) -> Work:
     """Outputs of one large batch."""
-    objective, row = of.objective(), of.initial()
+    objective, row = scenario.objective(), scenario.initial()
     objective.data.rows["test"][0] = torch.arange(EVALUATED)
     return partial(objective.outputs, row, 0, "test")
 
@@ -102,7 +102,7 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
     a, b = torch.rand(2, side, side, generator=torch.Generator().manual_seed(0)).to(
         PRECISIONS[precision]
     )
-    made: dict[str, tuple[Work, int]] = {
+    candidates: dict[str, tuple[Work, int]] = {
         "PyTorch": (partial(torch.mm, a, b, out=torch.empty_like(a)), 2 * side**3)
     }
     module = nn.Sequential(
@@ -116,20 +116,20 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
         computation = Computation(module, space, data, cross_entropy, precision, 4)
         native = load_engine("native").objective(computation)
         work = partial(native.outputs, space.pack(module), 0, "test")
-        made["native"] = work, 2 * 4 * 28 * 28 * 512 * 32
-    return made
+        candidates["native"] = work, 2 * 4 * 28 * 28 * 512 * 32
+    return candidates
 
 
-def repeated(work: Work, least: float) -> float:
-    """CPU seconds of one call, averaged over as many as take ``least`` seconds."""
-    times = max(1, round(least / max(1e-6, seconds(work))))
+def repeated(work: Work, min_seconds: float) -> float:
+    """CPU seconds of one call, averaged over as many as take ``min_seconds`` seconds."""
+    times = max(1, round(min_seconds / max(1e-6, seconds(work))))
     began = process_time()
     for _ in range(times):
         work()
     return (process_time() - began) / times
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     engines = engines_here()
@@ -137,29 +137,34 @@ def main(size: Size, words: list[str]) -> list[Table]:
     works: dict[str, Work] = {}
     flops: dict[str, int] = {}
     for model, batch in size.steps:
-        for what, make in ((f"step {model} batch {batch}", step), (f"outputs {model}", evaluation)):
+        for label, make in (
+            (f"step {model} batch {batch}", step),
+            (f"outputs {model}", evaluation),
+        ):
             for precision in PRECISIONS:
                 for engine in engines:
-                    name = f"{what}, {precision}, {engine}"
-                    works[name] = make(scenario(model, batch, precision, engine, data, words))
-                    flops[name] = operations(works[f"{what}, fp32, torch"])
+                    name = f"{label}, {precision}, {engine}"
+                    works[name] = make(scenario(model, batch, precision, engine, data, arguments))
+                    flops[name] = operations(works[f"{label}, fp32, torch"])
     measured = {p: products(p) for p in PRECISIONS}
     rated = {
         f"product, {p}, {name}": work
-        for p, each in measured.items()
-        for name, (work, _) in each.items()
+        for p, candidates in measured.items()
+        for name, (work, _) in candidates.items()
     }
     times = Times.interleaved(
-        {n: partial(repeated, w, size.least) for n, w in (works | rated).items()}, size.turns
+        {n: partial(repeated, w, size.min_seconds) for n, w in (works | rated).items()}, size.turns
     )
     rates = {
-        p: max(count / times.median(f"product, {p}, {name}") for name, (_, count) in each.items())
-        for p, each in measured.items()
+        p: max(
+            count / times.median(f"product, {p}, {name}") for name, (_, count) in candidates.items()
+        )
+        for p, candidates in measured.items()
     }
     rows: dict[str, Table] = {
         name: {
             "median ms": 1e3 * times.median(name),
-            "min ms": 1e3 * min(times.of[name]),
+            "min ms": 1e3 * min(times.seconds[name]),
             "times as fast as torch fp32": times.median(f"{name.split(', ')[0]}, fp32, torch")
             / times.median(name),
             "share of the matrix rate": flops[name]

@@ -48,16 +48,16 @@ def reached(tree: dict[str, Any], seed: int, privacy: Privacy | None = None) -> 
     """The headline metric after the last round, mean over clients."""
     tree = {**tree, "seed": seed}
     if privacy:
-        told = privacy.model_copy(update={"seed": seed})
-        tree["privacy"] = told.model_dump(mode="json", exclude_none=True)
+        seeded = privacy.model_copy(update={"seed": seed})
+        tree["privacy"] = seeded.model_dump(mode="json", exclude_none=True)
     return float(pomona.run(resolve(tree)).curve("global", "received")[-1].mean)
 
 
 def compared(title: str, federation: tuple[Any, ...], epsilons: Any, seeds: int) -> Table:
     """One federation at each epsilon."""
-    file, own, minimum, honest = federation
+    file, settings, minimum, honest = federation
     tree = read_file(file) if file else {}
-    merge(tree, {**COMMON, **own, "secure_aggregation": {"max_norm": 1e3, "minimum": minimum}})
+    merge(tree, {**COMMON, **settings, "secure_aggregation": {"max_norm": 1e3, "minimum": minimum}})
     scenario = Scenario.prepare(resolve(tree))
     largest = max(len(c.train) for c in scenario.partition.clients)
     plain = np.array([reached(tree, seed) for seed in range(seeds)])
@@ -65,29 +65,32 @@ def compared(title: str, federation: tuple[Any, ...], epsilons: Any, seeds: int)
         "without privacy": {"sigma": 0.0, "accuracy": float(plain.mean()), "more": "", "error": ""}
     }
     for epsilon in epsilons:
-        alone = None
+        baseline = None
         for counted in (1, honest):
             base = Privacy(
                 noise_multiplier=1.0, max_grad_norm=1.0, delta=0.1 / largest, honest=counted
             )
             config = scenario.config.model_copy(update={"privacy": base})
             privacy = at_epsilon(replace(scenario, config=config), epsilon)
-            found = np.array([reached(tree, seed, privacy) for seed in range(seeds)])
-            alone = found if alone is None else alone
-            more, spread = found - alone, float(np.std(found - alone, ddof=min(1, seeds - 1)))
+            accuracies = np.array([reached(tree, seed, privacy) for seed in range(seeds)])
+            baseline = accuracies if baseline is None else baseline
+            gains, spread = (
+                accuracies - baseline,
+                float(np.std(accuracies - baseline, ddof=min(1, seeds - 1))),
+            )
             rows[f"epsilon {epsilon:g}, noise of {counted}"] = {
                 "sigma": privacy.noise_multiplier,
-                "accuracy": float(found.mean()),
-                "more": f"{more.mean():+.3f}",
+                "accuracy": float(accuracies.mean()),
+                "more": f"{gains.mean():+.3f}",
                 "error": spread / seeds**0.5,
             }
     return publish(title, rows, seeds, minimum=minimum, samples=largest)
 
 
-def main(size: Any, words: list[str]) -> list[Table]:
+def main(size: Any, arguments: list[str]) -> list[Table]:
     """Measure all federations."""
     federations, epsilons, seeds = size
-    return [compared(name, each, epsilons, seeds) for name, each in federations.items()]
+    return [compared(name, federation, epsilons, seeds) for name, federation in federations.items()]
 
 
 if __name__ == "__main__":

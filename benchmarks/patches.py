@@ -44,8 +44,8 @@ FULL = Size(160, 64, 8)
 QUICK = Size(16, 8, 4)
 
 
-def case(words: list[str]) -> None:
-    """One case in a measured process; the volume's side comes first."""
+def case(arguments: list[str]) -> None:
+    """One case in a measured process; the volume's side is the first argument."""
     import numpy as np
     import torch
 
@@ -56,7 +56,7 @@ def case(words: list[str]) -> None:
     from pomona.scenario import Scenario
 
     torch.set_num_threads(1)
-    side, *settings = words
+    side, *settings = arguments
     shape = (3, *[int(side)] * 3)
     x = stream(0, "volumes").integers(0, 256, (*shape, 1), np.uint8)
     y = (x[..., 0] >= x.mean()).astype(np.uint8)
@@ -84,12 +84,12 @@ def peak() -> int:
     return int(next(line for line in lines if line.startswith("VmHWM")).split()[1]) * 1024
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     network = ["model.name=unet", f"model.width={size.width}", "model.depth=2"]
     patch = [f"model.patch.size={[size.patch] * 3}"]
     rows = {}
-    for name, own in (("whole", []), ("patches", patch)):
+    for name, overrides in (("whole", []), ("patches", patch)):
         command = [
             sys.executable,
             __file__,
@@ -97,20 +97,20 @@ def main(size: Size, words: list[str]) -> list[Table]:
             str(size.side),
             *SETTINGS,
             *network,
-            *own,
-            *words,
+            *overrides,
+            *arguments,
         ]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        said = json.loads(done.stdout)
-        ready, step, outputs = (mark / GIGABYTE for mark in said["marks"])
-        times = dict(zip(("s a step", "s for outputs"), said["seconds"], strict=True))
+        process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        result = json.loads(process.stdout)
+        ready, step, outputs = (mark / GIGABYTE for mark in result["marks"])
+        times = dict(zip(("s a step", "s for outputs"), result["seconds"], strict=True))
         rows[name] = {
             "ready GB": ready,
             "peak GB, a step": step,
             "peak GB, then outputs": outputs,
             **times,
         }
-    notes = {"side": size.side, "patch": size.patch, "width": size.width, "changed": words}
+    notes = {"side": size.side, "patch": size.patch, "width": size.width, "changed": arguments}
     return [publish("Peak resident memory of a volume through a 3-D U-Net", rows, 1, **notes)]
 
 

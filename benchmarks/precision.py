@@ -67,18 +67,20 @@ def accuracy(*layers: Tree) -> float:
     return float(summary["models"][summary["headline"]]["last"]["test"])
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Run and print."""
     rows: dict[str, Table] = {}
-    over = read_overrides(words)
-    only = over.pop("data", {}).get("name")
-    for data, where in size.data.items():
+    overrides = read_overrides(arguments)
+    only = overrides.pop("data", {}).get("name")
+    for data, data_settings in size.data.items():
         if only not in {None, data}:
             continue
-        for method, how in METHODS.items():
+        for method, method_settings in METHODS.items():
             fp32, bf16 = (
                 [
-                    accuracy(where, how, {"seed": seed, "precision": p}, over)
+                    accuracy(
+                        data_settings, method_settings, {"seed": seed, "precision": p}, overrides
+                    )
                     for seed in range(size.seeds)
                 ]
                 for p in ("fp32", "bf16")

@@ -41,7 +41,7 @@ class Size:
     sides: tuple[int, ...]
     steps: tuple[tuple[str, int], ...]
     turns: int
-    least: float
+    min_gflop: float
 
 
 STEPS = tuple((model, batch) for model in ("lenet", "cnn") for batch in (10, 256))
@@ -58,11 +58,11 @@ def product(side: int, precision: str) -> Work:
     return partial(torch.mm, a, b, out=c)
 
 
-def step(model: str, batch: int, precision: str, words: list[str]) -> Work:
+def step(model: str, batch: int, precision: str, arguments: list[str]) -> Work:
     """A step of local SGD on one batch."""
     layer: Tree = {"model": {"name": model}, "batch_size": batch, "precision": precision}
     scenario = scenario_of(
-        config := resolve(SETTINGS, layer, read_overrides(words)), noise(2 * batch)
+        config := resolve(SETTINGS, layer, read_overrides(arguments)), noise(2 * batch)
     )
     objective, round_ = scenario.objective(), round_of(config, 1)
     W = scenario.initial().unsqueeze(0)
@@ -95,16 +95,18 @@ def fastest(rates: Iterable[tuple[str, float]], precision: str) -> float:
     )
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     works = {f"product {side}, {p}": product(side, p) for p in PRECISIONS for side in size.sides}
     works |= {
-        f"step {m} batch {b}, {p}": step(m, b, p, words) for p in PRECISIONS for m, b in size.steps
+        f"step {m} batch {b}, {p}": step(m, b, p, arguments)
+        for p in PRECISIONS
+        for m, b in size.steps
     }
     flops = {name: operations(work) for name, work in works.items()}
     candidates = {
-        name: partial(repeated, work, max(1, round(size.least * 1e9 / flops[name])))
+        name: partial(repeated, work, max(1, round(size.min_gflop * 1e9 / flops[name])))
         for name, work in works.items()
     }
     times = Times.interleaved(candidates, size.turns)

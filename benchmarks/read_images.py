@@ -3,7 +3,7 @@
     python benchmarks/read_images.py [--quick] [FOLDER/src]
 
 Fresh processes take turns, in processor seconds of the process and its children; FOLDER is a
-checkout of another version, whose time is the measure.
+checkout of another version, whose time is compared.
 """
 
 import tempfile
@@ -21,11 +21,11 @@ READ = """
 import sys
 from pomona.data import DATASETS, data_settings, read
 
-before = spent()
+began = cpu_seconds()
 name = "folder" if "folder" in DATASETS else "images"  # as builds of before call it
 dataset = read(data_settings(name=name, path=sys.argv[1]))
 assert len(dataset) == int(sys.argv[2])
-print(spent() - before)
+print(cpu_seconds() - began)
 """
 
 
@@ -43,14 +43,14 @@ def processor(source: str, folder: Path, files: int) -> float:
     return float(*answered(source, READ, str(folder), str(files)))
 
 
-def main(size: tuple[int, int], words: list[str]) -> list[Table]:
+def main(size: tuple[int, int], arguments: list[str]) -> list[Table]:
     """Measure and print."""
     files, turns = size
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), files)
         readers = {
             name: partial(processor, source, Path(folder), files)
-            for name, source in builds(words).items()
+            for name, source in builds(arguments).items()
         }
         times = Times.interleaved(readers, turns)
     return [times.report(f"Reading {files} PNG files", seconds="processor")]

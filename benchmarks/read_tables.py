@@ -30,9 +30,9 @@ def settings(path):
         return data_settings(name=path.rsplit(".", 1)[1], path=path, label_column="y")
 
 read(settings(sys.argv[1]))
-before = spent()
+began = cpu_seconds()
 dataset = read(settings(sys.argv[2]))
-print(spent() - before, dataset.fingerprint)
+print(cpu_seconds() - began, dataset.fingerprint)
 """
 
 
@@ -54,7 +54,7 @@ def processor(source: str, small: Path, path: Path, fingerprints: set[str]) -> f
     return float(seconds)
 
 
-def main(size: tuple[int, int], words: list[str]) -> list[Table]:
+def main(size: tuple[int, int], arguments: list[str]) -> list[Table]:
     """Measure and print."""
     rows, turns = size
     tables = []
@@ -64,12 +64,12 @@ def main(size: tuple[int, int], words: list[str]) -> list[Table]:
             fingerprints: set[str] = set()
             readers = {
                 name: partial(processor, source, small, path, fingerprints)
-                for name, source in builds(words).items()
+                for name, source in builds(arguments).items()
             }
             times = Times.interleaved(readers, turns)
             title = f"Reading {rows} rows of {COLUMNS} numbers from {path.suffix}"
-            same = "yes" if len(fingerprints) == 1 else "NO"
-            tables.append(times.report(title, seconds="processor", same_data=same))
+            identical = "yes" if len(fingerprints) == 1 else "NO"
+            tables.append(times.report(title, seconds="processor", same_data=identical))
     return tables
 
 

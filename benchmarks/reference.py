@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pomona.federation.transport import spread
 
-Part = tuple[Tensor, Tensor]  # images (n, 1, 28, 28) float32, classes (n,)
+Samples = tuple[Tensor, Tensor]  # images (n, 1, 28, 28) float32, classes (n,)
 State = dict[str, Tensor]
 
 
@@ -42,7 +42,12 @@ class Client:
     """A client of FedAvg."""
 
     def __init__(
-        self, make: Callable[[], nn.Module], train: Part, test: Part, batch_size: int, lr: float
+        self,
+        make: Callable[[], nn.Module],
+        train: Samples,
+        test: Samples,
+        batch_size: int,
+        lr: float,
     ) -> None:
         self.model = make()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
@@ -95,8 +100,8 @@ def aggregate(model: nn.Module, models: Sequence[nn.Module], weights: Sequence[f
     for parameter in model.parameters():
         parameter.data.zero_()
     for client, weight in zip(models, weights, strict=True):
-        for total, own in zip(model.parameters(), client.parameters(), strict=True):
-            total.data += own.data.clone() * weight
+        for total, value in zip(model.parameters(), client.parameters(), strict=True):
+            total.data += value.data.clone() * weight
 
 
 class Processes:
@@ -112,19 +117,19 @@ class Processes:
         self.accuracy = float("nan")
         context = torch.multiprocessing.get_context("fork")
         for ids in spread([c.samples for c in clients], processes):
-            here, there = context.Pipe()
-            own = [clients[i] for i in ids]
-            context.Process(target=_serve, args=(there, own), daemon=True).start()
-            self.pipes.append((here, own))
+            parent, child = context.Pipe()
+            shard = [clients[i] for i in ids]
+            context.Process(target=_serve, args=(child, shard), daemon=True).start()
+            self.pipes.append((parent, shard))
 
     def round(self) -> None:
         """Send the model, evaluate it on all test data, train one epoch, aggregate."""
         for pipe, _ in self.pipes:
             pipe.send(self.model.state_dict())
         models, weights, right, samples = [], [], 0, 0
-        for pipe, own in self.pipes:
+        for pipe, shard in self.pipes:
             states, answers = pipe.recv()
-            for client, state in zip(own, states, strict=True):
+            for client, state in zip(shard, states, strict=True):
                 client.model.load_state_dict(state)
                 models.append(client.model)
                 weights.append(client.samples / self.samples)
@@ -155,12 +160,12 @@ class Mixture(nn.Module):
     cores' outputs.
     """
 
-    def __init__(self, cores: Sequence[Cnn], own: int, p: Tensor) -> None:
+    def __init__(self, cores: Sequence[Cnn], client: int, p: Tensor) -> None:
         super().__init__()
-        self.cores, self.own = nn.ModuleList(cores), own
+        self.cores, self.client = nn.ModuleList(cores), client
         self.p = nn.Parameter(p.clone())
         for j, core in enumerate(cores):
-            core.requires_grad_(j == own)
+            core.requires_grad_(j == client)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 1, 28, 28) -> (B, 10) logits."""
@@ -171,9 +176,9 @@ class Mixture(nn.Module):
     def _mixed(self, name: str, x: Tensor) -> Tensor:
         layers = [getattr(core, name) for core in self.cores]
         steps = [list(layer) if isinstance(layer, nn.Sequential) else [layer] for layer in layers]
-        mixed = sum(p * own[0](x) for p, own in zip(self.p, steps, strict=True))
-        for after in steps[0][1:]:
-            mixed = after(mixed)
+        mixed = sum(p * step[0](x) for p, step in zip(self.p, steps, strict=True))
+        for operation in steps[0][1:]:
+            mixed = operation(mixed)
         return mixed
 
 
@@ -186,7 +191,7 @@ class AppleClient:
         self.mixture, self.p0, self.mu = mixture, mixture.p.detach().clone(), mu
         self.loss = nn.CrossEntropyLoss()
         self.optimizers = [
-            torch.optim.SGD(mixture.cores[mixture.own].parameters(), lr=lr, momentum=momentum),
+            torch.optim.SGD(mixture.cores[mixture.client].parameters(), lr=lr, momentum=momentum),
             torch.optim.SGD([mixture.p], lr=dr_lr, momentum=momentum),
         ]
 

@@ -62,11 +62,11 @@ class Rounds:
         )
         self.roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
 
-        half, initial = self.method.client, scenario.initial
+        client, initial = self.method.client, scenario.initial
 
         def make(copies: StaleModels | None, groups: Groups) -> ClientRuntime:
             return ClientRuntime(
-                half, scenario.objective(), initial, groups, config.seed, copies=copies
+                client, scenario.objective(), initial, groups, config.seed, copies=copies
             )
 
         row, draws = scenario.initial().nbytes, scenario.network.draws
@@ -76,7 +76,7 @@ class Rounds:
         elif workers == 1:
             self.transport = Inline(partial(make, None), groups)
         else:
-            copies = StaleModels.banked(half.keeps, initial, self.roster, FileBank.in_memory)
+            copies = StaleModels.banked(client.keeps, initial, self.roster, FileBank.in_memory)
             crew = Processes(partial(make, StaleModels({}, initial, {})))
             self.transport = Workers(crew, groups, self.roster.sizes, workers, copies)
         self.transport.add_clients(self.ids, self.roster, None)
@@ -94,9 +94,9 @@ class Rounds:
         """
         self.number += 1
         round_ = round_of(self.config, self.number)
-        down = self.method.server.downlink(self.state, self.ids, self.roster, round_)
+        downlink = self.method.server.downlink(self.state, self.ids, self.roster, round_)
         arrivals = self.transport.visit(
-            ClientRequest(round_, self.roster, self.ids, True, self.watched), down
+            ClientRequest(round_, self.roster, self.ids, True, self.watched), downlink
         )
         self.traffic = sum(a.bytes_down for a in arrivals), sum(a.bytes_up for a in arrivals)
         replies = [a.reply for a in arrivals]
@@ -106,9 +106,9 @@ class Rounds:
         scores = [s for r in replies for s in r.scores if s.split == "test" and s.samples]
         if scores:
             self.accuracy = pooled(scores)
-            named = {(s.model, s.when) for s in scores}
+            keys = {(s.model, s.when) for s in scores}
             self.accuracies = {
-                n: pooled([s for s in scores if (s.model, s.when) == n]) for n in named
+                n: pooled([s for s in scores if (s.model, s.when) == n]) for n in keys
             }
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class Silos:
         roster = Roster(tuple(draw.integers(100, 1000, count).tolist()), 0.5)
         self.weights = roster.weights(tuple(range(count))).numpy()
         self.secrets = {i: new_secret() for i in range(count)}
-        self.shown = {i: public(secret) for i, secret in self.secrets.items()}
+        self.mask_keys = {i: public(secret) for i, secret in self.secrets.items()}
         pairs = [keys.silo() for _ in range(count)]
         self.public = [pair.public.decode() for pair in pairs]
         with TemporaryDirectory() as folder:
@@ -45,23 +45,23 @@ class Silos:
             for i, pair in enumerate(pairs):
                 path = Path(folder) / f"{i}"
                 path.write_bytes(pair.private)
-                self.signed.append(keys.Signer(path).sign("mask", {"key": self.shown[i]}))
+                self.signed.append(keys.Signer(path).sign("mask", {"key": self.mask_keys[i]}))
 
     def verify(self) -> None:
         """Verify all keys, as every silo does."""
         for i, signature in enumerate(self.signed):
-            assert keys.signed(self.public[i], "mask", {"key": self.shown[i]}, signature)
+            assert keys.signed(self.public[i], "mask", {"key": self.mask_keys[i]}, signature)
 
-    def part(self, i: int) -> Integers:
+    def masked_change(self, i: int) -> Integers:
         """A silo's part of the sum."""
-        moved, _ = clipped(self.changes[i], self.terms.max_norm)
-        words = encoded(moved, float(self.weights[i]), self.terms)
-        return masked(words, self.secrets[i], i, self.shown, CONTEXT)
+        change, _ = clipped(self.changes[i], self.terms.max_norm)
+        integers = encoded(change, float(self.weights[i]), self.terms)
+        return masked(integers, self.secrets[i], i, self.mask_keys, CONTEXT)
 
     def silo(self) -> None:
         """The work of one silo."""
         self.verify()
-        self.part(0).tobytes()
+        self.masked_change(0).tobytes()
 
     def plain(self) -> bytes:
         """The work of one silo without masks."""
@@ -69,22 +69,22 @@ class Silos:
         return change.tobytes()
 
 
-def added(parts: list[bytes], total: Integers) -> None:
+def added(uplinks: list[bytes], total: Integers) -> None:
     """Add parts, as the server does."""
-    for part in parts:
-        total += np.frombuffer(part, total.dtype)
+    for uplink in uplinks:
+        total += np.frombuffer(uplink, total.dtype)
 
 
 def measure(count: int, numbers: int, bits: int, turns: int) -> Table:
     """One row."""
     silos = Silos(count, numbers, SecureAggregation(max_norm=10.0, minimum=2, bits=bits))
     cpu = measured({"silo": silos.silo, "plain": silos.plain}, turns)[1]
-    parts = [silos.part(i).tobytes() for i in range(count)]
+    uplinks = [silos.masked_change(i).tobytes() for i in range(count)]
     total = np.zeros(numbers, f"<u{bits // 8}")
-    server = cpu_seconds(partial(added, parts, total))
+    server = cpu_seconds(partial(added, uplinks, total))
     mean = np.einsum("n,nd->d", silos.weights, silos.changes.astype(np.float64))
     return {
-        "MB up": len(parts[0]) / 1e6,
+        "MB up": len(uplinks[0]) / 1e6,
         "plain MB up": len(silos.plain()) / 1e6,
         "silo s": cpu.median("silo"),
         "plain s": cpu.median("plain"),
@@ -94,9 +94,9 @@ def measure(count: int, numbers: int, bits: int, turns: int) -> Table:
     }
 
 
-def main(size: tuple[tuple[int, ...], int, int], words: list[str]) -> list[Table]:
+def main(size: tuple[tuple[int, ...], int, int], arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    assert not words, words
+    assert not arguments, arguments
     counts, numbers, turns = size
     rows = {
         f"{count} silos, {bits} bits": measure(count, numbers, bits, turns)

@@ -61,7 +61,7 @@ SETTINGS: Tree = {
 class Case:
     """A network, and its training images: side, axes, batch, and number of steps."""
 
-    kind: str
+    group: str
     name: str
     model: Tree
     side: int
@@ -147,7 +147,7 @@ class Pomona:
 
     def test(self, size: int) -> Batches:
         """The test images in batches."""
-        return [self._plain(part) for part in self.objective.data.rows["test"][0].split(size)]
+        return [self._plain(index) for index in self.objective.data.rows["test"][0].split(size)]
 
     def _plain(self, index: Tensor) -> tuple[Tensor, Tensor]:
         x, y = self.objective.data.gather(index)
@@ -173,11 +173,11 @@ def plain_train(module: nn.Module, batches: Batches) -> nn.Module:
 def plain_evaluate(module: nn.Module, batches: Batches) -> Tensor:
     """Dice (n, C) of each image, 1 if it contains nothing of a class."""
     module.eval()
-    found = []
+    scores = []
     for images, masks in batches:
         claimed = one_hot(module(images).argmax(1, keepdim=True), CLASSES)
-        found.append(compute_dice(claimed, one_hot(masks, CLASSES), ignore_empty=False))
-    return torch.cat(found)
+        scores.append(compute_dice(claimed, one_hot(masks, CLASSES), ignore_empty=False))
+    return torch.cat(scores)
 
 
 def passes(module: nn.Module, batches: Batches, backward: bool) -> None:
@@ -197,12 +197,12 @@ def compare(case: Case, turns: int) -> Table:
     ours, module = Pomona(scenario), scenario.module()
     training, test = ours.batches(), ours.test(case.batch)
     space = ParameterSpace(module)
-    apart = {
+    differences = {
         "a step": float((space.pack(plain_train(module, training)) - ours.train()).abs().max()),
         "evaluation, an image": difference(plain_evaluate(module, test), ours.evaluate()),
     }
-    if max(apart.values()) > TOLERANCE:
-        raise SystemExit(f"{case.name}: weights or Dice differ: {apart}")
+    if max(differences.values()) > TOLERANCE:
+        raise SystemExit(f"{case.name}: weights or Dice differ: {differences}")
     steps: dict[str, Work] = {
         "plain loop": partial(plain_train, module, training),
         "Pomona": ours.train,
@@ -215,38 +215,40 @@ def compare(case: Case, turns: int) -> Table:
     }
     rows: dict[str, Table] = {}
     samples = sum(len(x) for x, _ in test)
-    for what, works, count in (
+    for operation, works, count in (
         ("a step", steps, len(training)),
         ("evaluation, an image", images, samples),
     ):
         wall, cpu = measured(works, turns)
         for name in works:
-            rows[f"{what}: {name}"] = {
+            rows[f"{operation}: {name}"] = {
                 "median ms": 1e3 * wall.median(name) / count,
                 "CPU ms": 1e3 * cpu.median(name) / count,
                 "cost": 1 / median(wall.ratios(name)),
                 "CPU cost": cpu.cost(name),
-                "apart": apart[what] if name == "Pomona" else None,
+                "apart": differences[operation] if name == "Pomona" else None,
             }
-    about = {
+    notes = {
         "parameters": space.trained,
         "batch": case.batch,
         "steps": len(training),
         "images": samples,
     }
-    return publish(f"Segmentation: {case.name}", rows, turns, **about)
+    return publish(f"Segmentation: {case.name}", rows, turns, **notes)
 
 
-def difference(one: Tensor, two: Tensor) -> float:
+def difference(expected: Tensor, actual: Tensor) -> float:
     """The largest difference of Dice, over classes present or predicted in an image."""
-    known = ~two.isnan()
-    return float((one.double() - two)[known].abs().max())
+    defined = ~actual.isnan()
+    return float((expected.double() - actual)[defined].abs().max())
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    return [compare(case, size.turns) for case in size.cases if not words or case.kind in words]
+    return [
+        compare(case, size.turns) for case in size.cases if not arguments or case.group in arguments
+    ]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ The first table is one process that holds the frozen part and does a deployed se
 round, except messages: it runs the round loop with checkpoints (downlink as bytes, uplinks from
 bytes into files, admission, aggregation) over silos that answer with noise of the right shape and
 keep nothing. (Under a budget M each real silo keeps a copy of all cores, N times the memory of one
-row, so 100 of them would not fit beside their server.) "before" is the process's resident memory
+row, so 100 of them would not fit next to their server.) "before" is the process's resident memory
 when the loop begins, "peak" its high-water mark from then on (VmHWM, pages of files included), "in
 N d" the difference in rows of all silos together; "not in files" is the largest sample of memory
 that the system cannot write to a file and reclaim (RssAnon and RssShmem, every 5 ms); "s" is the
@@ -53,15 +53,15 @@ WIDE = [
 NARROW = ["model.name=mlp", "model.hidden=[12, 8]", 'model.train=["fc2.*", "fc3.*"]', "clients=3"]
 RESNET = ["model.name=resnet18"]  # 11,167,562 numbers with one input channel and ten classes
 COMMON = ["rounds=2", "lr=0.01", "workers=2"]
-LOOK = 0.005  # seconds
+INTERVAL = 0.005  # seconds
 
 
 @dataclass(frozen=True)
 class Size:
     """Runs: the server half alone, and complete, each by settings of network and method."""
 
-    alone: dict[str, list[str]]
-    whole: dict[str, list[str]]
+    server: dict[str, list[str]]
+    complete: dict[str, list[str]]
 
 
 FEDAVG, APPLE = ["method=fedavg"], ["method=apple"]
@@ -98,14 +98,14 @@ class Answers:
     def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Do nothing: silos keep nothing."""
 
-    def visit(self, visit: ClientRequest, down: Downlink) -> list[Arrival]:
+    def visit(self, visit: ClientRequest, downlink: Downlink) -> list[Arrival]:
         """One answer per silo, from bytes; the downlink as bytes."""
-        packed = PackedRows(down, self._encoding)
-        for name, rows in down.items():
+        packed = PackedRows(downlink, self._encoding)
+        for name, rows in downlink.items():
             for j in rows.index.unique().tolist():
                 packed.digest(name, j)
         spool = UplinkSpool.allocate(visit, self._folder)
-        return as_arrivals([spool.store(self._reply(i, visit)) for i in visit.ids], visit, down)
+        return as_arrivals([spool.store(self._reply(i, visit)) for i in visit.ids], visit, downlink)
 
     def _reply(self, client: int, visit: ClientRequest) -> Reply:
         data = self._encoding.pack_uplink(self._uplink(client, visit))
@@ -124,18 +124,18 @@ class Answers:
     @staticmethod
     def _uplink(client: int, visit: ClientRequest) -> dict[str, Tensor]:
         draw = stream(0, "noise", visit.round.number, client)
-        others = [i for i in visit.ids if i != client]
+        peers = [i for i in visit.ids if i != client]
         return {
-            name: torch.from_numpy(draw.standard_normal(like.shape, dtype="float32"))
-            if like.is_floating_point()
-            else torch.from_numpy(draw.choice(others, tuple(like.shape), replace=False)).to(
-                like.dtype
+            name: torch.from_numpy(draw.standard_normal(template.shape, dtype="float32"))
+            if template.is_floating_point()
+            else torch.from_numpy(draw.choice(peers, tuple(template.shape), replace=False)).to(
+                template.dtype
             )
-            for name, like in visit.expects.items()
+            for name, template in visit.expects.items()
         }
 
 
-def run(words: list[str]) -> None:
+def run(arguments: list[str]) -> None:
     """The rounds of one server, in the measured process."""
     from pomona.config import read_overrides, resolve
     from pomona.core.membership import PlannedMembership
@@ -146,35 +146,38 @@ def run(words: list[str]) -> None:
     from rounds import noise, scenario_of
 
     torch.set_num_threads(1)
-    config = resolve(read_overrides(words))
+    config = resolve(read_overrides(arguments))
     scenario = scenario_of(config, noise(14 * config.clients))
     roster, record = (
         Roster(tuple(len(c.train) for c in scenario.partition.clients)),
         RunRecord(None, config.tree()),
     )
     server, d = config.method.method().server, len(scenario.initial())
-    with tempfile.TemporaryDirectory() as out:
-        answers, checkpoints = Answers(Path(out), config.clients), Checkpointing(Path(out), 1, {})
-        initial = scenario.initial.in_files(Path(out))
-        parts = (
+    with tempfile.TemporaryDirectory() as folder:
+        answers, checkpoints = (
+            Answers(Path(folder), config.clients),
+            Checkpointing(Path(folder), 1, {}),
+        )
+        initial = scenario.initial.in_files(Path(folder))
+        components = (
             PlannedMembership(config.membership, roster),
             initial,
             answers,
             record,
             NullCallback(),
         )
-        loop = Loop(config, server, *parts, checkpoints, metric=scenario.choice.metric)
-        Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-        before = field("self", "status", "VmRSS")
+        loop = Loop(config, server, *components, checkpoints, metric=scenario.choice.metric)
+        Path("/proc/self/clear_refs").write_text("5")  # resets the high-water mark
+        baseline = field("self", "status", "VmRSS")
         with watched() as unfiled:
             loop.run()
-    last = [row for kind, row in record.events if kind == "round"][-1]
+    last = [row for event, row in record.events if event == "round"][-1]
     print(
         json.dumps(
             {
                 "frozen": sum(t.nbytes for t in scenario.network.frozen.values()),
                 "rows": 4 * config.clients * d,
-                "before": before,
+                "before": baseline,
                 "peak": field("self", "status", "VmHWM"),
                 "unfiled": max(unfiled),
                 "down": sum(last.bytes_down),
@@ -188,46 +191,51 @@ def run(words: list[str]) -> None:
 @contextmanager
 def watched() -> Iterator[list[int]]:
     """Repeatedly measure this process's resident bytes that are in no file."""
-    seen, over = [0], Event()
+    samples, finished = [0], Event()
 
-    def look() -> None:
-        while not over.wait(LOOK):
-            seen.append(field("self", "status", "RssAnon") + field("self", "status", "RssShmem"))
+    def sample() -> None:
+        while not finished.wait(INTERVAL):
+            samples.append(field("self", "status", "RssAnon") + field("self", "status", "RssShmem"))
 
-    looking = Thread(target=look)
-    looking.start()
+    thread = Thread(target=sample)
+    thread.start()
     try:
-        yield seen
+        yield samples
     finally:
-        over.set()
-        looking.join()
+        finished.set()
+        thread.join()
 
 
-def alone(case: Case) -> dict[str, object]:
+def measure(case: Case) -> dict[str, object]:
     """A row of the first table, from a separate process."""
-    command = [sys.executable, __file__, RUN, *case.words]
-    said = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    command = [sys.executable, __file__, RUN, *case.settings]
+    result = json.loads(
+        subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    )
     return {
-        "frozen part GB": said["frozen"] / GIGABYTE,
-        "N d GB": said["rows"] / GIGABYTE,
-        "before GB": said["before"] / GIGABYTE,
-        "peak GB": said["peak"] / GIGABYTE,
-        "not in files GB": said["unfiled"] / GIGABYTE,
-        "in N d": (said["peak"] - said["before"]) / said["rows"],
-        "down GB": said["down"] / GIGABYTE,
-        "up GB": said["up"] / GIGABYTE,
-        "s": said["s"],
+        "frozen part GB": result["frozen"] / GIGABYTE,
+        "N d GB": result["rows"] / GIGABYTE,
+        "before GB": result["before"] / GIGABYTE,
+        "peak GB": result["peak"] / GIGABYTE,
+        "not in files GB": result["unfiled"] / GIGABYTE,
+        "in N d": (result["peak"] - result["before"]) / result["rows"],
+        "down GB": result["down"] / GIGABYTE,
+        "up GB": result["up"] / GIGABYTE,
+        "s": result["s"],
     }
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    cases = {name: case_of(COMMON, how, words) for name, how in size.alone.items()}
-    rows = {name: alone(case) for name, case in cases.items()}
-    tables = [publish("The server half alone", rows, 1, changed=words)]
-    if size.whole:
+    cases = {name: case_of(COMMON, settings, arguments) for name, settings in size.server.items()}
+    rows = {name: measure(case) for name, case in cases.items()}
+    tables = [publish("The server half alone", rows, 1, changed=arguments)]
+    if size.complete:
         tables.append(
-            report({name: case_of(COMMON, how) for name, how in size.whole.items()}, words)
+            report(
+                {name: case_of(COMMON, settings) for name, settings in size.complete.items()},
+                arguments,
+            )
         )
     return tables
 

@@ -73,16 +73,16 @@ class Federation:
         method, round_ = self.config.method.method(), round_of(self.config, 1)
         server = method.server.start(self.scenario.initial, self.roster, self.config.seed)
         longest_first = sorted(range(self.config.clients), key=lambda i: (-self.roster.sizes[i], i))
-        calls = [tuple(longest_first[k : k + rows]) for k in range(0, self.config.clients, rows)]
+        groups = [tuple(longest_first[k : k + rows]) for k in range(0, self.config.clients, rows)]
 
         def train() -> None:
-            for ids in calls:
+            for ids in groups:
                 state = method.client.start(
                     self.scenario.initial, self.roster, ids, self.config.seed
                 )
-                down = method.server.downlink(server, ids, self.roster, round_)
+                downlink = method.server.downlink(server, ids, self.roster, round_)
                 received = {
-                    k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in down.items()
+                    k: r if r.index.dim() == 2 else r.bank[r.index] for k, r in downlink.items()
                 }
                 method.client.train(
                     state, received, LocalTraining(objective, ids, self.roster, round_), round_
@@ -94,12 +94,12 @@ class Federation:
 def timed(work: Work, device: str) -> float:
     """Seconds of one call, until the device has finished."""
 
-    def done() -> None:
+    def synchronised() -> None:
         work()
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return seconds(done)
+    return seconds(synchronised)
 
 
 def compare(
@@ -119,11 +119,11 @@ def compare(
     return publish(title, rows, turns, device=device, **notes)
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    over = read_overrides(words)
-    config = resolve(SETTINGS, over)
+    overrides = read_overrides(arguments)
+    config = resolve(SETTINGS, overrides)
     device = torch.cuda.get_device_name() if config.device == "cuda" else "cpu"
     notes = {
         "name": device,
@@ -134,7 +134,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
     gradients, rounds = dict[str, dict[str, Work]](), dict[str, dict[str, Work]]()
     for model in size.models:
         for n in size.rows:
-            f = Federation(size.images, {"model": {"name": model}, "clients": n}, over)
+            f = Federation(size.images, {"model": {"name": model}, "clients": n}, overrides)
             gradients[f"{model}, {n} rows"] = {
                 "loop": f.gradient(f.loop),
                 "stacked": f.gradient(f.stacked),
@@ -145,7 +145,7 @@ def main(size: Size, words: list[str]) -> list[Table]:
             f = Federation(
                 size.images,
                 {"method": {"name": method}, "model": {"name": model}, "clients": n},
-                over,
+                overrides,
             )
             rounds[f"{method}, {model}"] = {
                 "loop, 1 row": f.round(f.loop, 1),

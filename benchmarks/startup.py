@@ -47,17 +47,17 @@ def script(text: str) -> float:
 def first_round(command: tuple[str, ...] = ("demo",)) -> float:
     """Seconds from starting a command with ``--out`` to its first recorded round."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "out"
+        output = Path(folder) / "out"
 
         def until_recorded() -> None:
-            while not any(map(recorded, out.rglob("events.jsonl"))):
+            while not any(map(recorded, output.rglob("events.jsonl"))):
                 assert process.poll() is None, f"{' '.join(command)} ended before its first round"
                 sleep(0.005)
 
         def work() -> None:
             nonlocal process
-            words = [sys.executable, "-m", "pomona", *command, "--out", str(out)]
-            process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            argv = [sys.executable, "-m", "pomona", *command, "--out", str(output)]
+            process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             until_recorded()
 
         process: subprocess.Popen[bytes]
@@ -77,19 +77,19 @@ def processor(command: list[str], folder: Path) -> float:
     """Processor seconds (user and system) of a whole command in a fresh process; raises if it
     fails.
     """
-    began = _spent()
+    began = _children_seconds()
     subprocess.run(
         [sys.executable, "-m", "pomona", *command], check=True, cwd=folder, capture_output=True
     )
-    return _spent() - began
+    return _children_seconds() - began
 
 
-def _spent() -> float:
+def _children_seconds() -> float:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def whole(folder: Path) -> Iterator[tuple[str, list[str]]]:
+def commands(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """(name, words) of whole commands; ``folder``: an empty working folder."""
     hospitals = Path(os.environ.get("POMONA_DATA", "nowhere")).absolute() / "heart_disease"
     settings, data = ["rounds=30"], "digits"
@@ -104,9 +104,9 @@ def whole(folder: Path) -> Iterator[tuple[str, list[str]]]:
     yield "pomona report of it", ["report", "run", "--out", "page"]
 
 
-def main(turns: int, words: list[str]) -> list[Table]:
+def main(turns: int, arguments: list[str]) -> list[Table]:
     """Measure and print."""
-    assert not words, f"no settings here: {words}"
+    assert not arguments, f"no settings here: {arguments}"
     candidates: dict[str, Callable[[], float]] = {
         name: partial(script, text) for name, text in SCRIPTS.items()
     }
@@ -114,26 +114,26 @@ def main(turns: int, words: list[str]) -> list[Table]:
     rows = {
         name: {
             "median s": times.median(name),
-            "max s": max(times.of[name]),
+            "max s": max(times.seconds[name]),
             "times python's": times.cost(name),
             "target s": TARGET if name == FIRST_ROUND else None,
         }
-        for name in times.of
+        for name in times.seconds
     }
     return [publish("From a command to its first work", rows, times.turns), whole_commands(turns)]
 
 
 def whole_commands(turns: int) -> Table:
     """Processor seconds of whole commands, with a new folder for each turn."""
-    spent: dict[str, list[float]] = {}
+    durations: dict[str, list[float]] = {}
     for _ in range(turns):
         with tempfile.TemporaryDirectory() as folder:
-            for name, command in whole(Path(folder)):
-                spent.setdefault(name, []).append(processor(command, Path(folder)))
-    times = Times(spent)
+            for name, command in commands(Path(folder)):
+                durations.setdefault(name, []).append(processor(command, Path(folder)))
+    times = Times(durations)
     rows = {
         n: {"median processor s": times.median(n), "min s": min(t), "max s": max(t)}
-        for n, t in spent.items()
+        for n, t in durations.items()
     }
     return publish("Whole commands", rows, turns)
 

@@ -48,8 +48,10 @@ def _lines(path: Path) -> list[str]:
 
 def chosen(quick: T, full: T) -> tuple[T, list[str]]:
     """The size chosen on the command line, ``--quick`` or full, and the remaining words."""
-    words = sys.argv[1:]
-    return (quick if "--quick" in words else full), [word for word in words if word != "--quick"]
+    arguments = sys.argv[1:]
+    return (quick if "--quick" in arguments else full), [
+        argument for argument in arguments if argument != "--quick"
+    ]
 
 
 def native_release() -> str:
@@ -79,21 +81,21 @@ def cpu_seconds(work: Work) -> float:
     return process_time() - began
 
 
-SPENT = """
+CPU_SECONDS = """
 import resource
 
-def spent():
+def cpu_seconds():
     used = [resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
 """
 
 
-def answered(source: str, program: str, *words: str) -> list[str]:
+def answered(source: str, program: str, *arguments: str) -> list[str]:
     """What a program prints, as words, that a fresh process runs with the package in ``source``;
-    its function ``spent`` gives the processor seconds of the process and its children.
+    its function ``cpu_seconds`` returns the processor seconds of the process and its children.
     """
     return subprocess.run(
-        [sys.executable, "-c", SPENT + program, *words],
+        [sys.executable, "-c", CPU_SECONDS + program, *arguments],
         check=True,
         capture_output=True,
         text=True,
@@ -101,10 +103,10 @@ def answered(source: str, program: str, *words: str) -> list[str]:
     ).stdout.split()
 
 
-def builds(words: Sequence[str]) -> dict[str, str]:
+def builds(folders: Sequence[str]) -> dict[str, str]:
     """The ``src`` folders of other checkouts by their names, then of this build."""
-    others = {Path(word).parent.name: word for word in words}
-    return {**others, "this build": str(Path(__file__).parents[1] / "src")}
+    checkouts = {Path(folder).parent.name: folder for folder in folders}
+    return {**checkouts, "this build": str(Path(__file__).parents[1] / "src")}
 
 
 def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
@@ -128,9 +130,11 @@ def publish(title: str, rows: Mapping[str, Mapping[str, object]], n: int, **note
     """Print a table with its hardware and software; also append it as JSON to the file in
     POMONA_BENCHMARKS.
     """
-    about = {**machine(), **notes, "n": n}
+    header = {**machine(), **notes, "n": n}
     print(
-        f"{title}\n" + "\n".join(f"  {k}: {v}" for k, v in about.items()) + f"\n{_aligned(rows)}\n",
+        f"{title}\n"
+        + "\n".join(f"  {k}: {v}" for k, v in header.items())
+        + f"\n{_aligned(rows)}\n",
         flush=True,
     )
     result = {"title": title, "machine": machine(), "notes": notes, "n": n, "rows": rows}
@@ -161,7 +165,7 @@ def _cell(value: object) -> str:
 class Times:
     """Seconds of each candidate, turn by turn; the others are compared with the first."""
 
-    of: Mapping[str, list[float]]
+    seconds: Mapping[str, list[float]]
 
     @classmethod
     def interleaved(cls, candidates: Mapping[str, Callable[[], float]], turns: int) -> "Times":
@@ -177,21 +181,21 @@ class Times:
         """The first candidate's seconds over another's, turn by turn: above 1, the other is
         faster.
         """
-        first = next(iter(self.of.values()))
-        return [a / b for a, b in zip(first, self.of[name], strict=True)]
+        first = next(iter(self.seconds.values()))
+        return [a / b for a, b in zip(first, self.seconds[name], strict=True)]
 
     @property
     def turns(self) -> int:
         """Number of measurements of each candidate."""
-        return len(next(iter(self.of.values())))
+        return len(next(iter(self.seconds.values())))
 
     def median(self, name: str) -> float:
         """Of one candidate's seconds."""
-        return statistics.median(self.of[name])
+        return statistics.median(self.seconds[name])
 
     def cost(self, name: str, against: str | None = None) -> float:
         """One candidate's median over another's (by default the first's): above 1, it is slower."""
-        return self.median(name) / self.median(against or next(iter(self.of)))
+        return self.median(name) / self.median(against or next(iter(self.seconds)))
 
     def report(self, title: str, **notes: object) -> Table:
         """Report medians, and each candidate's speed relative to the first, by the median of the
@@ -204,6 +208,6 @@ class Times:
                 "max s": max(times),
                 "times as fast": statistics.median(self.ratios(name)),
             }
-            for name, times in self.of.items()
+            for name, times in self.seconds.items()
         }
         return publish(title, rows, self.turns, **notes)

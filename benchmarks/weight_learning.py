@@ -3,7 +3,7 @@ recomputed in each.
 
     python benchmarks/weight_learning.py [--quick] [key=value ...]
 
-A round in which all clients learn their weights for ``stage_epochs``, beside the previous round,
+A round in which all clients learn their weights for ``stage_epochs``, next to the previous round,
 which only trains. One process with one thread, images of noise, no evaluation; both give
 bit-identical numbers, which is checked. All take turns.
 """
@@ -30,14 +30,14 @@ QUICK = ({"clients": 2, "model": "mlp", "method": {"name": "fedala", "stage_epoc
 
 
 class Stage:
-    """The second round of a federation that starts anew each time; ``keeps``: whether features are
+    """The second round of a federation that restarts each time; ``caches``: whether features are
     kept.
     """
 
-    def __init__(self, config: Config, images: int, keeps: bool) -> None:
-        self.scenario, self.keeps = (
+    def __init__(self, config: Config, images: int, caches: bool) -> None:
+        self.scenario, self.caches = (
             scenario_of(config, noise(images * config.clients * 4 // 3)),
-            keeps,
+            caches,
         )
         self.model = torch.empty(0)
 
@@ -49,27 +49,27 @@ class Stage:
     def learn(self) -> None:
         """Run the round with the stage."""
         get = ConstantFeatures.get
-        cached = get if self.keeps else lambda _, __, make: make()
+        cached = get if self.caches else lambda _, __, make: make()
         with patch.object(ConstantFeatures, "get", cached):
             self.rounds.run()
         self.model = self.rounds.state
 
 
-def main(size: tuple[Tree, int, int], words: list[str]) -> list[Table]:
+def main(size: tuple[Tree, int, int], arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
     tree, images, turns = size
-    config = resolve(SETTINGS, tree, read_overrides(words))
-    kept, anew = Stage(config, images, True), Stage(config, images, False)
+    config = resolve(SETTINGS, tree, read_overrides(arguments))
+    cached, recomputed = Stage(config, images, True), Stage(config, images, False)
 
     works = {
-        "a round of training": kept.ready,
-        "with the stage, features kept": kept.learn,
-        "a round of training again": anew.ready,
-        "with the stage, features computed each time": anew.learn,
+        "a round of training": cached.ready,
+        "with the stage, features kept": cached.learn,
+        "a round of training again": recomputed.ready,
+        "with the stage, features computed each time": recomputed.learn,
     }
     wall, cpu = measured(works, turns)
-    assert torch.equal(kept.model, anew.model), "the two must give the same numbers"
+    assert torch.equal(cached.model, recomputed.model), "the two must give the same numbers"
     first = next(iter(works))
     rows = {
         name: {
@@ -79,13 +79,13 @@ def main(size: tuple[Tree, int, int], words: list[str]) -> list[Table]:
         }
         for name in works
     }
-    about = {
+    notes = {
         "model": config.model.name,
         "batch": config.batch_size,
         "clients": config.clients,
         "images": images,
     }
-    return [publish("FedALA's first weight learning", rows, turns, **about, threads=1)]
+    return [publish("FedALA's first weight learning", rows, turns, **notes, threads=1)]
 
 
 if __name__ == "__main__":

@@ -45,11 +45,13 @@ FULL = Size(8_000, tuple(range(1, len(os.sched_getaffinity(0)) + 1)), {}, 7)
 QUICK = Size(200, (1, 2), {"clients": 3, "model": {"name": "mlp"}}, 1)
 
 
-def main(size: Size, words: list[str]) -> list[Table]:
+def main(size: Size, arguments: list[str]) -> list[Table]:
     """Measure and print."""
     torch.set_num_threads(1)
-    images, over = noise(size.images), read_overrides(words)
-    configs = {m: resolve(SETTINGS, size.changes, {"method": {"name": m}}, over) for m in METHODS}
+    images, overrides = noise(size.images), read_overrides(arguments)
+    configs = {
+        m: resolve(SETTINGS, size.changes, {"method": {"name": m}}, overrides) for m in METHODS
+    }
     runs = {
         (m, n): Rounds(scenario_of(config, images), n, frozenset({"received"}))
         for m, config in configs.items()
@@ -67,14 +69,14 @@ def main(size: Size, words: list[str]) -> list[Table]:
         for m, n in runs
     }
     c = configs[METHODS[0]]
-    about = {"model": c.model.name, "batch": c.batch_size, "clients": c.clients}
+    notes = {"model": c.model.name, "batch": c.batch_size, "clients": c.clients}
     return [
         publish(
             "Workers: a round by one process and by several",
             rows,
             times.turns,
             images=size.images,
-            **about,
+            **notes,
         )
     ]
 

@@ -256,16 +256,16 @@ def margin_rates(
     name: str, sizes: Sequence[tuple[int, int]], repeats: int, seed: int = 0
 ) -> tuple[float, float, float]:
     """How often a model that is worse by the margin is called not worse (2.5 % is right); the
-    median detectable gain of equal models, and how often it is then found (80 % is promised).
+    median detectable gain of equal models, and how often it is then detected (80 % is promised).
     """
 
-    def drawn(better: float, stage: int) -> list[Estimate]:
+    def estimates_of(better: float, stage: int) -> list[Estimate]:
         draw = stream(seed, "calibrate.margin", len(sizes), stage)
         return [mean_difference(once(name, sizes, better, draw)) for _ in range(repeats)]
 
-    detectable = float(np.median([e.error.detectable() for e in drawn(0.0, 0) if e.error]))
+    detectable = float(np.median([e.error.detectable() for e in estimates_of(0.0, 0) if e.error]))
     lows = [
-        np.array([e.interval[0] if e.interval else -np.inf for e in drawn(better, stage)])
+        np.array([e.interval[0] if e.interval else -np.inf for e in estimates_of(better, stage)])
         for stage, better in enumerate((-MARGIN, detectable), start=1)
     ]
     return float((lows[0] > -MARGIN).mean()), detectable, float((lows[1] > 0).mean())
@@ -278,8 +278,8 @@ def print_margins(repeats: int, seed: int) -> None:
     for name in ("accuracy", "mae"):
         for cell in MARGIN_CELLS:
             sizes = [(n, 0) for n in SITES[cell]]
-            false, detectable, found = margin_rates(name, sizes, repeats, seed)
-            shares = f"{100 * false:.1f} | {detectable:.3f} | {100 * found:.1f}"
+            false, detectable, detected = margin_rates(name, sizes, repeats, seed)
+            shares = f"{100 * false:.1f} | {detectable:.3f} | {100 * detected:.1f}"
             print(f"| {name} | {cell} | {shares} |", flush=True)
 
 
@@ -336,8 +336,8 @@ def print_groups(repeats: int, seed: int) -> None:
                     )
                     for _ in range(repeats)
                 ]
-                ends = np.array([e.interval or (-np.inf, np.inf) for e in estimates])
-                shares.append(float(((ends[:, 0] <= gain) & (gain <= ends[:, 1])).mean()))
+                bounds = np.array([e.interval or (-np.inf, np.inf) for e in estimates])
+                shares.append(float(((bounds[:, 0] <= gain) & (gain <= bounds[:, 1])).mean()))
             rates = f"{100 * (1 - shares[0]):.1f} | {100 * shares[1]:.1f}"
             print(f"| {name} | {correlation:g} | {rates} |", flush=True)
 

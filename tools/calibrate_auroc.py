@@ -1,7 +1,7 @@
 """The intervals of one client's AUROC and AUROC gain against DeLong's, also near 1.
 
     python tools/calibrate_auroc.py               # the tables of docs/internals/statistics.md
-    python tools/calibrate_auroc.py --repeats 100 # a look
+    python tools/calibrate_auroc.py --repeats 100 # quickly
 
 *At its size*: DeLong's power with the limit at which its false claims are as frequent as the
 product's.
@@ -25,7 +25,7 @@ NORMAL = float(stats.norm.ppf(0.975))
 
 @dataclass(frozen=True)
 class Cell:
-    """Normal scores that an event raises by ``raised``, and for the better model by ``more`` in
+    """Normal scores that an event raises by ``raised``, and for the better model by ``gain`` in
     addition.
     """
 
@@ -49,7 +49,7 @@ CELLS = (
 )
 
 
-def drawn(cell: Cell, better: float, repeats: int) -> np.ndarray:
+def simulate(cell: Cell, better: float, repeats: int) -> np.ndarray:
     """For each repeat: the gain, the ends of its interval, and DeLong's standard error."""
     draw, y = stream(0, "areas", cell.rows, cell.events, int(better > 0)), np.zeros(cell.rows, int)
     y[: cell.events] = 1
@@ -66,15 +66,15 @@ def drawn(cell: Cell, better: float, repeats: int) -> np.ndarray:
         assert difference
         estimate = mean_difference([difference])
         variance = sum(stratum.var(ddof=1) / len(stratum) for stratum in difference.strata)
-        ends = estimate.interval or (-np.inf, np.inf)
-        results.append((estimate.value, *ends, np.sqrt(max(variance, 1e-30))))
+        bounds = estimate.interval or (-np.inf, np.inf)
+        results.append((estimate.value, *bounds, np.sqrt(max(variance, 1e-30))))
     return np.array(results)
 
 
 def row(cell: Cell, repeats: int) -> str:
     """A cell's rates in percent."""
-    value, low, high, error = drawn(cell, 0.0, repeats).T
-    better, low_b, high_b, error_b = drawn(cell, cell.gain, repeats).T
+    value, low, high, error = simulate(cell, 0.0, repeats).T
+    better, low_b, high_b, error_b = simulate(cell, cell.gain, repeats).T
     gain = cell.area(cell.gain) - cell.area(0.0)
     z, z_b = abs(value) / error, abs(better) / error_b
     claims = np.mean((low > 0) | (high < 0))
@@ -96,14 +96,14 @@ SPREADS = (1.0, 2.0)  # of the events' scores, relative to the others'
 
 
 def single(
-    events: int, others: int, spread: float, area: float, repeats: int
+    events: int, controls: int, spread: float, area: float, repeats: int
 ) -> tuple[float, float]:
     """The coverage of one AUROC's interval, and of DeLong's."""
-    draw, hits = stream(0, "area", events, others, round(1000 * area)), []
+    draw, hits = stream(0, "area", events, controls, round(1000 * area)), []
     raised = stats.norm.ppf(area) * np.hypot(1, spread)
-    positive = np.arange(events + others) < events
+    positive = np.arange(events + controls) < events
     for _ in range(repeats):
-        scores = draw.normal(size=events + others)
+        scores = draw.normal(size=events + controls)
         scores[positive] = raised + spread * scores[positive]
         components = Components.of(scores, positive)
         assert components
@@ -121,11 +121,11 @@ def main() -> None:
     repeats = parser.parse_args().repeats
     print(f"| events, others, spread | {' | '.join(f'{area:g}' for area in AREAS)} |")
     print("| --- |" + " --- |" * len(AREAS))
-    for events, others in SIZES:
+    for events, controls in SIZES:
         for spread in SPREADS:
-            rates = [single(events, others, spread, area, repeats) for area in AREAS]
+            rates = [single(events, controls, spread, area, repeats) for area in AREAS]
             cells = " | ".join(f"{100 * rate:.1f} ({100 * usual:.0f})" for rate, usual in rates)
-            print(f"| {events}, {others}, {spread:g} | {cells} |", flush=True)
+            print(f"| {events}, {controls}, {spread:g} | {cells} |", flush=True)
     headings = "false claims | coverage | power"
     print(
         f"\n| samples, events | AUROCs | shared | {headings} | DeLong: {headings} | at its size |"

@@ -1,7 +1,7 @@
 """How often intervals of odds ratios, hazard ratios and differences contain the true ones.
 
     python tools/calibrate_coefficients.py               # the table of docs/internals/statistics.md
-    python tools/calibrate_coefficients.py --repeats 100 # a look
+    python tools/calibrate_coefficients.py --repeats 100 # quickly
 
 Each repeat draws a table from a linear model: age, a second number, a yes/no column and a category
 of three. Its sites together train one model, or each its own. Models are put at the maximum of
@@ -56,7 +56,7 @@ CELLS = (
 )
 
 
-def drawn(cell: Cell, draw: np.random.Generator) -> pd.DataFrame:
+def simulate(cell: Cell, draw: np.random.Generator) -> pd.DataFrame:
     """A table of all sites."""
     n = cell.rows * cell.sites
     table = pd.DataFrame({"age": draw.normal(60, 12, n), "marker": draw.gamma(2.0, 1.0, n)})
@@ -93,7 +93,7 @@ def optimum(network: LinearModel, start: torch.Tensor, rows: torch.Tensor) -> to
     return theta
 
 
-def moved(
+def perturbed(
     network: LinearModel, theta: torch.Tensor, rows: torch.Tensor, draw: np.random.Generator
 ) -> torch.Tensor:
     """Parameters almost ``MAX_DISTANCE`` standard errors away, in a random direction."""
@@ -107,20 +107,20 @@ def covered(cell: Cell, draw: np.random.Generator) -> Iterator[tuple[bool, bool]
     """Yield (whether the model is away from the optimum, whether the interval contains the truth)
     of each coefficient with an interval.
     """
-    scenario = scenario_of(cell, drawn(cell, draw))
+    scenario = scenario_of(cell, simulate(cell, draw))
     network, headline = LinearModel.of(scenario), scenario.config.method.method().card.headline
     train = network.data.rows["train"]
     sources = [torch.cat(train)] if cell.shared else train
     best = [optimum(network, scenario.initial(), rows) for rows in sources]
-    away = [moved(network, *pair, draw) for pair in zip(best, sources, strict=True)]
-    for is_away, models in ((False, best), (True, away)):
+    distant = [perturbed(network, *pair, draw) for pair in zip(best, sources, strict=True)]
+    for is_distant, models in ((False, best), (True, distant)):
         rows = [{headline: model} for model in models * (cell.sites if cell.shared else 1)]
         events = [("coefficients", event) for event in coefficients(scenario, rows)]
         result = gather([("start", {"clients": scenario.names}), *events], {}, None)
         for c in record.coefficients(result):
             if c.low is not None and c.high is not None:
                 truth = _truth(c) if cell.measure == "difference" else exp(_truth(c))
-                yield is_away, c.low <= truth <= c.high
+                yield is_distant, c.low <= truth <= c.high
 
 
 def _truth(c: record.Coefficient) -> float:
@@ -142,10 +142,10 @@ def main() -> None:
         draw, results = stream(0, "coefficients", cell.rows, cell.sites), []
         for _ in range(repeats):
             results += list(covered(cell, draw))
-        is_away, hits = np.array(results).T
-        rates = [100 * hits[is_away == place].mean() for place in (False, True)]
-        most = repeats * len(TRUTH) * (1 if cell.shared else cell.sites)
-        share = 100 * (~is_away).sum() / most
+        is_distant, hits = np.array(results).T
+        rates = [100 * hits[is_distant == distant].mean() for distant in (False, True)]
+        total = repeats * len(TRUTH) * (1 if cell.shared else cell.sites)
+        share = 100 * (~is_distant).sum() / total
         name = f"{cell.measure} | {cell.sites} x {cell.rows} | {'shared' if cell.shared else 'own'}"
         print(f"| {name} | {share:.0f} | {rates[0]:.1f} | {rates[1]:.1f} |", flush=True)
 

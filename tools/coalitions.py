@@ -85,7 +85,7 @@ def _pair_mask(
 
 def _smallest_group(masks: NDArray[np.uint64]) -> float:
     """Return the size of the smallest group of rows that, added or subtracted, give zero; infinity
-    if there is none, as with keys of which nobody has the private half.
+    if no group does, as with keys of which nobody has the private half.
     """
     for size in range(1, len(masks) + 1):
         for rows in combinations(range(len(masks)), size):
@@ -96,7 +96,7 @@ def _smallest_group(masks: NDArray[np.uint64]) -> float:
     return inf
 
 
-def without_places(
+def pairwise_masks(
     values: Integers, secret: str, position: int, keys: Mapping[int, str], context: str
 ) -> Integers:
     """Add masks that depend on the two keys alone."""
@@ -115,7 +115,7 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=7, help="largest number of silos")
     parser.add_argument("--without-places", action="store_true")
     options = parser.parse_args()
-    derive = without_places if options.without_places else masked
+    derive = pairwise_masks if options.without_places else masked
     print("| silos | with the server | lists of keys | smallest sum that is read |")
     print("| --- | --- | --- | --- |")
     for n in range(3, options.most + 1):

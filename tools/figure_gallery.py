@@ -105,10 +105,10 @@ def draw() -> None:
     command("trajectory", "runs/fedavg", "--out", "runs/figures")
 
 
-def command(*words: str) -> None:
+def command(*arguments: str) -> None:
     """Run a command of ``pomona``. Raises SystemExit if it fails."""
     try:
-        pomona_command(words)
+        pomona_command(arguments)
     except SystemExit as end:
         if end.code:
             raise
@@ -122,11 +122,11 @@ def report(*runs: str) -> None:
 
 def spots() -> object:
     """Return images (16, 16) of two sites, and masks of the bright spots in them."""
-    generator, at = np.random.Generator(np.random.Philox(0)), np.arange(16)
+    generator, pixels = np.random.Generator(np.random.Philox(0)), np.arange(16)
 
     def site(n: int, contrast: float) -> tuple[object, object]:
         centres = generator.uniform(3, 13, (2, n, 1, 1))
-        y = (at[:, None] - centres[0]) ** 2 + (at - centres[1]) ** 2 < 9
+        y = (pixels[:, None] - centres[0]) ** 2 + (pixels - centres[1]) ** 2 < 9
         x = 128 + contrast * (y - 0.5) + 25 * generator.normal(size=y.shape)
         return x.clip(0, 255).astype(np.uint8), y.astype(np.uint8)
 
@@ -135,20 +135,22 @@ def spots() -> object:
 
 
 def collect(folder: Path) -> None:
-    """Copy a picture of each entry. Raises ConfigError for those that no command has made."""
-    drawn = [*Path().rglob("*.svg"), *Path("shown").glob("*.png")]
-    drawn.sort(key=lambda path: path.stat().st_mtime_ns)  # of the report of three runs first
+    """Copy a picture of each entry. Raises ConfigError for those that no command has drawn."""
+    pictures = [*Path().rglob("*.svg"), *Path("shown").glob("*.png")]
+    pictures.sort(key=lambda path: path.stat().st_mtime_ns)  # of the report of three runs first
     missing = []
     for entry in CATALOGUE:
         target = folder / picture(entry)
-        paths = (p for p in drawn if p.suffix == target.suffix and fnmatch(p.stem, entry.name))
+        paths = (p for p in pictures if p.suffix == target.suffix and fnmatch(p.stem, entry.name))
         if path := next(paths, None):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
         else:
             missing.append(f"{entry.draw} ({entry.name})")
     if missing:
-        raise ConfigError(f"no picture of {', '.join(missing)}; drawn: {[p.stem for p in drawn]}")
+        raise ConfigError(
+            f"no picture of {', '.join(missing)}; drawn: {[p.stem for p in pictures]}"
+        )
 
 
 def main() -> None:

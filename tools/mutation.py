@@ -5,10 +5,10 @@ constant, call or return at a time, and the tests that reach its line.
     python tools/mutation.py masks outvoted           # some, by a part of their path
     python tools/mutation.py privacy --marks "not slow and not long and not fuzz"
 
-Tests are collected once. A run of them tells which lines of a module each one reaches. For each
-mutant this process is forked, the function's code is replaced, and these tests are run, the last
-one that killed a mutant first, then the fastest, until one fails, at most ``MOST`` seconds of them.
-What runs in processes of its own is not reached. A survivor is printed with its line; a reason in
+Tests are collected once. A first run records the lines of each module that each one reaches. For
+each mutant this process is forked, the function's code is replaced, and these tests are run, the
+last one that killed a mutant first, then the fastest, until one fails, at most ``BUDGET`` seconds.
+Code in other processes is not reached. A survivor is printed with its line; a reason in
 ``mutation.toml`` removes it from the list.
 """
 
@@ -38,7 +38,7 @@ from _pytest.runner import runtestprotocol
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
-MOST = 20.0  # seconds of tests for a mutant, as measured without it
+BUDGET = 20.0  # seconds of tests for a mutant, as measured without it
 
 PAIRS = (
     (ast.Lt, ast.LtE), (ast.Gt, ast.GtE), (ast.Eq, ast.NotEq), (ast.In, ast.NotIn),
@@ -91,7 +91,7 @@ Replaceable = tuple[tuple[str, ...], ast.AST, Callable[[ast.AST], None]]
 def nodes(tree: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[Replaceable]:
     """Nodes inside functions that are mutated: the names around each, and what replaces it.
 
-    Left out: text and its numbers, annotations, docstrings, what a raise says.
+    Left out: text and its numbers, annotations, docstrings, messages of errors.
     """
     for field, value in ast.iter_fields(tree):
         if field in UNCHANGED and not (field == "args" and isinstance(tree, ast.Call)):
@@ -103,8 +103,10 @@ def nodes(tree: ast.AST, outer: tuple[str, ...] = ()) -> Iterator[Replaceable]:
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 names = (*outer, node.name)
             elif outer:
-                many = isinstance(value, list)
-                replace = partial(value.__setitem__, i) if many else partial(setattr, tree, field)
+                is_list = isinstance(value, list)
+                replace = (
+                    partial(value.__setitem__, i) if is_list else partial(setattr, tree, field)
+                )
                 yield outer, node, replace
             if not isinstance(node, ast.Raise):
                 yield from nodes(node, names)
@@ -177,15 +179,15 @@ class Runner:
 
     def module(self, name: str, tests: list[tuple[Any, float, list[int]]]) -> None:
         """Print the score of a module, and its survivors, by tests, their seconds and lines."""
-        since, path, functions = time.monotonic(), ROOT / name, functions_of(str(ROOT / name))
+        began, path, functions = time.monotonic(), ROOT / name, functions_of(str(ROOT / name))
         if failed := forked(lambda: first_failure([item for item, _, _ in tests[:40]]), 3600):
             raise SystemExit(f"{name}: {failed} passed, and now fails without a mutant")
         killed = survivors = 0
         for mutant in mutants(path):
             seconds, chosen = 0.0, list[Any]()
-            for item, spent, lines in tests:
-                if mutant.line in lines and (not chosen or seconds + spent <= MOST):
-                    seconds += spent
+            for item, duration, lines in tests:
+                if mutant.line in lines and (not chosen or seconds + duration <= BUDGET):
+                    seconds += duration
                     chosen.append(item)
             killer = forked(partial(run, functions, mutant, chosen), 3 * seconds + 5)
             if killer:
@@ -195,34 +197,34 @@ class Runner:
             reason = SETTINGS["equivalent"].get(f"{mutant.function}: {mutant.text}")
             self.unexplained += not reason
             survivors += 1
-            why = f"reason: {reason}" if reason else f"{len(chosen)} tests"
-            where = f"{path.name}:{mutant.line} {mutant.function}"
-            print(f"  {where}: {mutant.text} ({why})", flush=True)
-        seconds = time.monotonic() - since
+            explanation = f"reason: {reason}" if reason else f"{len(chosen)} tests"
+            location = f"{path.name}:{mutant.line} {mutant.function}"
+            print(f"  {location}: {mutant.text} ({explanation})", flush=True)
+        seconds = time.monotonic() - began
         print(f"{name}: killed {killed} of {killed + survivors}; {seconds:.0f} s", flush=True)
 
 
 def forked(act: Callable[[], str], seconds: float) -> str:
-    """Run in a fork; its result, or how it ended: so too if it takes longer on a processor."""
+    """Run in a fork; its result, or its exit status, also if it takes more processor time."""
     reader, writer = os.pipe()
     child = os.fork()
     if not child:
         status = 1
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (int(seconds), int(seconds) + 1))
-            signal.alarm(int(20 * seconds))  # of what waits for ever
+            signal.alarm(int(20 * seconds))  # for tests that hang
             for handle in (0, 1, 2):
                 os.dup2(os.open(os.devnull, os.O_RDWR), handle)
-            with os.fdopen(writer, "w") as out:
-                out.write(act())
+            with os.fdopen(writer, "w") as stream:
+                stream.write(act())
             status = 0
         finally:
             os._exit(status)
     os.close(writer)
     with os.fdopen(reader) as answer:
         text = answer.read()
-    ended = os.waitpid(child, 0)[1]
-    return f"status {ended}" if ended else text
+    exit_status = os.waitpid(child, 0)[1]
+    return f"status {exit_status}" if exit_status else text
 
 
 def reach(files: list[str], items: list[Any]) -> dict[str, tuple[float, dict[str, list[int]]]]:
@@ -238,11 +240,11 @@ def reach(files: list[str], items: list[Any]) -> dict[str, tuple[float, dict[str
     reached = {}
     for item in items:
         lines.clear()
-        since = time.process_time()
+        began = time.process_time()
         sys.settrace(trace)
         failed = first_failure([item])
         sys.settrace(None)
-        seconds = time.process_time() - since
+        seconds = time.process_time() - began
         reached[item.nodeid] = seconds, {k: sorted(v) for k, v in lines.items() if not failed}
     return reached
 
@@ -281,16 +283,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("words", nargs="*", default=[""])
     parser.add_argument("--marks", default="not slow and not fuzz")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     modules, tests = list[str](), set[str]()
     for group in SETTINGS["group"]:
-        if named := [m for m in group["modules"] if any(word in m for word in asked.words)]:
-            modules += named
+        if selected := [m for m in group["modules"] if any(w in m for w in options.words)]:
+            modules += selected
             tests |= {*group["tests"]}
     runner = Runner(modules)
     os.chdir(ROOT)
-    options = ["-q", "-s", "--tb=native", "-p", "no:cacheprovider", "-m", asked.marks]
-    pytest.main([*options, *sorted(tests)], plugins=[runner])
+    pytest_options = ["-q", "-s", "--tb=native", "-p", "no:cacheprovider", "-m", options.marks]
+    pytest.main([*pytest_options, *sorted(tests)], plugins=[runner])
     print(f"{runner.unexplained} survivors without a reason")
     return runner.unexplained > 0
 

@@ -1,7 +1,7 @@
 """The notebooks of the documents: ``python tools/notebooks.py`` executes them and writes outputs.
 
 One kernel executes them all, in a folder of its own, so that PyTorch is imported once; each begins
-without the names of the one before.
+without the names of the previous one.
 """
 
 import re
@@ -35,11 +35,11 @@ def read() -> dict[Path, Any]:
 def executed(notebooks: Mapping[Path, Any]) -> dict[Path, Any]:
     """Return the notebooks with new outputs. Raises CellExecutionError, which shows the cell."""
     new = {path: nbformat.from_dict(notebook) for path, notebook in notebooks.items()}
-    begin = "%reset_selective -f ."
-    cells = [[nbformat.v4.new_code_cell(begin), *notebook.cells] for notebook in new.values()]
-    joined = nbformat.v4.new_notebook(cells=[*chain.from_iterable(cells)])
+    reset = "%reset_selective -f ."
+    cells = [[nbformat.v4.new_code_cell(reset), *notebook.cells] for notebook in new.values()]
+    merged = nbformat.v4.new_notebook(cells=[*chain.from_iterable(cells)])
     with TemporaryDirectory() as folder:
-        client = NotebookClient(joined, timeout=SECONDS, resources={"metadata": {"path": folder}})
+        client = NotebookClient(merged, timeout=SECONDS, resources={"metadata": {"path": folder}})
         client.execute()
     for notebook in new.values():
         for count, cell in enumerate(code(notebook), 1):
@@ -67,10 +67,10 @@ def differences(old: Any, new: Any) -> list[str]:
     """Return each output of a notebook that differs in more than rounding on another processor."""
     cells = zip(code(old), code(new), strict=True)
     return [
-        f"was {before!r}, is {after!r}"
-        for cell, again in cells
-        for before, after in zip(_texts(cell), _texts(again), strict=True)
-        if not _alike(before, after)
+        f"was {expected!r}, is {actual!r}"
+        for cell, new_cell in cells
+        for expected, actual in zip(_texts(cell), _texts(new_cell), strict=True)
+        if not _alike(expected, actual)
     ]
 
 
@@ -81,17 +81,17 @@ def _texts(cell: Any) -> list[str]:
     return [VARIES.sub("", text).strip() for text in texts]
 
 
-def _alike(before: str, after: str) -> bool:
-    if NUMBER.sub("", before).split() != NUMBER.sub("", after).split():
+def _alike(expected: str, actual: str) -> bool:
+    if NUMBER.sub("", expected).split() != NUMBER.sub("", actual).split():
         return False
-    return all(map(_near, NUMBER.finditer(before), NUMBER.finditer(after)))
+    return all(map(_close, NUMBER.finditer(expected), NUMBER.finditer(actual)))
 
 
-def _near(old: re.Match[str], new: re.Match[str]) -> bool:
+def _close(old: re.Match[str], new: re.Match[str]) -> bool:
     """Return whether two numbers agree; whole ones are counts."""
-    before, after, decimals = float(old[0]), float(new[0]), len(old[1] or "")
-    allowed = (0.0, POINTS)[decimals] if decimals < 2 else 0.03 * max(before, 1)
-    return abs(before - after) <= allowed
+    expected, actual, decimals = float(old[0]), float(new[0]), len(old[1] or "")
+    allowed = (0.0, POINTS)[decimals] if decimals < 2 else 0.03 * max(expected, 1)
+    return abs(expected - actual) <= allowed
 
 
 def main() -> None:

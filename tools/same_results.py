@@ -100,8 +100,8 @@ def tensors(data: bytes, path: str) -> Iterator[tuple[str, str]]:
         entry = header[source]
         offset, end = entry["data_offsets"]
         width = (end - offset) // math.prod(entry["shape"])
-        begin = offset + first * width
-        span = [begin, begin + math.prod(shape) * width]
+        span_start = offset + first * width
+        span = [span_start, span_start + math.prod(shape) * width]
         header[name] = {"dtype": entry["dtype"], "shape": shape, "data_offsets": span}
     for name, entry in sorted(header.items()):
         first, last = (start + offset for offset in entry["data_offsets"])

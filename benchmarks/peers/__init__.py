@@ -1,1 +1,1 @@
-"""Other simulators on one task; ``named_peers.py`` measures them beside Pomona."""
+"""Other simulators on one task; ``named_peers.py`` measures them and Pomona."""

@@ -1,7 +1,7 @@
 """FLGo on the task: python flgo_rounds.py TASK fedavg ROUNDS --threads 2: FedAvg by its own server
 and client.
 
-``--processes`` above 1: its pool of processes, which it starts anew in each round.
+``--processes`` above 1: its pool of processes, which it restarts in each round.
 """
 
 import json
@@ -23,7 +23,7 @@ class Server(fedbase.BasicServer):
 
     def iterate(self) -> Any:
         """One round."""
-        turns.begin(self.current_round)
+        turns.wait_for(self.current_round)
         return super().iterate()
 
 
@@ -37,37 +37,38 @@ class Logger(SimpleLogger):
     def log_once(self, *args: Any, **kwargs: Any) -> None:
         """Evaluate."""
         super().log_once(*args, **kwargs)
-        done = len(self.output["test_accuracy"]) - 1  # the first is that of the initial model
-        if done:
-            turns.tell(done, self.output["test_accuracy"][-1], len(flgo_task.test_data))
+        rounds = len(self.output["test_accuracy"]) - 1  # the first is that of the initial model
+        if rounds:
+            turns.report(rounds, self.output["test_accuracy"][-1], len(flgo_task.test_data))
 
 
 def main() -> None:
     """Run."""
-    given = arguments()
-    torch.set_num_threads(given.threads)
-    task = Task(given.folder.absolute())
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    task = Task(options.folder.absolute())
     s = task.settings
     folder = task.folder / "flgo"
     folder.mkdir(exist_ok=True)
     names = [f"Client{i}" for i in range(s["clients"])]
-    ends = (
+    boundaries = (
         torch.tensor([len(task.rows[f"train_{i}"]) for i in range(s["clients"])]).cumsum(0).tolist()
     )
-    held = {
-        n: {"data": [*range(a, b)]} for n, a, b in zip(names, [0, *ends[:-1]], ends, strict=True)
+    clients = {
+        n: {"data": [*range(a, b)]}
+        for n, a, b in zip(names, [0, *boundaries[:-1]], boundaries, strict=True)
     }
     (folder / "info").write_text(
         json.dumps({"benchmark": "flgo_task", "scene": "horizontal", "num_clients": len(names)})
     )
-    (folder / "data.json").write_text(json.dumps({"client_names": names, **held}))
+    (folder / "data.json").write_text(json.dumps({"client_names": names, **clients}))
     for name in ("log", "record"):
         (folder / name).mkdir(exist_ok=True)
     flgo_task.load(task)
     algorithm = ModuleType("fedavg")
     algorithm.Server, algorithm.Client = Server, Client  # type: ignore[attr-defined]
     option = {
-        "num_rounds": given.rounds + 1,  # the last one never gets its turn
+        "num_rounds": options.rounds + 1,  # the last one never gets its turn
         "num_epochs": s["local_epochs"],
         "batch_size": s["batch_size"],
         "learning_rate": s["lr"],
@@ -77,7 +78,7 @@ def main() -> None:
         "train_holdout": 0.0,
         "no_drop_last": True,
         "test_batch_size": AT_ONCE,
-        "num_parallels": given.processes,
+        "num_parallels": options.processes,
         "seed": s["seed"],
     }
     flgo.init(str(folder), algorithm, option, model=flgo_task, Logger=Logger).run()

@@ -41,9 +41,9 @@ class TaskPipe(FromDatasetPipe):  # type: ignore[misc]
 def load(task: Task) -> None:
     """Set this module's data to a task's; FLGo expects a module ``core`` in it."""
     globals().update(
-        given=task,
-        train_data=TensorDataset(*task.joined("train")),
-        test_data=TensorDataset(*task.joined("test")),
+        current_task=task,
+        train_data=TensorDataset(*task.pooled("train")),
+        test_data=TensorDataset(*task.pooled("test")),
     )
     sys.modules[f"{__name__}.core"] = sys.modules[__name__]
 
@@ -51,13 +51,13 @@ def load(task: Task) -> None:
 def init_global_module(owner: Any) -> None:
     """Give the server its first model."""
     if "Server" in type(owner).__name__:
-        owner.model = given.start(Model())
+        owner.model = current_task.start(Model())
 
 
 def init_local_module(owner: Any) -> None:
     """Do nothing: clients get their models from the server."""
 
 
-given: Any = None
+current_task: Any = None
 train_data: Any = None
 test_data: Any = None

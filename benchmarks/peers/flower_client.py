@@ -25,7 +25,7 @@ def task_at(folder: str, threads: int) -> Task:
 @cache
 def samples(task: Task, client: int) -> Any:
     """A client's training data, read once by an actor."""
-    return task.part("train", client)
+    return task.client_samples("train", client)
 
 
 @app.train()

@@ -17,22 +17,24 @@ from flwr.simulation import run_simulation
 from task import Cnn, Task, arguments, right
 
 server = ServerApp()
-GIVEN = arguments()
-TASK = Task(GIVEN.folder.absolute())
+OPTIONS = arguments()
+TASK = Task(OPTIONS.folder.absolute())
 
 
 @server.main()
 def main(grid: Any, context: Any) -> None:
     """Run all rounds, and one more, which never gets its turn."""
-    n, test = TASK.settings["clients"], TASK.joined("test")
-    torch.set_num_threads(GIVEN.processes * GIVEN.threads)  # the actors are idle while it evaluates
+    n, test = TASK.settings["clients"], TASK.pooled("test")
+    torch.set_num_threads(
+        OPTIONS.processes * OPTIONS.threads
+    )  # the actors are idle while it evaluates
 
-    def judge(number: int, arrays: ArrayRecord) -> MetricRecord:
+    def evaluate(number: int, arrays: ArrayRecord) -> MetricRecord:
         if number:
             net = Cnn()
             net.load_state_dict(arrays.to_torch_state_dict())
-            turns.tell(number, right(net, *test) / len(test[1]), len(test[1]))
-        turns.begin(number + 1)
+            turns.report(number, right(net, *test) / len(test[1]), len(test[1]))
+        turns.wait_for(number + 1)
         return MetricRecord({})
 
     FedAvg(
@@ -40,9 +42,9 @@ def main(grid: Any, context: Any) -> None:
     ).start(
         grid=grid,
         initial_arrays=ArrayRecord(TASK.start(Cnn()).state_dict()),
-        train_config=ConfigRecord({"task": str(TASK.folder), "threads": GIVEN.threads}),
-        num_rounds=GIVEN.rounds + 1,
-        evaluate_fn=judge,
+        train_config=ConfigRecord({"task": str(TASK.folder), "threads": OPTIONS.threads}),
+        num_rounds=OPTIONS.rounds + 1,
+        evaluate_fn=evaluate,
     )
 
 
@@ -52,7 +54,7 @@ if __name__ == "__main__":
         app,
         TASK.settings["clients"],
         backend_config={
-            "init_args": {"num_cpus": GIVEN.processes, "include_dashboard": False},
+            "init_args": {"num_cpus": OPTIONS.processes, "include_dashboard": False},
             "client_resources": {"num_cpus": 1, "num_gpus": 0},
         },
     )

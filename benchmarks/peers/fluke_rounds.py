@@ -44,33 +44,40 @@ class Split:
     def assign(self, n: int, batch_size: int) -> Any:
         """The clients' loaders of training and test data, and the server's of test data."""
 
-        def loaders(parts: Any, size: int, shuffle: bool) -> list[Any]:
+        def loaders(datasets: Any, size: int, shuffle: bool) -> list[Any]:
             return [
                 FastDataLoader(x, y, num_labels=CLASSES, batch_size=size, shuffle=shuffle)
-                for x, y in parts
+                for x, y in datasets
             ]
 
-        test = loaders(self.task.parts("test"), AT_ONCE, False) if self.personal else [None] * n
-        all_of_it = (
-            None if self.personal else loaders([self.task.joined("test")], AT_ONCE, False)[0]
+        test = (
+            loaders(self.task.samples_by_client("test"), AT_ONCE, False)
+            if self.personal
+            else [None] * n
         )
-        return (loaders(self.task.parts("train"), batch_size, True), test), all_of_it
+        server_loader = (
+            None if self.personal else loaders([self.task.pooled("test")], AT_ONCE, False)[0]
+        )
+        return (
+            loaders(self.task.samples_by_client("train"), batch_size, True),
+            test,
+        ), server_loader
 
 
 class Watch(FederationObserver, ServerObserver, ClientObserver):
     """Starts each round and reports its evaluations."""
 
-    def __init__(self, task: Task, before: int) -> None:
-        self.task, self.before = task, before
+    def __init__(self, task: Task, offset: int) -> None:
+        self.task, self.offset = task, offset
 
     def start_round(self, round: int, **_: Any) -> None:  # noqa: A002 - fluke's name
         """Called before a round."""
-        turns.begin(round)
+        turns.wait_for(round)
 
     def server_evaluation(self, round: int, eval_type: str, evals: Any, **_: Any) -> None:  # noqa: A002
         """Called after the global model was evaluated in a round."""
         if eval_type == "global":
-            turns.tell(
+            turns.report(
                 round,
                 evals["accuracy"],
                 sum(len(self.task.rows[f"test_{i}"]) for i in range(self.clients)),
@@ -79,8 +86,8 @@ class Watch(FederationObserver, ServerObserver, ClientObserver):
     def client_evaluation(self, round: int, client_id: int, evals: Any, **_: Any) -> None:  # noqa: A002
         """Called after a client's model was evaluated."""
         if round > 0:
-            turns.tell(
-                round - self.before, evals["accuracy"], len(self.task.rows[f"test_{client_id}"])
+            turns.report(
+                round - self.offset, evals["accuracy"], len(self.task.rows[f"test_{client_id}"])
             )
 
     @property
@@ -91,22 +98,25 @@ class Watch(FederationObserver, ServerObserver, ClientObserver):
 
 def parameters(task: Task, method: str) -> Any:
     """Settings in fluke's format."""
-    s, known = task.settings, METHODS[method]
+    s, hyperparameters = task.settings, METHODS[method]
     lr, epochs = s["lr"], s["local_epochs"]
-    own = {
-        "fedala": {"ala_sample_size": known.get("share"), "eta": known.get("eta")},
-        "ditto": {"lam": known.get("lambda"), "tau": epochs},
-        "apfl": {"lam": known.get("alpha")},
-        "fedamp": {"lam": lr * known.get("lambda", 0)},  # it divides by the learning rate
+    client_settings = {
+        "fedala": {
+            "ala_sample_size": hyperparameters.get("share"),
+            "eta": hyperparameters.get("eta"),
+        },
+        "ditto": {"lam": hyperparameters.get("lambda"), "tau": epochs},
+        "apfl": {"lam": hyperparameters.get("alpha")},
+        "fedamp": {"lam": lr * hyperparameters.get("lambda", 0)},  # it divides by the learning rate
     }.get(method, {})
-    servers = {"apfl": {"tau": 1}, "fedamp": {"sigma": known.get("sigma"), "alpha": 1.0}}
+    servers = {"apfl": {"tau": 1}, "fedamp": {"sigma": hyperparameters.get("sigma"), "alpha": 1.0}}
     network = task.start(Cnn())
     model = EncoderHeadNet(network[0], network[1])
     client = {
         "batch_size": s["batch_size"],
         "local_epochs": epochs,
         "loss": "CrossEntropyLoss",
-        **own,
+        **client_settings,
     }
     client |= {"optimizer": DDict(lr=lr), "scheduler": DDict(gamma=1, step_size=1)}
     if method not in ("fedavg", "fedala"):
@@ -118,11 +128,11 @@ def parameters(task: Task, method: str) -> Any:
 
 def main() -> None:
     """Run."""
-    given = arguments()
-    torch.set_num_threads(given.threads)
-    task = Task(given.folder)
-    fluke, personal = FlukeENV(), given.method in MOMENTS
-    moment, before = MOMENTS.get(given.method, ("", 0))
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    task = Task(options.folder)
+    fluke, personal = FlukeENV(), options.method in MOMENTS
+    moment, offset = MOMENTS.get(options.method, ("", 0))
     fluke.set_seed(task.settings["seed"])
     fluke.set_inmemory(True)
     fluke.set_evaluator(
@@ -138,10 +148,10 @@ def main() -> None:
         pre_fit=moment == "pre_fit",
         post_fit=moment == "post_fit",
     )
-    settings = parameters(task, given.method)
-    run = ALGORITHMS[given.method](task.settings["clients"], Split(task, personal), settings)
-    run.set_callbacks(Watch(task, before))
-    run.run(given.rounds + 1, 1.0)  # the last one never gets its turn
+    settings = parameters(task, options.method)
+    run = ALGORITHMS[options.method](task.settings["clients"], Split(task, personal), settings)
+    run.set_callbacks(Watch(task, offset))
+    run.run(options.rounds + 1, 1.0)  # the last one never gets its turn
 
 
 if __name__ == "__main__":

@@ -15,21 +15,23 @@ from task import Cnn, Task, arguments
 
 def main() -> None:
     """Run."""
-    given = arguments()
-    folder = given.folder.absolute()
+    options = arguments()
+    folder = options.folder.absolute()
     task = Task(folder)
     clients = task.settings["clients"]
     recipe = FedAvgRecipe(
         name="peers",
         min_clients=clients,
-        num_rounds=given.rounds + 1,  # the last one never gets its turn
+        num_rounds=options.rounds + 1,  # the last one never gets its turn
         model=task.start(Cnn()),
         train_script=str(Path(__file__).with_name("nvflare_client.py")),
-        train_args=f"{folder} {given.method} {given.rounds} --threads {given.threads}",
+        train_args=f"{folder} {options.method} {options.rounds} --threads {options.threads}",
     )
     recipe.execute(
         SimEnv(
-            num_clients=clients, num_threads=given.processes, workspace_root=str(folder / "nvflare")
+            num_clients=clients,
+            num_threads=options.processes,
+            workspace_root=str(folder / "nvflare"),
         )
     )
 

@@ -1,11 +1,11 @@
-"""The models of pFedFDA's authors beside Pomona's, after each of three rounds.
+"""The models of pFedFDA's authors against Pomona's, after each of three rounds.
 
     PFEDFDA=checkout python benchmarks/peers/pfedfda_models.py
 
 As ``pfllib_models.py``, for a checkout of cj-mclaughlin/pFedFDA, which needs statsmodels and
-pytorch-minimize beside Pomona's packages. Clients have some 15 samples, and lr is 1, so that their
-own statistics count in part. Its reader of images, which needs torchvision, is left out, and the
-GPU that it asks for is the CPU.
+pytorch-minimize in addition to Pomona's packages. Clients have some 15 samples, and lr is 1, so
+that their own statistics count in part. Its reader of images, which needs torchvision, is left out,
+and the GPU that it asks for is the CPU.
 """
 
 import os
@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 SMALL = {"train_limit": 60, "test_limit": 120}
-OVER = {
+OVERRIDES = {
     "data": {"name": "digits", **SMALL},
     "partition": {"name": "dirichlet", "beta": 1.0, "min_size": 8},
     "lr": 1.0,
@@ -78,14 +78,14 @@ class Theirs:
             server.sample_active_clients()
             server.send_models()
             server.train_clients()
-            own = {}
+            models = {}
             for client in server.clients:
                 personal = deepcopy(client)
                 personal.set_lda_weights(client.adaptive_means, client.adaptive_covariance)
-                own[f"client {client.client_idx}"] = vector(personal.model.parameters())
+                models[f"client {client.client_idx}"] = vector(personal.model.parameters())
             server.aggregate_models()
             yield {
-                **own,
+                **models,
                 "shared": vector(server.model.base.parameters()),
                 "class means": server.global_means.flatten().clone(),
                 "covariance": server.global_covariance.flatten().clone(),
@@ -98,7 +98,7 @@ class Theirs:
         class Reading(clients.ClientFedFDA):  # type: ignore[misc, name-defined]
             def setup_dataset(self, _: Namespace) -> None:
                 rows = (data.rows[split][self.client_idx] for split in ("train", "test"))
-                self.trainset, self.testset = (TensorDataset(*data.gather(own)) for own in rows)
+                self.trainset, self.testset = (TensorDataset(*data.gather(index)) for index in rows)
                 self.num_train, self.num_test = len(self.trainset), len(self.testset)
 
             def load_train_data(self, **_: Any) -> Any:
@@ -109,7 +109,7 @@ class Theirs:
     def settings(self) -> Namespace:
         """Settings as its command line would set them."""
         config = self.ours.config
-        words = {
+        options = {
             "model": Network(self.ours.scenario.module()),
             "num_classes": self.ours.classes,
             "num_clients": config.clients,
@@ -122,8 +122,8 @@ class Theirs:
             "sampling_prob": 1.0,
             "single_beta": True,
         }
-        off = "exp_name partition_path model_name momentum wd eval_gap local_beta"
-        return Namespace(**words, **dict.fromkeys(off.split(), 0))
+        unused = "exp_name partition_path model_name momentum wd eval_gap local_beta"
+        return Namespace(**options, **dict.fromkeys(unused.split(), 0))
 
 
 Change = Callable[[Any, Any, ExitStack], None]
@@ -142,10 +142,12 @@ def trained_features(server: Any, module: Any, patches: ExitStack) -> None:
         def solved(*_: Any, client: Any = client, solve: Any = solve) -> None:
             solve(*client.compute_feats())
 
-        def estimated(client: Any = client, estimate: Any = estimate, **given: Any) -> Any:
-            if len(given["labels"]) > client.num_train:  # of all epochs, and so not those of a fold
-                given = dict(zip(("feats", "labels"), client.compute_feats(), strict=True))
-            return estimate(**given)
+        def estimated(client: Any = client, estimate: Any = estimate, **samples: Any) -> Any:
+            if (
+                len(samples["labels"]) > client.num_train
+            ):  # of all epochs, and so not those of a fold
+                samples = dict(zip(("feats", "labels"), client.compute_feats(), strict=True))
+            return estimate(**samples)
 
         client.solve_beta, client.compute_mle_statistics = solved, estimated
 
@@ -157,8 +159,8 @@ def every_second(server: Any, module: Any, patches: ExitStack) -> None:
         def __init__(self, **_: Any) -> None: ...
 
         def split(self, _: Any, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-            place = np.array([(y[:k] == y[k]).sum() for k in range(len(y))])
-            even, odd = (np.flatnonzero(place % 2 == half) for half in (0, 1))
+            rank = np.array([(y[:k] == y[k]).sum() for k in range(len(y))])
+            even, odd = (np.flatnonzero(rank % 2 == parity) for parity in (0, 1))
             yield from ((even, odd), (odd, even))
 
     patches.enter_context(patch.object(module, "StratifiedKFold", Folds))
@@ -178,12 +180,14 @@ def minimised(server: Any, module: Any, patches: ExitStack) -> None:
         client.solve_beta = precise
 
     def solved(loss: Callable[[Tensor], Tensor], x0: Tensor, **_: Any) -> Namespace:
-        def of(x: np.ndarray) -> tuple[float, np.ndarray]:
+        def value_and_gradient(x: np.ndarray) -> tuple[float, np.ndarray]:
             b = torch.tensor(x, dtype=x0.dtype, requires_grad=True)
             value = loss(b)
             return float(value.detach()), torch.autograd.grad(value, b)[0].numpy()
 
-        best = minimize(of, x0, jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(x0))
+        best = minimize(
+            value_and_gradient, x0, jac=True, method="L-BFGS-B", bounds=[(0, 1)] * len(x0)
+        )
         return Namespace(x=torch.tensor(best.x, dtype=x0.dtype))
 
     patches.enter_context(patch.object(module.torchmin, "minimize", solved))
@@ -194,8 +198,8 @@ def no_offset(server: Any, module: Any, patches: ExitStack) -> None:
     for client in server.clients:
         estimate = client.compute_mle_statistics
 
-        def estimated(estimate: Any = estimate, **given: Any) -> Any:
-            means, scatter, priors, counts = estimate(**given)
+        def estimated(estimate: Any = estimate, **samples: Any) -> Any:
+            means, scatter, priors, counts = estimate(**samples)
             return means, scatter - 1e-4 * (counts.sum() - 1), priors, counts
 
         client.compute_mle_statistics = estimated
@@ -211,7 +215,7 @@ def main() -> None:
     sys.modules[reader.__name__] = reader
     sys.path.insert(0, str(Path(os.environ["PFEDFDA"]).absolute()))
     torch.set_num_threads(1)
-    ours = Ours("pfedfda", OVER)
+    ours = Ours("pfedfda", OVERRIDES)
     expected = list(islice(ours.rounds(), ROUNDS))
     for k in range(len(CHANGES) + 1):
         show("pfedfda", CHANGES[:k], expected, Theirs(ours, CHANGES[:k]).rounds())

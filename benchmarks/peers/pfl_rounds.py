@@ -55,15 +55,15 @@ class Evaluated(CentralEvaluationCallback):
         """Called after a round."""
         _, metrics = self._eval(model)
         if LEADS:
-            turns.tell(central_iteration + 1, metrics[NAME].overall_value, self.samples)
-        together()
-        turns.begin(central_iteration + 2)
+            turns.report(central_iteration + 1, metrics[NAME].overall_value, self.samples)
+        barrier()
+        turns.wait_for(central_iteration + 2)
         return False, Metrics()
 
     samples = 0
 
 
-def together() -> None:
+def barrier() -> None:
     """Wait for the other processes."""
     if torch.distributed.is_initialized():
         torch.distributed.barrier()
@@ -71,21 +71,21 @@ def together() -> None:
 
 def main() -> None:
     """Run."""
-    given = arguments()
-    if given.processes > 1 and "RANK" not in os.environ:
+    options = arguments()
+    if options.processes > 1 and "RANK" not in os.environ:
         launch = (
             "-m",
             "torch.distributed.run",
             "--standalone",
-            f"--nproc_per_node={given.processes}",
+            f"--nproc_per_node={options.processes}",
         )
         os.execv(sys.executable, [sys.executable, *launch, *sys.argv])
-    torch.set_num_threads(given.threads)
-    task = Task(given.folder)
-    s, test = task.settings, task.joined("test")
+    torch.set_num_threads(options.threads)
+    task = Task(options.folder)
+    s, test = task.settings, task.pooled("test")
     net = task.start(Net())
     users = FederatedDataset.from_slices(
-        dict(enumerate(task.parts("train"))),
+        dict(enumerate(task.samples_by_client("train"))),
         get_user_sampler("minimize_reuse", list(range(s["clients"]))),
     )
     model = PyTorchModel(
@@ -97,11 +97,11 @@ def main() -> None:
         Dataset(raw_data=test), model_eval_params=NNEvalHyperParams(local_batch_size=AT_ONCE)
     )
     evaluated.samples = len(test[1])
-    together()
-    turns.begin(1)
+    barrier()
+    turns.wait_for(1)
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=given.rounds + 1,  # the last one never gets its turn
+            central_num_iterations=options.rounds + 1,  # the last one never gets its turn
             evaluation_frequency=10**9,
             train_cohort_size=s["clients"],
             val_cohort_size=0,

@@ -1,13 +1,13 @@
-"""PFLlib's models beside Pomona's, after each of three rounds.
+"""PFLlib's models against Pomona's, after each of three rounds.
 
     PFLLIB=checkout python benchmarks/peers/pfllib_models.py [METHOD ...]
 
-Runs with Pomona's packages, and h5py and cvxpy beside them, which PFLlib imports. Both start from
+Needs Pomona's packages, and h5py and cvxpy, which PFLlib imports. Both start from
 the same weights, on the same four clients of digits, and take two local epochs of plain SGD, each
 one batch of all of a client's samples: PFLlib draws orders of its own, and leaves samples out of
 smaller batches. Every method runs as PFLlib has it, and then with one part after another replaced.
-Printed is the largest absolute difference in each round, of the clients' trained models and of what
-the server holds.
+Printed is the largest absolute difference in each round, of the clients' trained models and of the
+server's state.
 """
 
 import io
@@ -60,11 +60,11 @@ Vectors = dict[str, Tensor]  # what is compared of one round, by name
 
 
 class Ours:
-    """A method on the task, as Pomona runs it; ``over``: other settings."""
+    """A method on the task, as Pomona runs it; ``overrides``: other settings."""
 
-    def __init__(self, name: str, over: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, name: str, overrides: Mapping[str, Any] | None = None) -> None:
         method = {"name": name, **METHODS.get(name, {})}
-        self.config = resolve(SETTINGS, {"method": method, **(over or {})})
+        self.config = resolve(SETTINGS, {"method": method, **(overrides or {})})
         self.scenario = Scenario.prepare(self.config)
         self.data = self.scenario.objective().data
         self.classes = len(self.scenario.dataset.classes)
@@ -72,34 +72,34 @@ class Ours:
 
     def rounds(self) -> Iterator[Vectors]:
         """Yield each round's models."""
-        made, seed = self.config.method.method(), self.config.seed
+        method, seed = self.config.method.method(), self.config.seed
         initial, objective = self.scenario.initial, self.scenario.objective()
         ids, roster, number = self.roster.members, self.roster, 0
-        clients = ClientRuntime(made.client, objective, initial, tuple((i,) for i in ids), seed)
+        clients = ClientRuntime(method.client, objective, initial, tuple((i,) for i in ids), seed)
         clients.add_clients(ids, roster, None)
-        state = made.server.start(initial, roster, seed)
+        state = method.server.start(initial, roster, seed)
         while number := number + 1:
             round_ = round_of(self.config, number)
             visit = ClientRequest(
                 round_, roster, ids, watched=frozenset({"trained"}), keep_models=True
             )
-            replies = clients.visit(visit, made.server.downlink(state, ids, roster, round_))
+            replies = clients.visit(visit, method.server.downlink(state, ids, roster, round_))
             uplink = stack(replies, lambda r: r.uplink)
-            state = made.server.aggregate(state, uplink, ids, roster, round_)
+            state = method.server.aggregate(state, uplink, ids, roster, round_)
             clients.commit(ids)
-            own = {
+            models = {
                 f"client {i}": vector(clients.models(i)["personal", "trained"].values())
                 for i in ids
             }
-            yield {**own, **held(state)}
+            yield {**models, **server_tensors(state)}
 
 
-def held(state: Any) -> Vectors:
-    """The tensors of a server's state, under the names of ``Theirs.held``."""
+def server_tensors(state: Any) -> Vectors:
+    """The tensors of a server's state, under the names of ``Theirs.server_tensors``."""
     if isinstance(state, class_means.ClassMeans):
         return {"class means": state.means.flatten()}
     if isinstance(state, fedpac.BodyAndHeads):
-        return {"shared": state.body, "heads": state.heads.flatten(), **held(state.means)}
+        return {"shared": state.body, "heads": state.heads.flatten(), **server_tensors(state.means)}
     if isinstance(state, pfedfda.BodyAndGaussians):
         means, covariance = state.means.flatten(), state.covariance.flatten()
         return {"shared": state.body, "class means": means, "covariance": covariance}
@@ -122,7 +122,7 @@ class Theirs:
 
     def __init__(self, name: str, ours: Ours, changes: tuple["Change", ...]) -> None:
         self.name, self.ours, self.changes = name, ours, changes
-        self.found: list[Vectors] = []
+        self.completed: list[Vectors] = []
         self.trained: Vectors = {}
 
     def rounds(self) -> list[Vectors]:
@@ -131,12 +131,12 @@ class Theirs:
         base = import_module("flcore.clients.clientbase").Client
         read = base.load_train_data
 
-        def whole(client: Any, batch_size: int | None = None) -> Any:
+        def all_samples(client: Any, batch_size: int | None = None) -> Any:
             return read(client, client.train_samples)
 
         with ExitStack() as patches:
             patches.enter_context(redirect_stdout(io.StringIO()))
-            patches.enter_context(patch.object(base, "load_train_data", whole))
+            patches.enter_context(patch.object(base, "load_train_data", all_samples))
             patches.enter_context(warnings.catch_warnings(action="ignore"))
             random.seed(0)
             self.server = getattr(module, SERVERS[self.name])(self.settings(), 0)
@@ -148,15 +148,15 @@ class Theirs:
             try:
                 self.server.train()
             except OverError:
-                return self.found
+                return self.completed
         raise AssertionError("PFLlib ended by itself")
 
     def recorded(self, client: Any) -> Callable[..., None]:
         """A client's training, which notes its model."""
         train = client.train
 
-        def noted(*words: Any) -> None:
-            train(*words)
+        def noted(*args: Any) -> None:
+            train(*args)
             model = deepcopy(client.model)
             if hasattr(client, "client_mean"):  # a bias before the head is one of the head
                 with torch.no_grad():
@@ -168,20 +168,20 @@ class Theirs:
     def selected(self) -> list[Any]:
         """All clients, in order; a round begins with this, and the last one is then over."""
         if self.trained:
-            self.found.append({**self.trained, **self.held()})
-        if len(self.found) == ROUNDS:
+            self.completed.append({**self.trained, **self.server_tensors()})
+        if len(self.completed) == ROUNDS:
             raise OverError
         return list(self.server.clients)
 
-    def held(self) -> Vectors:
-        """What the server holds."""
+    def server_tensors(self) -> Vectors:
+        """The server's tensors."""
         model, clients = self.server.global_model, self.server.clients
         protos = getattr(self.server, "global_protos", None)
         means = {}
         if protos:
             rows = [protos[k] for k in range(self.ours.classes)]
-            none = torch.zeros_like(next(row for row in rows if len(row)))
-            means = {"class means": torch.cat([row if len(row) else none for row in rows])}
+            zeros = torch.zeros_like(next(row for row in rows if len(row)))
+            means = {"class means": torch.cat([row if len(row) else zeros for row in rows])}
         if self.name == "feddbe":
             mean = clients[0].global_mean
             return {"shared": vector(model.parameters()), "mean feature": mean}
@@ -196,7 +196,7 @@ class Theirs:
         """Settings as its command line would set them."""
         config, network = self.ours.config, self.ours.scenario.module()
         split = import_module("flcore.trainmodel.models").BaseHeadSplit
-        words = {
+        options = {
             "model": split(nn.Sequential(*network[:-1]), network[-1]),
             "device": "cpu",
             "dataset": DATA,
@@ -215,12 +215,12 @@ class Theirs:
             "kl_weight": KAPPA,
             "momentum": MU,
         }
-        off = (
+        unused = (
             "random_join_ratio few_shot time_select goal save_folder_name top_cnt auto_break "
             "client_drop_rate train_slow_rate send_slow_rate dlg_eval dlg_gap batch_num_per_client "
             "num_new_clients fine_tuning_epoch_new learning_rate_decay"
         )
-        return Namespace(**words, **dict.fromkeys(off.split(), 0))
+        return Namespace(**options, **dict.fromkeys(unused.split(), 0))
 
 
 Change = Callable[[Theirs, Any, ExitStack], None]
@@ -246,7 +246,9 @@ def means_of_trained(run: Theirs, module: Any, patches: ExitStack) -> None:
 
 def uploads_in_order(run: Theirs, module: Any, patches: ExitStack) -> None:
     """Uploads are in the order of the statistics that weights of heads follow from."""
-    patches.enter_context(patch.object(random, "sample", lambda of, k: list(of[:k])))
+    patches.enter_context(
+        patch.object(random, "sample", lambda population, k: list(population[:k]))
+    )
 
 
 def heads_copied(run: Theirs, module: Any, patches: ExitStack) -> None:
@@ -266,12 +268,16 @@ def means_by_samples(run: Theirs, module: Any, patches: ExitStack) -> None:
     counts = [torch.bincount(data.y[rows], minlength=K) for rows in data.rows["train"]]
 
     def pooled(protos: list[dict[int, Tensor]]) -> dict[int, Any]:
-        found: dict[int, Any] = {k: [] for k in range(K)}
-        for k in found:
-            having = [(n[k], own[k]) for n, own in zip(counts, protos, strict=True) if k in own]
+        means: dict[int, Any] = {k: [] for k in range(K)}
+        for k in means:
+            having = [
+                (n[k], prototypes[k])
+                for n, prototypes in zip(counts, protos, strict=True)
+                if k in prototypes
+            ]
             if having:
-                found[k] = sum(n * z for n, z in having) / sum(n for n, _ in having)
-        return found
+                means[k] = sum(n * z for n, z in having) / sum(n for n, _ in having)
+        return means
 
     patches.enter_context(patch.object(module, "proto_aggregation", pooled))
 
@@ -304,16 +310,18 @@ def compare(name: str) -> None:
         files(ours, Path(folder))
         for k in range(len(CHANGES[name]) + 1):
             changes = CHANGES[name][:k]
-            found = Theirs(name, ours, changes).rounds()
-            show(name, changes, expected, found)
+            theirs = Theirs(name, ours, changes).rounds()
+            show(name, changes, expected, theirs)
 
 
 def show(name: str, changes: tuple[Any, ...], ours: list[Vectors], theirs: list[Vectors]) -> None:
-    """Print the differences in each round of what both have under a name."""
+    """Print the differences in each round of tensors that both have, by name."""
     print(f"{name}, {len(changes)}: {changes[-1].__doc__ if changes else 'As it is.'}")
-    for part in ours[0]:
-        apart = [float((a[part] - b[part]).abs().max()) for a, b in zip(ours, theirs, strict=True)]
-        print(f"    {part:13}" + "".join(f"{each:10.1e}" for each in apart))
+    for key in ours[0]:
+        differences = [
+            float((a[key] - b[key]).abs().max()) for a, b in zip(ours, theirs, strict=True)
+        ]
+        print(f"    {key:13}" + "".join(f"{difference:10.1e}" for difference in differences))
 
 
 def main() -> None:

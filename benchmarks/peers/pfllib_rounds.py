@@ -1,7 +1,7 @@
 """PFLlib on the task: python pfllib_rounds.py TASK METHOD ROUNDS --threads 2; PFLLIB names its
 checkout.
 
-Its own servers, clients and evaluation, which reads each client's file anew for each pass, drops
+Its own servers, clients and evaluation, which reads each client's file again for each pass, drops
 the last incomplete batch of training, and evaluates on all training data as well as on all test
 data. ``--test-alone`` leaves the training data out of evaluation, for which PFLlib has no option.
 """
@@ -37,7 +37,7 @@ def files(task: Task) -> Path:
     for split in ("train", "test"):
         folder = root / "dataset" / DATA / split
         folder.mkdir(parents=True, exist_ok=True)
-        for i, (x, y) in enumerate(task.parts(split)):
+        for i, (x, y) in enumerate(task.samples_by_client(split)):
             np.savez_compressed(folder / f"{i}.npz", data={"x": x.numpy(), "y": y.numpy()})  # type: ignore[arg-type]
     work = root / "system"
     work.mkdir(exist_ok=True)
@@ -46,7 +46,7 @@ def files(task: Task) -> Path:
 
 def settings(task: Task, method: str, rounds: int) -> Namespace:
     """Settings as PFLlib's command line would set them."""
-    s, of = task.settings, METHODS
+    s, hyperparameters = task.settings, METHODS
     general = {
         "model": task.start(Cnn()),
         "device": "cpu",
@@ -68,7 +68,7 @@ def settings(task: Task, method: str, rounds: int) -> Namespace:
         "save_folder_name": "items",
         "goal": "test",
     }
-    off = (
+    unused = (
         "random_join_ratio",
         "few_shot",
         "time_select",
@@ -76,29 +76,33 @@ def settings(task: Task, method: str, rounds: int) -> Namespace:
         "client_drop_rate",
         "train_slow_rate",
     )
-    off += (
+    unused += (
         "send_slow_rate",
         "dlg_eval",
         "num_new_clients",
         "fine_tuning_epoch_new",
         "learning_rate_decay",
     )
-    own: dict[str, dict[str, Any]] = {
+    specific: dict[str, dict[str, Any]] = {
         "fedala": {
-            "eta": of["fedala"]["eta"],
-            "rand_percent": int(100 * of["fedala"]["share"]),
+            "eta": hyperparameters["fedala"]["eta"],
+            "rand_percent": int(100 * hyperparameters["fedala"]["share"]),
             "layer_idx": 2,
         },
-        "ditto": {"mu": of["ditto"]["lambda"], "plocal_epochs": s["local_epochs"]},
-        "apfl": {"alpha": of["apfl"]["alpha"]},
-        "fedamp": {"alphaK": 1.0, "lamda": of["fedamp"]["lambda"], "sigma": of["fedamp"]["sigma"]},
+        "ditto": {"mu": hyperparameters["ditto"]["lambda"], "plocal_epochs": s["local_epochs"]},
+        "apfl": {"alpha": hyperparameters["apfl"]["alpha"]},
+        "fedamp": {
+            "alphaK": 1.0,
+            "lamda": hyperparameters["fedamp"]["lambda"],
+            "sigma": hyperparameters["fedamp"]["sigma"],
+        },
         "apple": {
-            "dr_learning_rate": of["apple"]["dr_lr"],
-            "mu": of["apple"]["mu"],
-            "L": of["apple"]["L"],
+            "dr_learning_rate": hyperparameters["apple"]["dr_lr"],
+            "mu": hyperparameters["apple"]["mu"],
+            "L": hyperparameters["apple"]["L"],
         },
     }
-    return Namespace(**general, **dict.fromkeys(off, 0), **own.get(method, {}))
+    return Namespace(**general, **dict.fromkeys(unused, 0), **specific.get(method, {}))
 
 
 def turned(server: Any, samples: int, test_alone: bool) -> Any:
@@ -108,12 +112,12 @@ def turned(server: Any, samples: int, test_alone: bool) -> Any:
 
     class Turned(server):  # type: ignore[misc]
         def select_clients(self) -> Any:
-            over = len(self.Budget)
+            completed = len(self.Budget)
             # it evaluates what is sent out, or was trained before; the last of several is the
             # personal model
-            if over:
-                turns.tell(over - 1, float(self.rs_test_acc[-1]), samples)
-            turns.begin(over + 1)
+            if completed:
+                turns.report(completed - 1, float(self.rs_test_acc[-1]), samples)
+            turns.wait_for(completed + 1)
             return super().select_clients()
 
         def train_metrics(self) -> Any:
@@ -127,17 +131,17 @@ def turned(server: Any, samples: int, test_alone: bool) -> Any:
 
 def main() -> None:
     """Run."""
-    given = arguments()
-    torch.set_num_threads(given.threads)
+    options = arguments()
+    torch.set_num_threads(options.threads)
     sys.path.insert(0, str(Path(os.environ["PFLLIB"]).absolute() / "system"))
-    task = Task(given.folder.absolute())
+    task = Task(options.folder.absolute())
     os.chdir(files(task))
-    module, name = SERVERS[given.method]
+    module, name = SERVERS[options.method]
     server = getattr(__import__(f"flcore.servers.{module}", fromlist=[name]), name)
     samples = sum(len(task.rows[f"test_{i}"]) for i in range(task.settings["clients"]))
     # it runs one round more than this, which never gets its turn
-    args = settings(task, given.method, given.rounds)
-    run = turned(server, samples, given.test_alone)(args, 0)
+    args = settings(task, options.method, options.rounds)
+    run = turned(server, samples, options.test_alone)(args, 0)
     seed = task.settings["seed"]
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002 - the generator that PFLlib draws from

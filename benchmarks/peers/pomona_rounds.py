@@ -24,47 +24,54 @@ from rounds import Rounds
 
 def method(name: str) -> Tree:
     """A method's settings for Pomona."""
-    known = METHODS[name]
+    hyperparameters = METHODS[name]
     match name:
         case "fedala":
-            own: Tree = {"sample_share": known["share"], "weight_lr": known["eta"]}
+            settings: Tree = {
+                "sample_share": hyperparameters["share"],
+                "weight_lr": hyperparameters["eta"],
+            }
         case "apple":
-            own = {"dr_lr": known["dr_lr"], "mu": known["mu"], "schedule_share": known["L"]}
+            settings = {
+                "dr_lr": hyperparameters["dr_lr"],
+                "mu": hyperparameters["mu"],
+                "schedule_share": hyperparameters["L"],
+            }
         case _:
-            own = dict(known)
-    return {"name": name, **own}
+            settings = dict(hyperparameters)
+    return {"name": name, **settings}
 
 
 def scenario(task: Task, config: Config) -> Scenario:
     """The scenario that a task was written from, with other settings."""
-    s, none = task.rows, np.empty(0, np.int64)
+    s, empty = task.rows, np.empty(0, np.int64)
     shift, scale = (tuple(s[name].tolist()) for name in ("shift", "scale"))
     images, labels = np.asarray(task.images), np.asarray(task.labels)
     dataset = Dataset(
         "task", "image", images, labels, tuple("0123456789"), len(labels), shift, scale
     )
     clients = tuple(
-        ClientRows(s[f"train_{i}"], none, s[f"test_{i}"]) for i in range(config.clients)
+        ClientRows(s[f"train_{i}"], empty, s[f"test_{i}"]) for i in range(config.clients)
     )
     return Scenario(config, dataset, Partition(clients, {}))
 
 
 def main() -> None:
     """Run."""
-    given = arguments()
-    torch.set_num_threads(given.threads)
-    task = Task(given.folder)
-    how: Tree = {"engine": given.engine, "precision": given.precision}
-    changes: Tree = {"method": method(given.method), "rounds": given.rounds, **how}
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    task = Task(options.folder)
+    backend: Tree = {"engine": options.engine, "precision": options.precision}
+    changes: Tree = {"method": method(options.method), "rounds": options.rounds, **backend}
     config = resolve({"model": {"name": "cnn"}}, task.settings, changes)
     headline = config.method.method().card.headline
-    run = Rounds(scenario(task, config), given.processes, frozenset({headline[1]}))
+    run = Rounds(scenario(task, config), options.processes, frozenset({headline[1]}))
     samples = sum(len(task.rows[f"test_{i}"]) for i in range(config.clients))
-    for number in range(1, given.rounds + 1):
-        turns.begin(number)
+    for number in range(1, options.rounds + 1):
+        turns.wait_for(number)
         run.run()
-        turns.tell(number - (headline[1] == "received"), run.accuracies[headline], samples)
-    turns.begin(given.rounds + 1)
+        turns.report(number - (headline[1] == "received"), run.accuracies[headline], samples)
+    turns.wait_for(options.rounds + 1)
     run.close()
 
 

@@ -2,7 +2,7 @@
 [NAME ...]
 
 Each is created in ``.venv/peers/NAME`` (PEERS_FOLDER replaces ``.venv/peers``), with the versions
-in ``NAME.txt`` beside this file. PFLlib is not on PyPI: its repository is cloned into the folder
+in ``NAME.txt`` next to this file. PFLlib is not on PyPI: its repository is cloned into the folder
 ``PFLlib`` of its environment, at the commit below; if its public address cannot be reached, PFLLIB
 names a local clone. pfl needs Python below 3.13: PYTHON names another interpreter. Installed by uv,
 which is among Pomona's development tools and takes settings from its own variables:
@@ -14,11 +14,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-HERE = Path(__file__).parent
-FOLDER = Path(os.environ.get("PEERS_FOLDER", HERE.parents[1] / ".venv" / "peers")).absolute()
+REQUIREMENTS = Path(__file__).parent
+FOLDER = Path(
+    os.environ.get("PEERS_FOLDER", REQUIREMENTS.parents[1] / ".venv" / "peers")
+).absolute()
 PFLLIB = "https://github.com/TsingZ0/PFLlib"
 COMMIT = "d832e76f6a23b833038949ec1e4fdefe63a4d350"  # 2025-11-29
-NAMES = tuple(sorted(path.stem for path in HERE.glob("*.txt")))
+NAMES = tuple(sorted(path.stem for path in REQUIREMENTS.glob("*.txt")))
 
 
 def python(name: str) -> Path:
@@ -33,15 +35,15 @@ def checkout() -> Path:
 
 def missing(name: str) -> str:
     """How to create a missing environment; empty if it exists."""
-    there = (FOLDER / name / "ready").exists()
-    return "" if there else f"{name} is not set up: python benchmarks/peers/set_up.py {name}"
+    exists = (FOLDER / name / "ready").exists()
+    return "" if exists else f"{name} is not set up: python benchmarks/peers/set_up.py {name}"
 
 
 def set_up(name: str) -> None:
     """Create an environment, or update it."""
     folder = FOLDER / name
-    done = folder / "ready"
-    done.unlink(missing_ok=True)
+    marker = folder / "ready"
+    marker.unlink(missing_ok=True)
     uv = [sys.executable, "-m", "uv", "--quiet"]
     if not python(name).exists():
         subprocess.run(
@@ -49,19 +51,27 @@ def set_up(name: str) -> None:
             check=True,
         )
     subprocess.run(
-        [*uv, "pip", "install", "--python", str(python(name)), "-r", str(HERE / f"{name}.txt")],
+        [
+            *uv,
+            "pip",
+            "install",
+            "--python",
+            str(python(name)),
+            "-r",
+            str(REQUIREMENTS / f"{name}.txt"),
+        ],
         check=True,
     )
     if name == "pfllib":
         git = ["git", "-C", str(checkout())]
         if not checkout().exists():
-            where = os.environ.get("PFLLIB", PFLLIB)
+            source = os.environ.get("PFLLIB", PFLLIB)
             subprocess.run(
-                ["git", "clone", "--quiet", "--no-checkout", where, str(checkout())], check=True
+                ["git", "clone", "--quiet", "--no-checkout", source, str(checkout())], check=True
             )
         # its programs alone
         subprocess.run([*git, "checkout", "--quiet", COMMIT, "--", "system"], check=True)
-    done.touch()
+    marker.touch()
 
 
 if __name__ == "__main__":

@@ -95,15 +95,15 @@ class Task:
         )
         return ((x - shift) / scale).contiguous(), torch.from_numpy(np.asarray(self.labels[rows]))
 
-    def part(self, split: str, client: int) -> tuple[Tensor, Tensor]:
+    def client_samples(self, split: str, client: int) -> tuple[Tensor, Tensor]:
         """One client's ``train`` or ``test`` samples."""
         return self.normalised(self.rows[f"{split}_{client}"])
 
-    def parts(self, split: str) -> list[tuple[Tensor, Tensor]]:
+    def samples_by_client(self, split: str) -> list[tuple[Tensor, Tensor]]:
         """All clients' samples, in id order."""
-        return [self.part(split, i) for i in range(self.settings["clients"])]
+        return [self.client_samples(split, i) for i in range(self.settings["clients"])]
 
-    def joined(self, split: str) -> tuple[Tensor, Tensor]:
+    def pooled(self, split: str) -> tuple[Tensor, Tensor]:
         """All clients' samples in one, in id order."""
         return self.normalised(
             np.concatenate([self.rows[f"{split}_{i}"] for i in range(self.settings["clients"])])
@@ -153,7 +153,7 @@ def right(network: nn.Module, x: Tensor, y: Tensor) -> int:
     )
 
 
-def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Arguments of every script: ``task method rounds [--threads 2] [--processes 1] [--engine
     torch] ...``.
     """
@@ -168,4 +168,4 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--test-alone", action="store_true", help="do not evaluate on training data, too"
     )
-    return parser.parse_args(words)
+    return parser.parse_args(argv)

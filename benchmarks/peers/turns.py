@@ -1,6 +1,6 @@
 """Rounds that wait for their turn, in any process of any framework. Standard library only.
 
-A script calls ``begin(n)`` when its framework is about to begin round n, and ``tell`` with
+A script calls ``wait_for(n)`` when its framework is about to begin round n, and ``report`` with
 accuracies. Under ``named_peers.py`` the folder named by PEERS_TURNS contains files: ``asked-n``
 means that round n could begin and therefore that round n - 1 is over, ``go-n`` that it may begin,
 and ``scores.jsonl`` has the reported accuracies. Threads and child processes all see files, the
@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 FOLDER = "PEERS_TURNS"
-PAUSE = 0.005  # seconds between two looks
+PAUSE = 0.005  # seconds between two checks
 
 
-def begin(number: int) -> None:
+def wait_for(number: int) -> None:
     """Announce that round ``number`` (from 1) could begin; return when it may."""
     if FOLDER not in os.environ:
         return
@@ -27,7 +27,7 @@ def begin(number: int) -> None:
         time.sleep(PAUSE)
 
 
-def tell(trained: int, accuracy: float, samples: int) -> None:
+def report(trained: int, accuracy: float, samples: int) -> None:
     """Report the test accuracy of a model, or of one client's, after ``trained`` training rounds,
     on ``samples``.
     """
@@ -35,7 +35,7 @@ def tell(trained: int, accuracy: float, samples: int) -> None:
     if FOLDER not in os.environ:
         print(line, flush=True)
         return
-    # One write of a short line in append mode is whole, whoever else writes.
+    # One short write in append mode is atomic: lines of other writers cannot mix with it.
     file = os.open(
         Path(os.environ[FOLDER]) / "scores.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644
     )

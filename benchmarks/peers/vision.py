@@ -1,9 +1,8 @@
-"""torchvision beside a CPU build of PyTorch: frameworks import it, and none of its operators is
-used here.
+"""torchvision with a CPU build of PyTorch: frameworks import it, but none of its operators is used.
 
-PyPI's torchvision is built for CUDA; beside a PyTorch without it its compiled operators do not
-load, and its import fails where it describes two of them. These are declared then. Import this
-module before such a framework.
+PyPI's torchvision is built for CUDA. With a CPU build of PyTorch its compiled operators do not
+load, and its import fails at the two that it registers shapes for. These are then declared here.
+Import this module before such a framework.
 """
 
 import sys

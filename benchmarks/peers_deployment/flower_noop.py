@@ -64,23 +64,26 @@ from flwr.serverapp import ServerApp
 app = ServerApp()
 @app.main()
 def main(grid, context):
-    known, marks = context.run_config, []
-    while len(nodes := list(grid.get_node_ids())) < known["silos"]:
+    config, marks = context.run_config, []
+    while len(nodes := list(grid.get_node_ids())) < config["silos"]:
         time.sleep(0.2)
-    model = ArrayRecord({"w": Array(np.zeros(known["size"], np.float32))})
-    for number in range(known["rounds"]):
+    model = ArrayRecord({"w": Array(np.zeros(config["size"], np.float32))})
+    for number in range(config["rounds"]):
         marks.append(time.time())
-        sent = [Message(RecordDict({"model": model}), node, "train") for node in nodes]
-        assert len(list(grid.send_and_receive(sent, timeout=300))) == len(nodes)
+        messages = [Message(RecordDict({"model": model}), node, "train") for node in nodes]
+        assert len(list(grid.send_and_receive(messages, timeout=300))) == len(nodes)
     marks.append(time.time())
-    Path(known["out"]).write_text(json.dumps(marks))
+    Path(config["out"]).write_text(json.dumps(marks))
 """,
 }
 
 
-def app(folder: Path, **other: str) -> bytes:
-    """The bundle of the no-op app; ``other``: the text of modules to replace its own."""
-    for name, text in {**APP, **{f"noop/{name}.py": text for name, text in other.items()}}.items():
+def app(folder: Path, **modules: str) -> bytes:
+    """The bundle of the no-op app; ``modules``: the text of modules to replace its own."""
+    for name, text in {
+        **APP,
+        **{f"noop/{name}.py": text for name, text in modules.items()},
+    }.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text.lstrip())
@@ -91,16 +94,21 @@ def app(folder: Path, **other: str) -> bytes:
 def processes(folder: Path) -> Iterator["Processes"]:
     """Processes that end with the block, with all their descendants."""
     adopt()
-    started = Processes(folder)
+    group = Processes(folder)
     try:
-        yield started
+        yield group
     finally:
         end(
-            lambda: [p for one in started.all if one.poll() is None for p in process_tree(one.pid)],
+            lambda: [
+                p
+                for process in group.all
+                if process.poll() is None
+                for p in process_tree(process.pid)
+            ],
             patience=10.0,
         )
-        for one in started.all:
-            one.wait(5)
+        for process in group.all:
+            process.wait(5)
         reap()
         disown()
 
@@ -111,13 +119,19 @@ class Processes:
     def __init__(self, folder: Path) -> None:
         self.folder, self.all = folder, list[subprocess.Popen[bytes]]()
 
-    def start(self, name: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
+    def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a command in its own session, with its own home for Flower."""
-        home = self.folder / f"home-{name}"
-        home.mkdir()
+        flower_home = self.folder / f"home-{name}"
+        flower_home.mkdir()
         with (self.folder / f"{name}.log").open("ab") as log:
-            how = {"stdout": log, "stderr": log, "start_new_session": True}
-            self.all.append(subprocess.Popen(list(words), env=environment(home), **how))  # type: ignore[call-overload]
+            process = subprocess.Popen(
+                list(command),
+                env=environment(flower_home),
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+            self.all.append(process)
         return self.all[-1]
 
 
@@ -153,8 +167,12 @@ def connected(address: str, ca: Path) -> SuperLinkClient:
 
 def rounds(folder: Path, silos: int, number: int, size: int) -> tuple[float, list[float]]:
     """Seconds from the first process to the first round, and of each round."""
-    made, address = kits(folder, silos)
-    certs, out, content = made / "server" / "certs", folder / "marks.json", app(folder / "app")
+    kits_folder, address = kits(folder, silos)
+    certs, output, content = (
+        kits_folder / "server" / "certs",
+        folder / "marks.json",
+        app(folder / "app"),
+    )
     os.environ.update({k: v for k, v in environment(folder).items() if k.startswith("FLWR_")})
     with processes(folder) as running:
         began = time.time()
@@ -174,9 +192,9 @@ def rounds(folder: Path, silos: int, number: int, size: int) -> tuple[float, lis
         )
         client = connected(address, certs / "ca.crt")
         for k, port in enumerate(free_ports(silos)):
-            kit = made / f"silo-{k}"
+            kit = kits_folder / f"silo-{k}"
             client.register(
-                f"silo-{k}", pem((made / "server" / "keys" / f"silo-{k}.pub").read_text())
+                f"silo-{k}", pem((kits_folder / "server" / "keys" / f"silo-{k}.pub").read_text())
             )
             running.start(
                 f"silo-{k}",
@@ -194,11 +212,11 @@ def rounds(folder: Path, silos: int, number: int, size: int) -> tuple[float, lis
                     *("--auth-supernode-private-key", str(kit / "keys" / "silo.key")),
                 ],
             )
-        client.submit(content, {"out": str(out), "silos": silos, "rounds": number, "size": size})
+        client.submit(content, {"out": str(output), "silos": silos, "rounds": number, "size": size})
         limit = time.monotonic() + LIMIT
-        while not out.exists() or not out.stat().st_size:
+        while not output.exists() or not output.stat().st_size:
             assert time.monotonic() < limit, f"Flower's rounds did not end; logs in {folder}"
             time.sleep(0.1)
         client.close()
-        marks = json.loads(out.read_text())
-    return marks[0] - began, [after - before for before, after in pairwise(marks)]
+        marks = json.loads(output.read_text())
+    return marks[0] - began, [later - earlier for earlier, later in pairwise(marks)]

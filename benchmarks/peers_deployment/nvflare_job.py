@@ -4,9 +4,8 @@ environment.
     python nvflare_job.py OUT SILOS ROUNDS
 
 Writes to the file OUT its start time and the times at which the first silo got each round's model,
-in seconds since
-1970. Its workspace is beside OUT; provisioned kits, mutual TLS, one process per site and job, as
-`nvflare poc` does.
+in seconds since 1970. Its workspace is next to OUT; provisioned kits, mutual TLS, one process per
+site and job, as `nvflare poc` does.
 """
 
 import json
@@ -20,14 +19,14 @@ import numpy as np
 
 def main() -> None:
     """Run the federation to its end."""
-    out, silos, rounds = Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3])
-    os.environ["NVFLARE_POC_WORKSPACE"] = str(out.parent / "poc")
-    os.environ["HOME"] = str(out.parent)  # its settings lie there
+    output, silos, rounds = Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3])
+    os.environ["NVFLARE_POC_WORKSPACE"] = str(output.parent / "poc")
+    os.environ["HOME"] = str(output.parent)  # its settings lie there
     began = time.time()
     from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
     from nvflare.recipe import PocEnv
 
-    marks = out.with_suffix(".marks")
+    marks = output.with_suffix(".marks")
     recipe = NumpyFedAvgRecipe(
         name="noop",
         model=np.zeros(610, np.float32),
@@ -39,7 +38,7 @@ def main() -> None:
     run = recipe.execute(PocEnv(num_clients=silos))
     run.get_result(timeout=600)
     received = [float(line) for line in marks.read_text().split()]
-    out.write_text(json.dumps({"began": began, "received": received}))
+    output.write_text(json.dumps({"began": began, "received": received}))
 
 
 if __name__ == "__main__":

@@ -104,7 +104,7 @@ def test_targets_are_those_of_registered_methods(load):
     methods = load("methods")
     for comparison in (*methods.FULL, *methods.QUICK):
         for line in comparison.targets:
-            assert line.removesuffix(methods.TOGETHER) in methods.METHODS
+            assert line.removesuffix(methods.ONE_CALL) in methods.METHODS
 
 
 def test_every_registered_method_has_its_cost(load):
@@ -206,15 +206,16 @@ def test_a_federation_of_real_processes_is_measured(load, monkeypatch):
     assert row["largest difference"] == 0
     for way in ("down", "up"):
         assert row[f"{way} by formula MB"] <= row[f"{way} MB"]
-    assert all(row[f"{kind} MB"] > 10 for kind in deployment.KINDS), "Python alone has that"
+    assert all(row[f"{kind} MB"] > 10 for kind in deployment.PROCESSES), "Python alone has that"
     assert set(paper["rows"]) == set(deployment.LARGE)
 
 
 def test_what_a_large_federation_needs_is_arithmetic(load):
-    needs = load("deployment").needs
+    requirements = load("deployment").requirements
     silos, d = 4, 1000
     apple, fedavg = (
-        needs(silos, d, method) for method in ({"name": "apple", "budget": 2}, {"name": "fedavg"})
+        requirements(silos, d, method)
+        for method in ({"name": "apple", "budget": 2}, {"name": "fedavg"})
     )
     model = 4 * d / 1e9
     assert apple["silo down GB"] == 2 * model
@@ -242,7 +243,7 @@ def test_whole_commands_are_those_of_the_readme_where_the_data_are(load, tmp_pat
         (tmp_path / "data/heart_disease").mkdir(parents=True, exist_ok=True)
         (tmp_path / f"in-{place}").mkdir()
         monkeypatch.setenv("POMONA_DATA", str(tmp_path / place))
-        commands = dict(startup.whole(tmp_path / f"in-{place}"))
+        commands = dict(startup.commands(tmp_path / f"in-{place}"))
         assert [*commands.values()][1:] == [
             ["demo", "--out", "demo"],
             ["run", "apple", *words, "--out", "run"],

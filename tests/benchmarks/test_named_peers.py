@@ -44,7 +44,7 @@ def test_the_task_is_what_the_round_of_fedavg_trains_on(load, tmp_path):
     assert len(clients) == made.settings["clients"]
     for i, client in enumerate(clients):
         for split, data in (("train", client.train_data), ("test", client.test_data)):
-            x, y = made.part(split, i)
+            x, y = made.client_samples(split, i)
             assert torch.equal(x, data.tensors[0])
             assert torch.equal(y, data.tensors[1])
     held = np.concatenate(
@@ -68,7 +68,7 @@ def test_the_networks_of_all_begin_as_pomonas_does(load, tmp_path):
     )
     network = made.start(load("peers.task").Cnn())
     assert sum(p.numel() for p in network.parameters()) == 582_026
-    x, _ = made.part("test", 3)
+    x, _ = made.client_samples("test", 3)
     assert torch.allclose(network(x), scenario.module()(x), atol=1e-6)
 
 
@@ -101,7 +101,7 @@ def test_pomonas_program_is_pomona_run(load, tmp_path, monkeypatch, method):
 def test_a_round_begins_when_it_may_and_tells_that_the_last_is_over(load, tmp_path, monkeypatch):
     turns = load("peers.turns")
     monkeypatch.setenv(turns.FOLDER, str(tmp_path))
-    begun = threading.Thread(target=turns.begin, args=(3,))
+    begun = threading.Thread(target=turns.wait_for, args=(3,))
     begun.start()
     while not (tmp_path / "asked-3").exists():
         assert begun.is_alive()
@@ -115,7 +115,7 @@ def test_accuracy_is_pooled_over_the_samples_of_those_who_tell(load, tmp_path, m
     named, turns = load("named_peers"), load("peers.turns")
     monkeypatch.setenv(turns.FOLDER, str(tmp_path))
     for trained, accuracy, samples in ((1, 0.5, 10), (1, 1.0, 30), (2, 0.25, 4)):
-        turns.tell(trained, accuracy, samples)
+        turns.report(trained, accuracy, samples)
     one = named.Running.__new__(named.Running)
     one.folder = tmp_path
     assert one.accuracies() == {1: (5 + 30) / 40, 2: 0.25}

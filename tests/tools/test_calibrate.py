@@ -66,6 +66,6 @@ def test_an_auroc_near_1_is_in_its_interval(area):
 
 def test_a_gain_between_aurocs_near_1_is_in_its_interval():
     cell = areas.Cell(100, 20, 3.0, 1.0)
-    _, low, high, _ = areas.drawn(cell, cell.gain, 3 * REPEATS).T
+    _, low, high, _ = areas.simulate(cell, cell.gain, 3 * REPEATS).T
     gain = cell.area(cell.gain) - cell.area(0.0)
     assert np.mean((low <= gain) & (gain <= high)) >= 0.91
