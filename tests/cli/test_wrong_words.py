@@ -30,6 +30,7 @@ except SystemExit as end:
         (["report", "absent"], "absent does not exist"),
         (["elsewhere", "absent"], "absent does not exist"),
         (["trajectory", "absent"], "absent does not exist"),
+        (["privacy-audit", "absent"], "absent does not exist"),
         (["predict", "absent", "rows.csv"], "absent does not exist"),
         (["export", "absent", "--client", "A", "--to", "onnx"], "absent does not exist"),
     ],

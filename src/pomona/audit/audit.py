@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from math import sqrt
 from pathlib import Path
 
+from pomona.audit import RUNS
 from pomona.audit.findings import Findings, assess
 from pomona.audit.first_uplink import BATCHES, Reconstruction, reconstruct, unfit
 from pomona.audit.shadows import Plan, run_all, scenario_with
@@ -16,7 +17,6 @@ from pomona.record.result import Result
 from pomona.scenario import Scenario
 from pomona.scenario.privacy import epsilons
 
-RUNS = 32
 ProgressCallback = Callable[[str, int, int], None]  # (stage, count, total)
 
 

@@ -1,18 +1,19 @@
 """``pomona privacy-audit``: what a run reveals, measured."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
-from pomona.audit.audit import RUNS, audit
-from pomona.audit.findings import Findings
-from pomona.audit.page import NUMBERS, PARTIES, record, verdict, write
-from pomona.cli.output import Json, emit
+from pomona.audit import RUNS
+from pomona.cli.output import Json, emit, printable
 from pomona.cli.status_line import StatusLine
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
 from pomona.record.run_folder import load
+
+if TYPE_CHECKING:
+    from pomona.audit.findings import Findings
 
 RUN_COUNT = validators.Number(gte=4, lte=4096)  # two runs choose a threshold, two judge it
 
@@ -45,14 +46,17 @@ def privacy_audit(
     """
     if invalid := [e for e in epsilon if not e > 0]:
         raise ConfigError(f"--epsilon {invalid[0]:g} must be above 0, for example 8")
-    folder = out or run / "privacy-audit"
+    folder, result = out or run / "privacy-audit", load(run)
     try:
         with own_code_barred(not own_code), StatusLine() as line:
+            line.show(f"reading the data of {printable(str(run))}", 0, 1, "reading")
+            from pomona.audit.audit import audit  # late: what follows imports PyTorch
+            from pomona.audit.page import NUMBERS, record, write
 
             def show(stage: str, completed: int, total: int) -> None:
                 line.show(f"{stage}: {completed} of {total}", completed, total, stage)
 
-            results = audit(load(run), folder, runs, epsilon, show)
+            results = audit(result, folder, runs, epsilon, show)
             page = write(results)
     except KeyboardInterrupt:
         raise KeyboardInterrupt("the same command continues") from None
@@ -64,7 +68,9 @@ def privacy_audit(
     print(f"page     {page}", f"numbers  {folder / NUMBERS}", sep="\n")
 
 
-def _print_verdicts(findings: Findings) -> None:
+def _print_verdicts(findings: "Findings") -> None:
+    from pomona.audit.page import PARTIES, verdict
+
     scope = "the run" if findings.budget is None else f"epsilon {findings.budget:g}"
     for party in PARTIES:
         print(f"{scope}: {verdict(findings, party)}")
