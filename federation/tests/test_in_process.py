@@ -150,10 +150,12 @@ def test_figures_are_those_of_the_simulation_but_rounded(world):
 def test_a_silo_sends_no_scores_where_none_are_agreed_on(world):
     federation = world.federation(share_scores=False)
     federation.run()
-    assert load(federation.server / "run").evaluations == []
+    record = load(federation.server / "run")
+    assert record.evaluations == []
+    assert all(loss is None for row in record.rounds for loss in row.loss)
     lines = (federation.kits / "silo-0" / "state" / "rounds.jsonl").read_text().splitlines()
     rounds = [json.loads(line) for line in lines]
-    assert [bool(r["scores"]) for r in rounds if r["trained"]] == [True] * 3
+    assert [bool(r["scores"] and r["loss"]) for r in rounds if r["trained"]] == [True] * 3
 
 
 BANKED = [{"name": name} for name in ("apple", "auto", "fedfomo", "fedfomo-ma", "mocha")]

@@ -217,7 +217,7 @@ def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     )["README.md"].decode()
     assert f"signed with your key: {card.exchange.up}. " in text
     assert f"private with `{method}`: {card.exchange.private}." in text
-    assert "mean training loss" in text
+    assert "mean training loss" not in text
     assert "kind of the error" in text
     assert "systemctl disable --now pomona-silo-hospitals-north" in text
     digits = " ".join(
@@ -247,6 +247,7 @@ def test_the_readme_says_whom_a_sum_and_its_noise_protect_from(tmp_path):
     provision(path, tmp_path / "kits")
     text = (tmp_path / "kits/north/README.md").read_text()
     assert "only sums over 4 silos or more" in text
+    assert "mean training loss" in text
     assert "The server sees all this" not in text
     assert "the larger one against those who see more than sums" in text
     assert "{" not in text

@@ -364,6 +364,19 @@ def test_silos_that_were_sent_different_models_have_masks_that_do_not_cancel(ser
     assert excess(server.total(tasks, keys), 3, terms)
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_loss_says_which_share_of_a_silos_samples_is_of_a_class_unless_scores_stay(shared, world):
+    """At a model of the server's choice, which all silos get: class 3 alone has a loss, of 1e6."""
+    federation = world.federation("fedavg", run=RUN["run"], places=7, share_scores=shared)
+    server, row = Summing(federation), torch.zeros(WIDTH)
+    row[WIDTH - 10 + 3] = -1e6
+    answer, _ = server.ask(*server.task(row=row))
+    local = Silo(server.kit()).local
+    labels = local.dataset.y[local.partition.clients[0].train]
+    assert answer.mask
+    assert answer.loss == (pytest.approx(1e6 * (labels == 3).mean(), rel=0.01) if shared else None)
+
+
 def test_no_silo_takes_a_starting_model_of_its_own(server):
     """One that is dead for all silos but one isolates its change where clients keep a part."""
     task, enclosed = server.task()

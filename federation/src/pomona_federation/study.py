@@ -265,7 +265,9 @@ class TrainingStudy(RunTerms):
 
     kind: Literal["train"] = Field("train", description="models are trained")
     share_scores: bool = Field(
-        True, description="silos send their accuracy and loss on their own validation and test data"
+        True,
+        description="silos send their mean training loss, and their accuracy and loss on their own "
+        "validation and test data",
     )
     task: TaskSettings = Field(description="what all silos agree on about their data")
 
@@ -317,7 +319,7 @@ class SearchStudy(RunTerms):
         """Whether silos share scores computed on this many samples of a split: none of test
         samples.
         """
-        return split == "validation"
+        return split != "test"
 
 
 class SurveyStudy(StudyTerms):

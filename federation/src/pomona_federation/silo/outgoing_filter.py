@@ -68,10 +68,14 @@ def rounded(score: Score) -> Score:
 
 def disclosed(reply: Reply, shares: Callable[[str, int], bool]) -> dict[str, Any]:
     """The disclosed fields of an answer about a visit; ``shares(split, samples)``: whether such
-    scores are shared.
+    scores are shared, the training loss among them.
+
+    At a model of the server's choice a mean loss says which share of the samples is of a class, or
+    whether a record is among them.
     """
     scores_sent = tuple(rounded(s) for s in reply.scores if shares(s.split, s.samples))
-    return {"loss": loss(reply.loss), "scores": scores_sent, "fault": plain(reply.fault)}
+    training_loss = loss(reply.loss) if shares("train", 0) else None
+    return {"loss": training_loss, "scores": scores_sent, "fault": plain(reply.fault)}
 
 
 def scrubbed(fault: BaseException) -> str:
@@ -118,9 +122,9 @@ def departing(
         "trials": f"{len(terms.trials)} settings are tried, each for all rounds"
         if terms.trials
         else None,
-        "loss": None
-        if terms.evaluate or (config.privacy and "training-loss" not in config.privacy.acknowledge)
-        else f"the mean training loss, {DIGITS} digits, every round",
+        "loss": f"the mean training loss, {DIGITS} digits, every round"
+        if _sends_loss(terms)
+        else None,
         "uncovered": _past_noise(config.privacy, card.privacy.releases),
         "faults": "the kind of an error, and one line without paths or data, when it happens",
         "presence": "that it is connected, its address, how long it takes",
@@ -130,6 +134,13 @@ def departing(
         if silo.max_upload_mb is None
         else f"{silo.max_upload_mb:g} MB a round, else the round is refused",
     }
+
+
+def _sends_loss(terms: StudyAgreement) -> bool:
+    """Whether a silo sends its training loss."""
+    privacy = terms.config.privacy
+    hidden = privacy and "training-loss" not in privacy.acknowledge
+    return not hidden and terms.run_study.shares("train", 0)
 
 
 def departing_in_survey(
