@@ -228,11 +228,9 @@ def safe_path(root: Path, *names: str | Path) -> Path:
     for component in PurePath(*names).parts:
         path = path / component
         if component in {"..", "/"} or path.is_symlink():
-            problem = (
-                "is a link; remove it"
-                if path.is_symlink()
-                else "leads elsewhere; give another name"
-            )
+            problem = "leads elsewhere; give another name"
+            if path.is_symlink():
+                problem = "is a link; remove it"
             raise StorageError(f"{path} {problem}; files are written only inside their own folder")
     return path
 

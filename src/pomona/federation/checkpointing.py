@@ -69,11 +69,9 @@ def require_same(folder: Path, stored: Mapping[str, Any], current: Mapping[str, 
     )
     if keys:
         config_path = folder.parent / "config.toml"
-        advice = (
-            f"resume with those, which {config_path} holds,"
-            if config_path.exists()
-            else "resume with those,"
-        )
+        advice = "resume with those,"
+        if config_path.exists():
+            advice = f"resume with those, which {config_path} holds,"
         raise CheckpointError(
             f"{folder} belongs to a run with different values of {', '.join(keys)}; {advice} or "
             "start over in another folder"

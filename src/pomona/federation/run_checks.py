@@ -145,11 +145,9 @@ def _activated(scenario: Scenario) -> str:
     if not activation:
         return ""
     name, path = activation
-    reason = (
-        "targets are standardised, and lie on both sides of 0"
-        if scenario.task.standardised
-        else "the loss takes raw outputs (logits), and applies softmax or sigmoid itself"
-    )
+    reason = "the loss takes raw outputs (logits), and applies softmax or sigmoid itself"
+    if scenario.task.standardised:
+        reason = "targets are standardised, and lie on both sides of 0"
     layer = f", layer {path}" if path else ""
     effect = "it changes nothing" if name == "log-softmax" else "training is slow or stops early"
     return f"{model.name} ends in {name}{layer}: {reason}, so {effect}; remove it"

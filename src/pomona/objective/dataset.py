@@ -205,11 +205,9 @@ class DeviceDataset:
         Without a view nothing is drawn or weighted, and patches are centred.
         """
         random = view is not None and (self.augment or self.patch)
-        draws = (
-            [view.generator(p) for p in self._positions(index, view.client)]
-            if view and random
-            else []
-        )
+        draws = []
+        if view and random:
+            draws = [view.generator(p) for p in self._positions(index, view.client)]
         x, y = (
             self._patches(index, self.patch, draws or [None] * len(index))
             if self.patch

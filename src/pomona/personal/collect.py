@@ -190,11 +190,9 @@ def _sources(result: Result, client: int) -> Sources:
     trained = sorted({i for row in result.rounds for i in row.cohort})
     last_row = next((r for r in reversed(result.rounds) if client in r.cohort and r.info), None)
     position = last_row.cohort.index(client) if last_row else 0
-    info = (
-        {name: values[position].ravel() for name, values in last_row.info.items()}
-        if last_row
-        else {}
-    )
+    info = {}
+    if last_row:
+        info = {name: values[position].ravel() for name, values in last_row.info.items()}
     return Sources(
         received=any(any(row.bytes_down) for row in result.rounds),
         members=[names[i] for i in trained],

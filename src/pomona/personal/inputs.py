@@ -299,11 +299,9 @@ def _by_order(table: TableSource, metadata: ModelMetadata) -> tuple[tuple[int, .
     )
     names = f" ({listed(columns, 12)})" if columns else ""
     if len(table.names) != count:
-        remedy = (
-            "give a header with their names"
-            if columns
-            else "give these alone, in the order of the training"
-        )
+        remedy = "give these alone, in the order of the training"
+        if columns:
+            remedy = "give a header with their names"
         raise DataError(
             f"{table.path} has {len(table.names)} columns, but the model takes {count}{names}; "
             f"{remedy}"

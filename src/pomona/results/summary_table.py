@@ -167,11 +167,9 @@ def run_table(rows: Sequence[dict[str, Any]]) -> Table:
         ]
         for row in selected
     ]
-    title = (
-        f"Test {metrics[0].heading}"
-        if len(metrics) == 1
-        else "On test data, each run in its own metric"
-    )
+    title = "On test data, each run in its own metric"
+    if len(metrics) == 1:
+        title = f"Test {metrics[0].heading}"
     header = [*texts, *numbers, *["epsilon"] * private, "loss", "sent", "seconds"]
     bold = [(i, 0) for i, row in enumerate(selected) if row["headline"]]
     bold += [
@@ -247,11 +245,9 @@ def _costs(row: dict[str, Any]) -> list[str]:
 
 def _run_note(metrics: Sequence[Metric]) -> str:
     pooled = " (all samples: over samples)" if any(metric.pools for metric in metrics) else ""
-    best = (
-        "BMCTA: best mean client test accuracy, as papers report"
-        if metrics == [ACCURACY]
-        else "which is optimistic"
-    )
+    best = "which is optimistic"
+    if metrics == [ACCURACY]:
+        best = "BMCTA: best mean client test accuracy, as papers report"
     return (
         f"Means over clients{pooled}: last round, round best on validation, round best on test "
         f"({best}). Spread and loss: last round; “{_tenth(metrics)}”: a percentile of the clients. "

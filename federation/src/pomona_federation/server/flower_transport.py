@@ -312,11 +312,9 @@ class FlowerTransport:
         settled = task.body.settled
         rounds = {"round": self._round, "settled": settled, "continued": continued}
         self.audit.write("readmitted", silo=task.silo, **rounds)
-        origin = (
-            f"continues from its state of round {continued}, as a backup had it"
-            if continued
-            else "starts as a newcomer does"
-        )
+        origin = "starts as a newcomer does"
+        if continued:
+            origin = f"continues from its state of round {continued}, as a backup had it"
         self.readmitted.append(
             f"{task.silo}, readmitted in round {self._round}, {origin}: the private state that it "
             f"has formed since, up to round {settled}, is lost"

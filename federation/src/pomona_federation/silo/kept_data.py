@@ -207,11 +207,9 @@ def _with_columns(raw: Dataset, task: TaskSettings) -> Dataset:
     """
     targets = raw.target_kind or task.targets
     _require_agreed("targets", targets, task.targets, "set data.targets")
-    table = (
-        tabular.with_agreed_features(raw, task.preprocessing)
-        if task.preprocessing and raw.kind == "table"
-        else raw
-    )
+    table = raw
+    if task.preprocessing and raw.kind == "table":
+        table = tabular.with_agreed_features(raw, task.preprocessing)
     dataset = replace(
         table, target_shift=task.target_shift, target_scale=task.target_scale, edges=task.time_edges
     )

@@ -155,11 +155,9 @@ def departing_in_survey(
     columns = ", ".join(survey.columns) or (
         "those with agreed cells" if noise else "all that every silo has"
     )
-    private = (
-        f", counted with noise of epsilon {noise.epsilon:g} for all columns together"
-        if noise
-        else ""
-    )
+    private = ""
+    if noise:
+        private = f", counted with noise of epsilon {noise.epsilon:g} for all columns together"
     return {
         "to": f"the server at {federation.server}, whose operator sees each silo's answers",
         "columns": f"names and kinds of columns; asked about: {columns}",

@@ -201,11 +201,9 @@ def _refused(route: ServerRoute, answer: str) -> str:
             f"the proxy {route.proxy} refuses the way to {route.server} ({answer}); have its "
             "administrator open it"
         )
-    remedy = (
-        f"it does not take the password of {route.login[0]}; correct proxy_password_file"
-        if route.login
-        else "it asks for a password: set proxy_user and proxy_password_file in silo.toml"
-    )
+    remedy = "it asks for a password: set proxy_user and proxy_password_file in silo.toml"
+    if route.login:
+        remedy = f"it does not take the password of {route.login[0]}; correct proxy_password_file"
     return f"the proxy {route.proxy} refuses this silo ({answer}): {remedy}"
 
 

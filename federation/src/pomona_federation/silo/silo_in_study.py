@@ -186,16 +186,12 @@ class Silo:
         limit = self.file.accept_epsilon
         unknown_epsilon = PrivacyBudget(self.folder).unknown.epsilon
         if limit is not None and (worst := self._run_cost.epsilon) + unknown_epsilon > limit:
-            cost = (
-                f"epsilon {worst:.4g}"
-                if isfinite(worst)
-                else "privacy without bound, since noise does not cover it"
-            )
-            earlier = (
-                f", after {unknown_epsilon:.3g} that a restored backup did not know"
-                if unknown_epsilon
-                else ""
-            )
+            cost = "privacy without bound, since noise does not cover it"
+            if isfinite(worst):
+                cost = f"epsilon {worst:.4g}"
+            earlier = ""
+            if unknown_epsilon:
+                earlier = f", after {unknown_epsilon:.3g} that a restored backup did not know"
             raise PrivacyError(
                 f"the run would cost {cost}{earlier}; accept_epsilon in silo.toml is {limit:g}: do "
                 "not take part, raise it, or set [[limits]] for such studies"

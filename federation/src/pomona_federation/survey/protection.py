@@ -122,11 +122,9 @@ def safe_classes(counts: Mapping[str, int], min_count: int) -> Names:
     """Labels in their safe form; every row has one, so rows of rare classes join the most frequent
     class.
     """
-    frequent = (
-        _frequent(counts, min_count) or {_largest(counts): 0}
-        if any(map(disclosable, counts))
-        else {}
-    )
+    frequent = {}
+    if any(map(disclosable, counts)):
+        frequent = _frequent(counts, min_count) or {_largest(counts): 0}
     if not frequent:
         return Names(rest=sum(counts.values()))
     return _names(_with_remainder(frequent, sum(counts.values()) - sum(frequent.values())), 0)

@@ -78,11 +78,9 @@ def _classes(
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return the class numbers (*spatial,) among the values of a mask, and remarks."""
     if values.shape != (*spatial, 1):
-        remedy = (
-            "give each pixel one class: one channel of class numbers, without colours"
-            if values.shape[:-1] == spatial
-            else "bring it to the size of its image, by nearest pixel"
-        )
+        remedy = "bring it to the size of its image, by nearest pixel"
+        if values.shape[:-1] == spatial:
+            remedy = "give each pixel one class: one channel of class numbers, without colours"
         raise DataError(
             f"the mask {path} has {times(values.shape)} values, but its image has "
             f"{times(spatial)} pixels; {remedy}"

@@ -285,11 +285,9 @@ def adaptive_card(card: base.Card, settings: ALA, personal: bool = True) -> base
     stage = base.Gradients(
         per_batch=settings.stage_epochs, purpose="ala stage", epochs=1, once=True
     )
-    later = (
-        [base.Gradients(per_batch=settings.round_epochs, purpose="ala", epochs=1)]
-        if settings.round_epochs
-        else []
-    )
+    later = []
+    if settings.round_epochs:
+        later = [base.Gradients(per_batch=settings.round_epochs, purpose="ala", epochs=1)]
     presentation = card.presentation
     return replace(
         card,

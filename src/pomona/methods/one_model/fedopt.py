@@ -235,11 +235,9 @@ def optimized(
 
 def _card(card: base.Card, optimizer: str, title: str | None) -> base.Card:
     presentation = card.presentation
-    source = (
-        "Hsu et al., arXiv 1909.06335"
-        if optimizer == "momentum"
-        else "Reddi et al., ICLR 2021, Algorithm 2"
-    )
+    source = "Reddi et al., ICLR 2021, Algorithm 2"
+    if optimizer == "momentum":
+        source = "Hsu et al., arXiv 1909.06335"
     return replace(
         card,
         presentation=base.Presentation(

@@ -90,11 +90,9 @@ def client(settings: FedRoD) -> base.Client:
         columns, W, H = training.layers[-1], received["model"].clone(), state.head
         training.observe("global", W, "received")
         training.observe("personal", added(W, H, columns), "received")
-        losses = (
-            [balanced(training, c, settings.gamma) for c in training.clients]
-            if settings.gamma
-            else []
-        )
+        losses = []
+        if settings.gamma:
+            losses = [balanced(training, c, settings.gamma) for c in training.clients]
         rows = (W, H, base.optimizer_state(W, round_), base.optimizer_state(H, round_))
         for batch, w, h, velocity_w, velocity_h in training.steps(round_.passes, *rows):
             _, g = training.gradient(w, batch, losses[: len(w)] or None)

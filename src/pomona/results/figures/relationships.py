@@ -86,11 +86,9 @@ def heatmap(series: Series) -> ReportFigure:
 
 def _legend_text(series: Series, style: Mapping[str, Any], extend: str) -> str:
     """Describe the colours, the order and the marks of the heat maps."""
-    signs = (
-        "Red is positive, blue negative, white zero."
-        if style["cmap"].name == "RdBu_r"
-        else "Darker is higher."
-    )
+    signs = "Darker is higher."
+    if style["cmap"].name == "RdBu_r":
+        signs = "Red is positive, blue negative, white zero."
     sentences = [signs, "The diagonal, each client's entry for itself, is left out."]
     if extend != "neither":
         sentences.append(
@@ -240,11 +238,9 @@ def trajectories(series: Series) -> ReportFigure:
     """Draw each client's row over the rounds, one small panel per client."""
     n, rounds, values, quantity = series.n, series.rounds, series.values, series.quantity
     clients = series.participants[:MAX_PANELS]
-    first = (
-        f" The first {MAX_PANELS} of {n} clients are shown."
-        if len(series.participants) > MAX_PANELS
-        else ""
-    )
+    first = ""
+    if len(series.participants) > MAX_PANELS:
+        first = f" The first {MAX_PANELS} of {n} clients are shown."
     highest = [
         i
         for i in clients
@@ -285,11 +281,9 @@ def _small_panels(series: Series, clients: list[int]) -> plot.Figure:
         )[0]
     ]
     if series.groups:
-        label = (
-            "clients of its test samples' true group"
-            if series.strangers
-            else "clients of its true group"
-        )
+        label = "clients of its true group"
+        if series.strangers:
+            label = "clients of its test samples' true group"
         handles += axes.flat[0].plot([], [], color=plot.GROUP, label=label)
     handles += axes.flat[0].plot([], [], color=plot.FRAME, label="other clients")
     figure.legend(handles=handles, loc="lower center", ncols=2)

@@ -146,11 +146,9 @@ def regions(runs: list[Run]) -> Table:
     run = leader([run for run in runs if run.result.about.get("targets") == "segmentation"])
     rows = list(_rows(run)) if run else []
     measured = any("hd95" in figures for _, _, _, figures in rows)
-    source = (
-        f"{run.label}, {run.model}: each client's own test images, with 95 % intervals."
-        if run
-        else ""
-    )
+    source = ""
+    if run:
+        source = f"{run.label}, {run.model}: each client's own test images, with 95 % intervals."
     exclusion = "A class in neither truth nor prediction of an image is left out of its means."
     return Table(
         "regions",

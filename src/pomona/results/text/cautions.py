@@ -475,11 +475,9 @@ def _one_seed(runs: list[Run]) -> Iterator[str]:
 
 def _best_on_test(runs: list[Run]) -> Iterator[str]:
     if any(run.mean is not None for run in runs):
-        papers = (
-            ", the papers' BMCTA (best mean client test accuracy),"
-            if any(run.metric == ACCURACY for run in runs)
-            else ""
-        )
+        papers = ""
+        if any(run.metric == ACCURACY for run in runs):
+            papers = ", the papers' BMCTA (best mean client test accuracy),"
         yield (
             f"“Best on test”{papers} chooses its round on the test data: it is comparable with "
             f"published tables, but optimistic."

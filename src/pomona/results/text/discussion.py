@@ -156,11 +156,9 @@ def _agreement(methods: Sequence[_Method], label: str) -> str:
         abs(a.ours.mean - b.ours.mean) <= max(a.ours.std or 0, b.ours.std or 0) for a, b in swapped
     )
     seeds = max(methods, key=lambda k: k.ours.mean).ours.n
-    within = (
-        f", {close} of them within a standard deviation over our seeds"
-        if seeds > 1 and swapped
-        else ""
-    )
+    within = ""
+    if seeds > 1 and swapped:
+        within = f", {close} of them within a standard deviation over our seeds"
     from scipy import stats  # late: a second, not needed for a page of one run
 
     tau = stats.kendalltau([k.theirs for k in methods], [k.ours.mean for k in methods]).statistic

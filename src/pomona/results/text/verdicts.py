@@ -187,11 +187,9 @@ def _helps(contest: Contest) -> str:
     run, base, title = gains.run, gains.base, gains.run.metric.title
     averaged = f"on average over {few_clients(gains)}clients{_seeds(run)}"
     if gains.mean is None:
-        reason = (
-            "a metric of your own has no interval"
-            if is_own(run.metric.name)
-            else "the records do not contain the models' outputs"
-        )
+        reason = "the records do not contain the models' outputs"
+        if is_own(run.metric.name):
+            reason = "a metric of your own has no interval"
         return (
             f"{capital(averaged)} the {title} of {best} and of {base.label}, training alone, are "
             f"{levels(gains)}; {reason}, so whether that is more than chance is unknown."

@@ -122,11 +122,9 @@ def opening(comparison: Comparison) -> list[str]:
     source = ""
     if reference := comparison.reference:
         summary = f"{capital(reference.title)} next to ours. {summary}"
-        source = (
-            f"Source of the {reference.label}'s numbers: {reference.source}."
-            if reference.source
-            else ""
-        )
+        source = ""
+        if reference.source:
+            source = f"Source of the {reference.label}'s numbers: {reference.source}."
     return [text for text in (summary, still_to_run(results), results["note"], source) if text]
 
 
