@@ -449,11 +449,9 @@ def _on_cluster(
     cores: Any, scenario: Scenario, roster: Roster, key_stores: Path, place_state: PlaceState
 ) -> Workers:
     """Return a transport with the clients on reserved cores of the connected Ray cluster."""
-    config, client, workers = (
-        scenario.config,
-        scenario.config.method.method().client,
-        cores.bundle_count,
-    )
+    config = scenario.config
+    client = scenario.config.method.method().client
+    workers = cores.bundle_count
     row, memory = scenario.initial().nbytes, sum(ray_cluster.memory())
     groups = call_groups(config, roster.sizes, workers, row, scenario.network.draws, memory)
     banks = {name: ray_cluster.StoreBank() for name in client.keeps}

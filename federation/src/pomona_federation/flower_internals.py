@@ -97,11 +97,9 @@ class Connection:
         from flwr.app import Error, Message
         from flwr.supercore.task_identity import TaskIdentity
 
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = (
-            message.metadata.run_id,
-            self.node,
-            1,
-        )
+        TaskIdentity.run_id = message.metadata.run_id
+        TaskIdentity.node_id = self.node
+        TaskIdentity.task_id = 1
         self.answer(deflated(Message(Error(code, reason), reply_to=message)), 0.0)
 
     def answer(self, reply: Sequence[bytes], seconds: float) -> None:

@@ -159,10 +159,8 @@ def _html(audit: Audit) -> str:
     sections = [_section(audit, measured, k) for k, measured in enumerate(audit.measured)]
     findings = audit.measured[0].findings
     card = audit.scenario.config.method.method().card
-    epsilons, figure = (
-        epsilon_table(audit),
-        pictures.both_sides([m.findings for m in audit.measured]),
-    )
+    epsilons = epsilon_table(audit)
+    figure = pictures.both_sides([m.findings for m in audit.measured])
     config = audit.scenario.config
     links = [(f"part-{k}", section["title"]) for k, section in enumerate(sections)]
     links += [("epsilon", "Epsilon")] if epsilons else []

@@ -169,9 +169,7 @@ def _proven(pairs: Pairs, thresholds: Array, delta: float, trust: float) -> Arra
     sides = [((m - ins_below), m, (n - outs_below), n), (outs_below, n, ins_below, m)]
     bounds = []
     for hits, positives, alarms, negatives in sides:
-        low, high = (
-            clopper_pearson(hits, positives, trust)[0],
-            clopper_pearson(alarms, negatives, trust)[1],
-        )
+        low = clopper_pearson(hits, positives, trust)[0]
+        high = clopper_pearson(alarms, negatives, trust)[1]
         bounds.append(np.log(np.maximum(low - delta, 1e-12)) - np.log(high))
     return np.stack(bounds)

@@ -278,11 +278,8 @@ def _described(tree: Tree, settings_class: type[Settings], choices: Choices) -> 
     described: dict[str, str] = {}
     for attribute, field in settings_class.model_fields.items():
         name = field.alias or attribute
-        section = tree.get(name)
         if name in choices:
-            chosen = str(section.get("name")) if isinstance(section, dict) else ""
-            selected = choices[name].get(chosen)
-            classes = [selected] if selected else list(choices[name].values())
+            classes = _selected(tree.get(name), choices[name])
         else:
             classes = [t for t in (field.annotation, *get_args(field.annotation)) if _is_section(t)]
         described |= {
@@ -291,14 +288,18 @@ def _described(tree: Tree, settings_class: type[Settings], choices: Choices) -> 
     return described
 
 
+def _selected(section: Any, classes: Mapping[str, type[Settings]]) -> list[type[Settings]]:
+    """Return the class that a section names; all of them if it names none."""
+    name = str(section.get("name")) if isinstance(section, dict) else ""
+    return [classes[name]] if name in classes else list(classes.values())
+
+
 def _fields(section: str, settings_class: type[Settings]) -> dict[str, str]:
     """Return the description of each dotted key of a section, including optional subsections."""
     described: dict[str, str] = {}
     for name, field in settings_class.model_fields.items():
-        key, (inner, *alternatives) = (
-            f"{section}.{field.alias or name}",
-            (*get_args(field.annotation), None),
-        )
+        key = f"{section}.{field.alias or name}"
+        inner, *alternatives = *get_args(field.annotation), None
         described[key] = field.description or ""
         described |= (
             _fields(key, inner) if _is_section(inner) and alternatives[:1] == [NoneType] else {}

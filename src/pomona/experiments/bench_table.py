@@ -227,11 +227,9 @@ def value(result: Mapping[str, Any], moment: str, with_name: bool = False) -> st
 
     ``with_name``: whether to add the metric's name.
     """
-    statistic, result_metric, state = (
-        over_seeds(result, moment),
-        metric(result),
-        str(result["state"]),
-    )
+    statistic = over_seeds(result, moment)
+    result_metric = metric(result)
+    state = str(result["state"])
     if statistic is None:
         return PLACEHOLDER if state == "finished" else state
     heading = f"{result_metric.heading} " if with_name else ""

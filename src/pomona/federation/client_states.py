@@ -104,10 +104,8 @@ def require_training(
     moments = 2 if config.optimizer.name != "sgd" else int(config.momentum > 0)
     cohort = cohort_size(config, config.clients)
     process_rows, total_rows = min(cohort, config.rows), min(cohort, workers * config.rows)
-    process_bytes, total_bytes = (
-        row * (2 + process_rows * (2 + moments)),
-        row * (1 + workers + total_rows * (2 + moments)),
-    )
+    process_bytes = row * (2 + process_rows * (2 + moments))
+    total_bytes = row * (1 + workers + total_rows * (2 + moments))
     available, machine = _memory(nodes)
     bounds = (
         (process_bytes, process_rows, max(nodes) if nodes else process_memory(), "a process"),
@@ -154,10 +152,8 @@ def choose(
     """
     state_bytes = sum(t.nbytes for t in flatten(state, "state").values())
     available, machine = _memory(nodes)
-    states, copies = (
-        config.clients * state_bytes,
-        copies_bytes * min(config.rounds + 1, config.clients),
-    )
+    states = config.clients * state_bytes
+    copies = copies_bytes * min(config.rounds + 1, config.clients)
     required, share = states + copies, config.state_memory if config.device == "cpu" else 1.0
     if required <= share * available:
         return unchanged, []

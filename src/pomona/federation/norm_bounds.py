@@ -146,10 +146,8 @@ def bounds(
     limits = {}
     for name, example in spec.items():
         if example.is_floating_point():
-            accepted, candidates = (
-                earlier.get(name, ()),
-                [norms[name] for norms in current.values()],
-            )
+            accepted = earlier.get(name, ())
+            candidates = [norms[name] for norms in current.values()]
             counted_norms = accepted if len(accepted) >= ENOUGH else (*accepted, *candidates)
             median_norm = median(counted_norms) if len(counted_norms) >= ENOUGH else 0.0
             if median_norm > 0:

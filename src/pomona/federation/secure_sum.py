@@ -172,10 +172,8 @@ def _checked(a: Arrival, visit: ClientRequest, downlink: Downlink, config: Confi
     if not a.reply.uplink:
         return a
     client = a.reply.client
-    received, samples = (
-        receiver_tensors(downlink, visit.ids.index(client)),
-        visit.roster.sizes[client],
-    )
+    received = receiver_tensors(downlink, visit.ids.index(client))
+    samples = visit.roster.sizes[client]
     reason = coarse(received, samples, visit.roster, visit.round.lr, config)
     return _faulty(a, reason) if reason else a
 

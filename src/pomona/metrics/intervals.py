@@ -303,10 +303,8 @@ def _small(evidence: Sequence[Evidence]) -> tuple[list[int], set[int]]:
 
 def _variance(strata: Sequence[_Stratum]) -> tuple[float, float]:
     """Return the variance of the total and its degrees of freedom."""
-    variances, free = (
-        np.array([s.variance for s in strata]),
-        np.array([len(s.values) - 1.0 for s in strata]),
-    )
+    variances = np.array([s.variance for s in strata])
+    free = np.array([len(s.values) - 1.0 for s in strata])
     total = float(variances.sum())
     df = float(total**2 / (variances**2 / free).sum()) if total > 0 else float(free.sum())
     return max(total, *(s.min_variance for s in strata)), df

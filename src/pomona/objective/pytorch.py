@@ -289,10 +289,8 @@ class TorchObjective(Objective):
             norm.train()
             norm.reset_running_stats()
             norm.momentum = None  # cumulative average
-        plain, view = (
-            replace(self.data, augment=(), weights=None),
-            View(client, 0, 0, "statistics", 0),
-        )
+        plain = replace(self.data, augment=(), weights=None)
+        view = View(client, 0, 0, "statistics", 0)
         pixels = prod(self.data.patch.size if self.data.patch else self.data.y.shape[1:])
         for batch in statistics_batches(self.data.rows["train"][client], self._at_once(pixels)):
             with self._autocast():

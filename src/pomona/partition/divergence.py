@@ -137,10 +137,8 @@ Measure = NDArray[np.float64]
 
 def label_counts(partition: Partition, dataset: Dataset, split: Split = "train") -> Counts:
     """Return (n, C) each client's rows of each class; C is 1 if the targets are not classes."""
-    labels, width = (
-        class_numbers(dataset),
-        len(dataset.classes) if dataset.targets == "classes" else 1,
-    )
+    labels = class_numbers(dataset)
+    width = len(dataset.classes) if dataset.targets == "classes" else 1
     return np.stack(
         [np.bincount(labels[getattr(c, split)], minlength=width) for c in partition.clients]
     )

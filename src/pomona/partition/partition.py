@@ -164,6 +164,13 @@ def client_names(partition: Partition, dataset: Dataset) -> list[str]:
     return [f"client {i}" for i in range(n)]
 
 
+def _clients_have(names: list[str]) -> str:
+    """Return clients as the subject of a sentence, with its verb."""
+    if len(names) == 1:
+        return f"{titled(names[0])} has"
+    return f"clients {listed([name.removeprefix('client ') for name in names])} have"
+
+
 def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANEW) -> None:
     """Raise DataError unless the partition fits this data set.
 
@@ -179,11 +186,8 @@ def check(partition: Partition, dataset: Dataset, source: str, remedy: str = ANE
     """
     names = client_names(partition, dataset)
     named_clients = zip(names, partition.clients, strict=True)
-    idle = [name for name, client in named_clients if not len(client.train)]
-    if idle:
-        bare = [name.removeprefix("client ") for name in idle]
-        subject = f"{titled(idle[0])} has" if len(idle) == 1 else f"clients {listed(bare)} have"
-        raise DataError(f"{source}: {subject} no training rows; {remedy}")
+    if idle := [name for name, client in named_clients if not len(client.train)]:
+        raise DataError(f"{source}: {_clients_have(idle)} no training rows; {remedy}")
     used = np.zeros(len(dataset), dtype=bool)
     for i, client in enumerate(partition.clients):
         for split in SPLITS:

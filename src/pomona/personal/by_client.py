@@ -53,12 +53,7 @@ def predict(
             ``pomona.personal.inputs.read``.
         StorageError: as ``PersonalModel.load``.
     """
-    column = result.config["data"].get("client_column") if client_column is None else client_column
-    if column is None:
-        raise DataError(
-            f"{result.folder or 'this run'} does not record which column names each row's client; "
-            "name it with --client-column, or one client for all rows with --client"
-        )
+    column = _client_column(result, client_column)
     names = {result.about["clients"][number]: number for number in result.models}
     if not names:
         raise DataError(f"{result.folder or 'this run'} has no models; finish the run first")
@@ -79,6 +74,17 @@ def predict(
         f"{source}: each row is answered by its own client's model: {with_counts(Counter(clients))}"
     )
     return Answers(answers, samples.ids, (*filter(None, [samples.note]), note))
+
+
+def _client_column(result: Result, column: str | int | None) -> str | int:
+    """Return the column that names each row's client. Raises DataError if none is known."""
+    column = result.config["data"].get("client_column") if column is None else column
+    if column is None:
+        raise DataError(
+            f"{result.folder or 'this run'} does not record which column names each row's client; "
+            "name it with --client-column, or one client for all rows with --client"
+        )
+    return column
 
 
 def _require_models(source: str, clients: Sequence[str], names: Collection[str]) -> None:

@@ -149,10 +149,8 @@ def _network(metadata: ModelMetadata, path: Path, own_code: bool) -> nn.Module:
 
     Raises StorageError.
     """
-    name, sizes = (
-        metadata.network.name,
-        (metadata.input_shape, metadata.outputs, metadata.vocabulary),
-    )
+    name = metadata.network.name
+    sizes = (metadata.input_shape, metadata.outputs, metadata.vocabulary)
     if name in MODELS or package(name) or ":" not in name:
         return outline(metadata.network, *sizes)
     file = f"{name.partition(':')[0].partition('.')[0]}.py"

@@ -190,10 +190,8 @@ def resolution(metric: Metric, gain: Gain, comparisons: int) -> str:
     text += " with 80 % probability"
     if not gain.margin or gain.error.detectable(comparisons) <= gain.margin:
         return f"{text}."
-    margin, factor = (
-        metric.gap(gain.margin).lstrip("+"),
-        gain.error.factor(gain.margin, comparisons),
-    )
+    margin = metric.gap(gain.margin).lstrip("+")
+    factor = gain.error.factor(gain.margin, comparisons)
     if factor is None:
         return f"{text}; {margin} would need more seeds."
     return f"{text}; {margin} would need about {_rounded(factor * gain.pairs):,} {units}s."

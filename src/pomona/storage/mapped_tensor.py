@@ -215,10 +215,8 @@ def with_rows(W: Tensor, ids: Sequence[int], rows: Tensor) -> Tensor:
     In memory, returns ``rows`` itself if it replaces all rows in order; it must not be changed
     afterwards.
     """
-    index, folder = (
-        torch.tensor(ids, dtype=torch.long, device=W.device),
-        folder_of(rows) or folder_of(W),
-    )
+    index = torch.tensor(ids, dtype=torch.long, device=W.device)
+    folder = folder_of(rows) or folder_of(W)
     if folder is None:
         if (
             rows.is_contiguous()

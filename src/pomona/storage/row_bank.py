@@ -58,10 +58,8 @@ class WorkMatrix:
         """Return the rows (..., d) of numbers (...), not empty, each from ``row(number)``."""
         if self._index.shape != index.shape:
             example, self._rows = row(int(index.reshape(-1)[0])), torch.empty(0)
-            self._rows, self._index = (
-                example.new_empty(*index.shape, len(example)),
-                torch.full_like(index, -1),
-            )
+            self._rows = example.new_empty(*index.shape, len(example))
+            self._index = torch.full_like(index, -1)
         for position in map(tuple, (self._index != index).nonzero().tolist()):
             self._rows[position] = row(int(index[position]))
             self._index[position] = index[position]

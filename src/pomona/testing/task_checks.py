@@ -91,10 +91,8 @@ def patients(_: DataSettings | None = None) -> Arrays:
     """
     draw = np.random.Generator(np.random.Philox(7))
     x = draw.normal(size=(240, 3)).astype(np.float32)
-    event_times, censoring = (
-        draw.exponential(100 * np.exp(-1.5 * x[:, 0])),
-        draw.exponential(150, size=len(x)),
-    )
+    event_times = draw.exponential(100 * np.exp(-1.5 * x[:, 0]))
+    censoring = draw.exponential(150, size=len(x))
     return x, np.column_stack([np.minimum(event_times, censoring) + 0.01, event_times <= censoring])
 
 

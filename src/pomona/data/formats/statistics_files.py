@@ -136,10 +136,8 @@ def _column(
     name: str, cells: list[Any], facts: Any, program: str, by_labels: bool
 ) -> tuple[pa.Array, list[Remark]]:
     """Return a column as Arrow: what its format, labels and declared gaps mean; and remarks."""
-    storage, pattern = (
-        facts.readstat_variable_types[name],
-        facts.original_variable_types[name] or "",
-    )
+    storage = facts.readstat_variable_types[name]
+    pattern = facts.original_variable_types[name] or ""
     values, missing, remarks = _values(cells, storage)
     declared, remark = _declared(values, missing, facts.missing_ranges.get(name, ()))
     missing, remarks = missing | declared, remarks + remark

@@ -162,10 +162,8 @@ def safe_rates(C: Tensor, mixing: Mixing, round_: base.Round, dr_lr: float | Non
     origin, since there is nothing to choose from.
     """
     largest = math.inf if dr_lr is None else dr_lr * round_.decay
-    lr, inverse_dr_lr = (
-        torch.tensor(round_.lr, dtype=torch.float64),
-        1 / torch.tensor(largest, dtype=torch.float64),
-    )
+    lr = torch.tensor(round_.lr, dtype=torch.float64)
+    inverse_dr_lr = 1 / torch.tensor(largest, dtype=torch.float64)
     rates = C.new_zeros(len(C), len(mixing.members), len(mixing.members))
     ids = mixing.members.nonzero().squeeze(1)
     for k in range(len(C)):

@@ -171,11 +171,9 @@ def finetuned(inner: base.Client, epochs: int | None, head_epochs: int = 0) -> b
         state: object, received: base.Received, training: base.LocalTraining, round_: base.Round
     ) -> base.Trained[object]:
         if training.watches("received"):
-            tuned, full_rate, top = (
-                received["model"].clone(),
-                round_.unscheduled,
-                training.layers[-1],
-            )
+            tuned = received["model"].clone()
+            full_rate = round_.unscheduled
+            top = training.layers[-1]
             if head_epochs:
                 base.sgd(training, tuned, full_rate, head_epochs, purpose=HEAD_PHASE, columns=top)
             base.sgd(training, tuned, full_rate, epochs, purpose="finetuning")

@@ -281,11 +281,9 @@ def _picture(series: Series, figure: Any, names: list[str]) -> ReportFigure:
 
 def _legend_text(series: Series) -> str:
     """Describe the lines and the picture below."""
-    scalar, alike, level = (
-        series.values.shape[2] == 1,
-        uniform(series.values),
-        uniform(series.values[-1:]),
-    )
+    scalar = series.values.shape[2] == 1
+    alike = uniform(series.values)
+    level = uniform(series.values[-1:])
     text = ""
     if not alike:
         text += (

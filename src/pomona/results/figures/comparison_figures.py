@@ -329,10 +329,8 @@ def _with_deviations(
     axes: Any, points: Sequence[tuple[float, Spread]], metric: Metric, **style: Any
 ) -> None:
     """Draw means over seeds with their standard deviations."""
-    means, deviations = (
-        [metric.scaled(s.mean) for _, s in points],
-        [metric.scaled(s.std or 0) for _, s in points],
-    )
+    means = [metric.scaled(s.mean) for _, s in points]
+    deviations = [metric.scaled(s.std or 0) for _, s in points]
     axes.errorbar([x for x, _ in points], means, deviations, capsize=3, **style)
 
 

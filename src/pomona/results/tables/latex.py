@@ -5,7 +5,7 @@ All text goes through ``escaped``. Widths are those of Computer Modern. A table 
 set in a smaller size, and then split into parts; each part repeats the leading text columns.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from math import ceil
 from unicodedata import lookup, normalize
@@ -105,17 +105,24 @@ def latex(table: Table) -> str:
             full_caption if k == 0 else f"{escaped(table.title)}, part {k + 1} of {len(chunks)}."
         )
         label = f"\\label{{tab:{table.name}}}\n" if k == 0 else ""
-        body = "".join(" & ".join(column.cell(row) for column in group) + " \\\\\n" for row in rows)
         tables.append(
             f"\\begin{{table}}\n\\centering{size}\n\\setlength{{\\tabcolsep}}{{{GAP / 2:g}pt}}\n"
-            f"\\caption{{{caption}}}\n{label}"
-            f"\\begin{{tabular}}{{@{{}}{''.join(column.align for column in group)}@{{}}}}\n\\toprule\n"
-            f"{' & '.join(column.head() for column in group)} "
-            f"\\\\\n\\midrule\n{body}\\bottomrule\n\\end{{tabular}}\n\\end{{table}}\n"
+            f"\\caption{{{caption}}}\n{label}{_tabular(group, rows)}\\end{{table}}\n"
         )
     # LaTeX holds only a limited number of floats at a time.
     runs = ["\n".join(tables[k : k + FLOATS]) for k in range(0, len(tables), FLOATS)]
     return "\\clearpage\n".join(runs) + "\\clearpage\n" * (len(tables) > 1)
+
+
+def _tabular(columns: Sequence["_Column"], rows: Iterable[int]) -> str:
+    """Render these rows and columns as a ``tabular`` environment."""
+    align = "".join(column.align for column in columns)
+    head = " & ".join(column.head() for column in columns)
+    body = "".join(" & ".join(column.cell(row) for column in columns) + " \\\\\n" for row in rows)
+    return (
+        f"\\begin{{tabular}}{{@{{}}{align}@{{}}}}\n\\toprule\n{head} \\\\\n\\midrule\n{body}"
+        "\\bottomrule\n\\end{tabular}\n"
+    )
 
 
 class _Column:

@@ -64,10 +64,8 @@ def cautions(runs: list[Run]) -> list[str]:
         for check in RUN_CAUTIONS
         for sentence in _merged([note for run in runs for note in check(run)])
     ]
-    joint_checks, compared = (
-        (_without_baseline, _moments, _closest, _events, _picked, _losses, _best_on_test),
-        over_seeds(runs),
-    )
+    joint_checks = (_without_baseline, _moments, _closest, _events, _picked, _losses, _best_on_test)
+    compared = over_seeds(runs)
     pairing = [reason] if (reason := unpaired(runs)) else []
     together = [
         *pairing,
