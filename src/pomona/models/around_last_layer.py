@@ -13,7 +13,7 @@ from torch.nn.functional import normalize
 from pomona.core.errors import ConfigError
 from pomona.models.layers import layers
 
-OWN, SHARED = "own_body", "shared_body"
+OWN_BODY, SHARED_BODY = "own_body", "shared_body"
 CONDITIONS, EMBEDDINGS, VALVE, HEAD = "valve.conditions", "valve.embeddings", "valve.", "head."
 
 
@@ -40,14 +40,14 @@ def blocks(prefix: str, body: nn.Module) -> tuple[str, ...]:
 class TwoBodies(nn.Module):
     """Maps samples to the last layer's outputs on the features of both bodies (b, 2 f)."""
 
-    def __init__(self, own: nn.Module, shared: nn.Module, name: str) -> None:
+    def __init__(self, own_body: nn.Module, shared_body: nn.Module, name: str) -> None:
         """Take both bodies from whole networks of one architecture, with different values.
 
         Raises ConfigError as ``last_layer`` does.
         """
         super().__init__()
-        path, last = last_layer(own, name, "model.bodies = 2")
-        bodies = {OWN: own, SHARED: shared}
+        path, last = last_layer(own_body, name, "model.bodies = 2")
+        bodies = {OWN_BODY: own_body, SHARED_BODY: shared_body}
         for prefix, body in bodies.items():
             body.set_submodule(path, nn.Identity())
             self.add_module(prefix, body)
@@ -58,7 +58,7 @@ class TwoBodies(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return outputs (b, K)."""
-        features = [self.get_submodule(body)(x).flatten(1) for body in (OWN, SHARED)]
+        features = [self.get_submodule(body)(x).flatten(1) for body in (OWN_BODY, SHARED_BODY)]
         outputs: Tensor = self.get_submodule(self._last)(torch.cat(features, 1))
         return outputs
 
@@ -85,8 +85,8 @@ class Valve(nn.Module):
         embeddings: (b, 2 f + K).
         """
         scale, shift = 1 + self.gamma(self.conditions), self.beta(self.conditions)
-        own, common = (torch.relu(z * scale[k] + shift[k]) for k in range(2))
-        return torch.cat([own, common, normalize(common) @ normalize(self.embeddings).T], 1)
+        personal, common = (torch.relu(z * scale[k] + shift[k]) for k in range(2))
+        return torch.cat([personal, common, normalize(common) @ normalize(self.embeddings).T], 1)
 
 
 class LinearOnFirst(nn.Linear):

@@ -33,7 +33,7 @@ from pomona.methods import base
 from pomona.methods.one_model.moon import contrast
 from pomona.methods.shared_parts import partly_shared
 from pomona.methods.shared_parts.partly_shared import drop_columns, insert_columns, select_columns
-from pomona.models.around_last_layer import OWN
+from pomona.models.around_last_layer import OWN_BODY
 
 
 class FENDA(base.MethodSettings):
@@ -72,7 +72,7 @@ class PerFCL(base.MethodSettings):
 
 def private_columns(row: partly_shared.RowLayout) -> partly_shared.Columns:
     """Return what stays with a client: the own body and the last layer."""
-    body = [slice(e.start, e.stop) for e in row.parameters if e.name.startswith(f"{OWN}.")]
+    body = [slice(e.start, e.stop) for e in row.parameters if e.name.startswith(f"{OWN_BODY}.")]
     return partly_shared.merge([*body, row.layers[-1]])
 
 

@@ -86,8 +86,8 @@ def client(settings: GPFL) -> base.Client:
             columns=slice(conditions.stop, W.shape[1]),
         )
         training.observe("personal", W, "trained")
-        kept = partly_shared.KeptState(select_columns(W, *columns))
-        return kept, {"model": drop_columns(W, *columns)}, {}
+        private = partly_shared.KeptState(select_columns(W, *columns))
+        return private, {"model": drop_columns(W, *columns)}, {}
 
     return replace(partly_shared.client(private_columns), train=train)
 
@@ -95,10 +95,10 @@ def client(settings: GPFL) -> base.Client:
 def class_shares(training: base.LocalTraining, C: Tensor) -> Tensor:
     """Return the shares (n, 2, K) of classes in the conditions: the client's own, and ones."""
     shares = torch.ones(len(C), 2, C.shape[1]).to(C)
-    for own, client in zip(shares[:, 0], training.clients, strict=True):
+    for proportions, client in zip(shares[:, 0], training.clients, strict=True):
         counts = training.class_counts(client)
         assert counts is not None
-        own.zero_()[: len(counts)] = counts / counts.sum()
+        proportions.zero_()[: len(counts)] = counts / counts.sum()
     return shares
 
 
