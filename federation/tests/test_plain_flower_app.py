@@ -659,4 +659,4 @@ def test_the_example_over_a_superlink_with_two_supernodes(tmp_path):
             process.wait(60)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "no consent to a study" in run.stdout
-    assert len(re.findall(r"round_number=2.*model='personal', when='trained'", run.stdout)) == 2
+    assert len(re.findall(r"'round': 2,.*'model': 'personal', 'when': 'trained'", run.stdout)) == 2

@@ -20,5 +20,6 @@ def main(grid: Grid, context: Context) -> None:
         num_rounds=context.run_config["num-server-rounds"],
         train_config=ConfigRecord({"lr": context.run_config["learning-rate"]}),
     )
-    for row in result.personal.to_frame().tail(4).itertuples():
-        print(row)
+    columns = result.personal.columns()
+    for row in list(zip(*columns.values(), strict=True))[-4:]:
+        print(dict(zip(columns, row, strict=True)))
