@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coalitions import smallest_sum, without_places
+from coalitions import pairwise_masks, smallest_sum
 from pomona.core.errors import ProtocolError
 from pomona.core.fixed_point import decoded, encoded, error
 from pomona.core.training_settings import SecureAggregation
@@ -188,9 +188,9 @@ def test_masks_are_sums_over_pairs(n):
 
 
 def test_the_search_for_coalitions_finds_the_copied_key_where_places_are_not_bound():
-    assert smallest_sum(3, (0,), without_places) == 1  # silo 1 lies between silos 0 and 2
-    assert smallest_sum(3, (1,), without_places) == 2
-    assert smallest_sum(5, (0, 1), without_places) == 1
+    assert smallest_sum(3, (0,), pairwise_masks) == 1  # silo 1 lies between silos 0 and 2
+    assert smallest_sum(3, (1,), pairwise_masks) == 2
+    assert smallest_sum(5, (0, 1), pairwise_masks) == 1
 
 
 @pytest.mark.slow
