@@ -166,7 +166,12 @@ def table(path, most=7):
     return path
 
 
-def run(folder, most=7, grouped=True, **private):
+def run(folder, **over):
+    result, notes = trained(folder, **over)
+    return result.summary["privacy"], notes.said
+
+
+def trained(folder, most=7, grouped=True, **private):
     columns = {"label_column": "label", "client_column": "site"} | (
         {"group_column": "patient"} if grouped else {}
     )
@@ -180,13 +185,14 @@ def run(folder, most=7, grouped=True, **private):
         privacy={**TERMS, "acknowledge": releases, **private},
         callback=notes,
     )
-    return result.summary["privacy"], notes.said
+    return result, notes
 
 
 @pytest.mark.long
 def test_a_run_says_how_little_a_rows_epsilon_protects_a_patient(tmp_path):
     pytest.importorskip("opacus")
-    spent, said = run(tmp_path)
+    result, notes = trained(tmp_path)
+    spent, said = result.summary["privacy"], notes.said
     assert spent["unit"] == "row"
     assert spent["groups"]["rows"] == [1, 7]
     assert spent["groups"]["clients"][0] == pytest.approx(spent["clients"][0])
@@ -195,6 +201,11 @@ def test_a_run_says_how_little_a_rows_epsilon_protects_a_patient(tmp_path):
     assert "for one row" in line
     assert "up to 7 training rows" in line
     assert "privacy.unit = group" in line
+    (row,) = (row for row in table_of([result]) if row["headline"])
+    assert (row["group_rows"], row["epsilon_group"]) == (7, max(spent["groups"]["clients"]))
+    columns = run_table([row])
+    cell = columns.rows[0][columns.header.index("epsilon")]
+    assert cell.endswith(f"one row), {row['epsilon_group']:.3g} for all rows of a group, up to 7")
 
 
 @pytest.mark.long

@@ -29,7 +29,8 @@ def table(results: list[Result]) -> list[dict[str, Any]]:
     over clients, of the loss in ``loss_name``) are for the last round evaluated. Bytes and seconds
     are totals over all recorded rounds and clients. Private runs have ``epsilon``, the largest of a
     client (None: no bound), at ``delta``, for one ``unit`` of its training data, and where others'
-    noise counts ``epsilon_alone``, by own noise alone.
+    noise counts ``epsilon_alone``, by own noise alone; where a row is the unit and groups have
+    several, ``epsilon_group``, for the ``group_rows`` of the largest group.
     """
     rows: list[dict[str, Any]] = []
     for run in runs(results):
@@ -80,6 +81,20 @@ def _privacy(result: Result) -> dict[str, Any]:
         "delta": account["delta"],
         "unit": account.get("unit", "row"),
         **added,
+        **_of_groups(account),
+    }
+
+
+def _of_groups(account: dict[str, Any]) -> dict[str, Any]:
+    """Return the most training rows of one group and the epsilon for so many together, the largest
+    of a client; empty unless rows are the unit and groups have several.
+    """
+    if not (groups := account.get("groups")):
+        return {}
+    unbounded = account["void"] or None in groups["clients"]
+    return {
+        "group_rows": max(groups["rows"]),
+        "epsilon_group": None if unbounded else max(groups["clients"]),
     }
 
 
@@ -231,7 +246,16 @@ def _epsilon(row: dict[str, Any]) -> str:
         return "no bound"
     own_noise = row.get("epsilon_alone")
     summed = "" if own_noise is None else f" in sums, {own_noise:.3g} by own noise alone"
-    return f"{row['epsilon']:.3g}{summed} (delta {row['delta']:g}, one {row['unit']})"
+    bound = f"{row['epsilon']:.3g}{summed} (delta {row['delta']:g}, one {row['unit']})"
+    return f"{bound}{_group_text(row)}"
+
+
+def _group_text(row: dict[str, Any]) -> str:
+    if "group_rows" not in row:
+        return ""
+    epsilon = row["epsilon_group"]
+    bound = "no bound" if epsilon is None else f"{epsilon:.3g}"
+    return f", {bound} for all rows of a group, up to {row['group_rows']}"
 
 
 def _costs(row: dict[str, Any]) -> list[str]:
