@@ -18,7 +18,7 @@ from pomona.models import ModelSettings, build
 from pomona.models.parameter_space import ParameterSpace
 from pomona.objective.batches import Pass
 from pomona.objective.dataset import DeviceDataset
-from pomona.objective.private import PrivateObjective, refuse_statistics
+from pomona.objective.private import PrivateObjective, _seeded, refuse_statistics
 from pomona.objective.pytorch import TorchObjective
 from pomona.partition.partition import ClientRows, Partition
 from pomona.privacy.ledger import Draw
@@ -211,6 +211,20 @@ def test_dropout_masks_are_secret_and_the_same_for_the_same_release(tmp_path):
         sums.append(p.objective.gradient(p.row.unsqueeze(0), [index])[1])
         assert p.objective.position(0).entries == 1
     assert torch.equal(*sums)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_masks_on_a_gpu_are_drawn_from_the_secret_seed_too(device, monkeypatch):
+    state, said = torch.get_rng_state(), []
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: f"of {gpu}")
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *restored: said.append(restored))
+    monkeypatch.setattr(torch.cuda, "manual_seed", said.append)
+    with _seeded(torch.device(device), 7):
+        inside = torch.rand(2)
+        assert said == [7] * (device == "cuda")
+    assert torch.equal(inside, torch.rand(2, generator=torch.Generator().manual_seed(7)))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert said[1:] == [("of cuda", torch.device("cuda"))] * (device == "cuda")
 
 
 def test_sampling_follows_the_secret_key_and_not_the_runs_seed(tmp_path):

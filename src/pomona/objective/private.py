@@ -12,6 +12,7 @@ drawn whole with the same q, and dF_i is the sum over the group's samples (McMah
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -176,8 +177,7 @@ class PrivateObjective(Objective):
                     )
                     losses[k] = loss[0]
             else:
-                with torch.random.fork_rng(devices=[]):
-                    torch.default_generator.manual_seed(store.forward_seed(draw, W[k]))
+                with _seeded(W.device, store.forward_seed(draw, W[k])):
                     losses[k], total = self.clipped_sum(W[k], index, view)
                 G[k] = store.release(draw, W[k], total) / min(draw.size, draw.n)
                 for padding in self._space.padding:
@@ -299,10 +299,9 @@ class PrivateObjective(Objective):
         row = torch.zeros(self._space.size, device=self.data.y.device).fill_(0.01)
         parameters = {e.name: e.view(row) for e in self._space.parameters}
         repeated, mixed = (torch.tensor(pair, device=row.device) for pair in ([0, 0], [0, 1]))
-        with torch.random.fork_rng(devices=[]):
-            gradients = []
-            for pair in (repeated, mixed):
-                torch.default_generator.manual_seed(0)  # equal dropout masks
+        gradients = []
+        for pair in (repeated, mixed):
+            with _seeded(row.device, 0):  # equal dropout masks
                 gradients.append(
                     self._sample_gradients(parameters, *self.data.training_view(pair, None))[0]
                 )
@@ -312,6 +311,22 @@ class PrivateObjective(Objective):
                     f"the gradient of {name} at one sample depends on the other samples of its "
                     "batch; privacy needs a model that treats each sample separately"
                 )
+
+
+@contextmanager
+def _seeded(device: torch.device, value: int) -> Iterator[None]:
+    """Seed the generators that dropout masks come from, those of a CPU and of the device, and
+    restore them after the block.
+
+    A sample's mask depends on its place in the batch: if masks were public, they would betray who
+    else was drawn, and sampling would protect nobody.
+    """
+    gpus = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(value)
+        if gpus:
+            torch.cuda.manual_seed(value)
+        yield
 
 
 def refuse_statistics(module: nn.Module) -> None:

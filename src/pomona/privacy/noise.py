@@ -186,8 +186,8 @@ class KeyStore:
         self._spend(LedgerEntry(draw, 0.0, name, unit=self.settings.unit))
 
     def forward_seed(self, draw: Draw, question: Tensor) -> int:
-        """Return a 60-bit seed for dropout masks on a CPU: secret, and the same when a release is
-        repeated; on a GPU they follow the run's seed, which is public.
+        """Return a 60-bit seed for dropout masks: secret, and the same when a release is
+        repeated.
         """
         return int(self._name(draw, question, question)[:15], 16)
 
