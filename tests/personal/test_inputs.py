@@ -16,6 +16,7 @@ from command_line import call
 from pomona.core.errors import ConfigError, DataError, OutOfMemoryError
 from pomona.data import data_settings
 from pomona.data import read as read_data
+from pomona.data.preprocessing import Preprocessing, TableColumn
 from pomona.data.settings import table_form
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
@@ -428,3 +429,44 @@ def test_how_a_table_is_written_can_be_set_where_it_is_not_found(tmp_path, text,
     assert not ("decimal" in form and data.notes)
     about = ModelMetadata(**tree(columns=data.columns, others=("died",), form=table_form(settings)))
     assert read(path, about).x.tolist() == data.x.tolist()  # predict reads as training did
+
+
+def _preprocessing(**columns):
+    return Preprocessing(columns=tuple(TableColumn(name=n, **c) for n, c in columns.items()))
+
+
+def test_numbers_in_another_unit_are_noted(table, tmp_path):
+    """Kilograms in training; a mean of 75 and a deviation of 12 are all that a model keeps."""
+    about = table.about.model_copy(update={"shift": (60.0, 75.0), "scale": (15.0, 12.0)})
+
+    def note(*doses):
+        rows = "".join(f"60,{dose}\n" for dose in doses)
+        return read(write(tmp_path / "d.csv", f"age,dose\n{rows}"), about).note
+
+    assert "column dose: 2 of 3 rows" in note(70000, 82000, 75)
+    assert "mean 75" in note(70000)
+    assert note(70, 95, 130) == note(70, 95, 70000) == ""  # a single slip among several
+    assert note(1, 0) == note(1) == ""  # may be an answer
+    arrays = np.array([[60.0, 75.0], [60.0, 70000.0]], np.float32)
+    assert read(arrays[:1], about).note == ""
+    assert "column dose" in read(arrays[1:], about).note
+
+
+def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
+    """Days with an offset are named as dates; the features of categories are not measured."""
+    columns = _preprocessing(
+        visit={"kind": "date", "offset": 8800.0}, sex={"kind": "category", "values": ("f", "m")}
+    )
+    about = table.about.model_copy(
+        update={
+            "preprocessing": columns, "columns": columns.features, "input_shape": (3,),
+            "shift": (10.0, 0.999, 0.001), "scale": (30.0, 0.03, 0.03),
+        }
+    )  # fmt: skip
+
+    def note(day):
+        return read(write(tmp_path / "d.csv", f"visit,sex\n{day},m\n"), about).note
+
+    assert note("2024-03-01") == ""
+    assert "median 2034-03-01" in note("2034-03-01")
+    assert "mean 2024-02-1" in note("2034-03-01")

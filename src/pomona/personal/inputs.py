@@ -25,7 +25,7 @@ from pomona.data.preprocessing import TableColumn
 from pomona.data.tables import cells, features, source
 from pomona.data.tables.roles import require_cells
 from pomona.data.tables.source import Source, TableSource
-from pomona.personal import image_inputs
+from pomona.personal import distant_inputs, image_inputs
 from pomona.record.model_metadata import ModelMetadata
 
 # of the machine's memory, above which arrays are kept on disk; the default of data.memory_share
@@ -75,13 +75,25 @@ def read(
         ConfigError: a package needed to read them is missing.
     """
     extra = ExtraColumns(id_column, client_column)
-    if not isinstance(samples, str | Path):
-        return _in_memory(samples, metadata, extra)
-    path = Path(samples)
+    in_memory = not isinstance(samples, str | Path)
+    answer = (
+        _in_memory(samples, metadata, extra)
+        if in_memory
+        else _of_file(Path(samples), metadata, extra)
+    )
+    if metadata.kind != "table":
+        return answer
+    distant = distant_inputs.remarks(answer.x, metadata)
+    notes = distant if in_memory else [f"{samples}: {line}" for line in distant]
+    return answer._replace(note="; ".join(filter(None, [answer.note, *notes])))
+
+
+def _of_file(path: Path, metadata: ModelMetadata, extra: "ExtraColumns") -> Samples:
+    """Read the samples of a file. Raises as ``read``."""
     suffix = path.suffix.lower()
     table = formats.format_of(path) or (path.is_dir() and formats.part_files(path))
     if extra != ExtraColumns() and not table:
-        column = id_column if client_column is None else client_column
+        column = extra.id if extra.client is None else extra.client
         raise DataError(f"{path} has no columns; leave out the column {column!r}")
     if suffix == ".npz":
         return Samples(_array(npz.archive(path, ["x"])["x"], metadata))
@@ -191,8 +203,9 @@ def _records(path: Source, metadata: ModelMetadata, extra: ExtraColumns) -> Samp
     ids, clients = (() if column is None else cells_of(table, column) for column in extra)
     if metadata.kind == "text":
         return Samples(encoded(text.row_texts(table, columns), metadata), note, ids, clients)
-    x, notes = _numbers(table, columns, metadata)
-    notes = [*filter(None, [note]), *table.columns.notes, *(f"{path}: {note}" for note in notes)]
+    x, remarks = _numbers(table, columns, metadata)
+    notes = [*filter(None, [note]), *table.columns.notes]
+    notes += [note if note.startswith(str(path)) else f"{path}: {note}" for note in remarks]
     return Samples(x, "; ".join(notes), ids, clients)
 
 

@@ -1,0 +1,60 @@
+"""Numbers of a table so far from those of the training that they may have another unit."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pomona.data.cell_values import EPOCH
+from pomona.data.quality.cells import capped, digits
+from pomona.record.model_metadata import ModelMetadata
+
+# deviations from the mean: at most one in 25 training rows is further away, however they lie
+DISTANT = 5.0
+
+
+def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
+    """Return a remark on each column of features x (n, F) that in most rows is too distant."""
+    preprocessing = metadata.preprocessing
+    shift, scale = (np.resize(v, x.shape[1]) for v in (metadata.shift, metadata.scale))
+    mean, deviation = shift, scale
+    if preprocessing:
+        if preprocessing.shift:  # of the client's own rows; x is standardised
+            mean, deviation = np.array(preprocessing.shift), np.array(preprocessing.scale)
+        mean = mean + np.array(preprocessing.offsets)
+    names = metadata.columns or tuple(map(str, range(x.shape[1])))
+    lines = []
+    for k, column_type in enumerate(_column_types(metadata, x.shape[1])):
+        if column_type == "category":
+            continue
+        z = (np.asarray(x[:, k], np.float64) - shift[k]) / scale[k]
+        values = z * deviation[k] + mean[k]
+        # 0 and 1 may be rare answers
+        far = (np.abs(z) > DISTANT) & (np.abs(values - 0.5).round(4) != 0.5)
+        if 2 * far.sum() > len(x):
+            median, expected = (_text(v, column_type) for v in (np.median(values), mean[k]))
+            line = (
+                f"column {names[k]}: {int(far.sum())} of {len(x)} rows are more than {DISTANT:g} "
+                f"standard deviations from the training rows' mean (median {median}, mean "
+                f"{expected}); check its unit"
+            )
+            lines.append((names[k], line))
+    return capped(lines)
+
+
+def _column_types(metadata: ModelMetadata, width: int) -> list[str]:
+    """Return the type of each feature's column; flags count as categories."""
+    if metadata.preprocessing is None:
+        return ["number"] * width
+    return [
+        column.kind if name == column.name else "category"
+        for column in metadata.preprocessing.columns
+        for name in column.features
+    ]
+
+
+def _text(value: float, column_type: str) -> str:
+    """Return a number, or the date of a number of days."""
+    if column_type == "number":
+        return digits(value)
+    return str(np.datetime64(EPOCH, "D") + np.timedelta64(int(value), "D"))
