@@ -5,7 +5,7 @@ the table is decided here: the sheet, the row of names, what is merged, empty or
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from importlib import import_module
@@ -77,16 +77,20 @@ def read(path: Path, settings: object) -> Columns:
     rows, remarks = _rows(sheet, top)
     cells, names = rows[:, np.not_equal(names, "")], [*filter(None, names)]
     arrays, times = _arrays(names, cells, MARKS[decimal or "point"])
-    if rounded := [
-        name for name, column in zip(names, cells.T, strict=True) if _is_rounded(column)
-    ]:
-        notes.append(
-            "spreadsheets round numbers of 16 digits and more, so that identifiers may be equal: "
-            f"{listed(rounded, 8)}; store identifiers as text"
-        )
+    notes += _rounding_notes(names, cells)
     if times:
         notes.append(f"times and durations are read in seconds: {listed(times, 8)}")
     return Columns(tuple(names), tuple(arrays), first_row=top + 2, notes=(*notes, *remarks))
+
+
+def _rounding_notes(names: Sequence[str], cells: NDArray[np.object_]) -> Iterator[str]:
+    """Report columns whose numbers may be rounded identifiers."""
+    columns = zip(names, cells.T, strict=True)
+    if rounded := [name for name, column in columns if _is_rounded(column)]:
+        yield (
+            "spreadsheets round numbers of 16 digits and more, so that identifiers may be equal: "
+            f"{listed(rounded, 8)}; store identifiers as text"
+        )
 
 
 def _arrays(

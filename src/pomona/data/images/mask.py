@@ -61,16 +61,23 @@ def read(
     elif stored is not None:
         classes, notes = _classes(path, stored, spatial, len(names))
     else:
-        file = image_formats.opened(path)
-        values, placed = file.decoded(file.shape[-1]), list[str]()
-        if grid is not None and file.grid is not None:
-            values, placed = _on_grid(file.grid, values, grid)
-        if file.segments:
-            numbers, remarks = segments.classes(path, dict(file.segments), names)
-            values, placed = segments.as_classes(path, values, numbers), [*placed, *remarks]
-        classes, notes = _classes(path, values, spatial, len(names), file.step)
-        notes = (*placed, *notes)
+        classes, notes = _image_classes(path, spatial, names, grid)
     return Mask((nearest(classes, size) if size else classes).astype(np.uint8), tuple(notes))
+
+
+def _image_classes(
+    path: Path, spatial: tuple[int, ...], names: Sequence[str], grid: Grid | None
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return the class numbers (*spatial,) of a mask that is an image or a volume, and remarks."""
+    file = image_formats.opened(path)
+    values, placed = file.decoded(file.shape[-1]), list[str]()
+    if grid is not None and file.grid is not None:
+        values, placed = _on_grid(file.grid, values, grid)
+    if file.segments:
+        numbers, remarks = segments.classes(path, dict(file.segments), names)
+        values, placed = segments.as_classes(path, values, numbers), [*placed, *remarks]
+    classes, notes = _classes(path, values, spatial, len(names), file.step)
+    return classes, (*placed, *notes)
 
 
 def _classes(
