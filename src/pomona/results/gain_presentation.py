@@ -124,11 +124,9 @@ def evidence(run: Run, gain: Gain) -> str:
     """Describe the basis of a mean gain: clients, test rows, events, and the names of excluded
     clients.
     """
-    events = (
-        ""
-        if gain.events is None
-        else f", {gain.events:,} of them events or outside the most frequent class"
-    )
+    events = ""
+    if gain.events is not None:
+        events = f", {gain.events:,} of them events or outside the most frequent class"
     missing = [
         f"{run.client(e.client)} ({counted(e.rows, 'row')}"
         + ("" if e.events is None else f", {counted(e.events, 'event')}")

@@ -44,11 +44,9 @@ def _single_run(run: Run) -> list[str]:
         return ["No model was evaluated on a test split, so there is no result to state."]
     if evaluation.mean is None:
         return [f"{capital(run.moment)}, no client's test samples define {run.metric.title}."]
-    pooled = (
-        ""
-        if evaluation.pooled is None
-        else f", and {run.metric.text(evaluation.pooled)} over all test samples taken together"
-    )
+    pooled = ""
+    if evaluation.pooled is not None:
+        pooled = f", and {run.metric.text(evaluation.pooled)} over all test samples taken together"
     return [
         f"{capital(run.moment)}, {evaluated_model(run)}: {run.metric.title} "
         f"{run.metric.text(evaluation.mean)} on average over clients{pooled}.",
@@ -60,11 +58,9 @@ def evaluated_model(run: Run) -> str:
     """Describe the headline model of a run, and the moment of its evaluation."""
     evaluation = run.reported
     assert evaluation is not None
-    owner = (
-        "the global model"
-        if evaluation.model == "global"
-        else f"the clients' {evaluation.model} models"
-    )
+    owner = "the global model"
+    if evaluation.model != "global":
+        owner = f"the clients' {evaluation.model} models"
     return f"{owner}, evaluated {stage_name(evaluation.when)}"
 
 
