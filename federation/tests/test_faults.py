@@ -238,10 +238,8 @@ def test_a_network_that_is_cut(back, world):
         # Whoever is asked first in that round, before anybody looks who is online.
         grid.faults += [on_answer(mended, number=back, node=node) for node in (10, 12)]
     federation.run()
-    ours, expected = (
-        deployed(federation),
-        world.simulated(federation, absent=BAD if back else {(r, 1) for r in (2, 3, 4)}),
-    )
+    ours = deployed(federation)
+    expected = world.simulated(federation, absent=BAD if back else {(r, 1) for r in (2, 3, 4)})
     # one that is cut off keeps the model that it had
     others = federation.names if back else ["silo-0", "silo-2"]
     assert same({n: ours[n] for n in others}, {n: expected[n] for n in others})
@@ -457,11 +455,9 @@ def test_a_server_cannot_swap_or_invent_a_core(swap, world):
 
     def false(packed, key, j):
         rows = packed.downlink[key].bank
-        return (
-            digest(packed, key, 2 - j if swap and j in (0, 2) else j)
-            if swap
-            else packed.add(rows[j] + 1)
-        )
+        if swap:
+            return digest(packed, key, 2 - j if swap and j in (0, 2) else j)
+        return packed.add(rows[j] + 1)
 
     task = flower_transport.FlowerTransport._task
 

@@ -176,10 +176,8 @@ def test_every_block_is_for_a_machine_and_every_file_is_valid(tmp_path):
         "cross",
         "tune",
     ]
-    federation, study = (
-        Federation.load(tmp_path / "federation.toml"),
-        read_study(tmp_path / "STUDY.toml"),
-    )
+    federation = Federation.load(tmp_path / "federation.toml")
+    study = read_study(tmp_path / "STUDY.toml")
     federation.terms_of(study).require_computable()
 
 

@@ -80,10 +80,8 @@ def test_a_study_that_two_processes_take_in_at_once_stays_as_it_was_decided(
 ):
     """One has looked, the other takes the study in and decides on it, then the first one writes."""
     known = StudyQueue(federation.server).submit(study_file(federation, "second"))
-    studies, new = (
-        StudyDecisions(federation.kits / "silo-0"),
-        StudyDecision(agreement=known.agreement, study=known.study),
-    )
+    studies = StudyDecisions(federation.kits / "silo-0")
+    new = StudyDecision(agreement=known.agreement, study=known.study)
     room, others = StudyDecisions._require_room, []
 
     def other():

@@ -199,10 +199,8 @@ def test_a_silos_scenario_is_the_same_from_what_is_kept(world, monkeypatch):
     federation = world.federation()
     kit = federation.kits / "silo-1"
     (kit / "state").mkdir(exist_ok=True)
-    file, agreed = (
-        SiloFile.load(kit / "silo.toml"),
-        Federation.load(kit / "federation.toml").kit_terms,
-    )
+    file = SiloFile.load(kit / "silo.toml")
+    agreed = Federation.load(kit / "federation.toml").kit_terms
     plain = own_scenario(file, agreed, 0)
     monkeypatch.setattr(kept_data, "SETTLED", 0.0)
     monkeypatch.setattr(kept_data, "_CACHE", keeper := DataCache(kit))

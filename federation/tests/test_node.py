@@ -209,14 +209,12 @@ class Server:
 
     def __init__(self, app=PINNED, kind=TaskType.SERVER_APP):
         self.run = SimpleNamespace(fab_hash=app, primary_task_type=kind)
-        self.waiting, self.parts, self.fetched, self.replies, self.confirmed, self.pushed = (
-            [],
-            {},
-            [],
-            [],
-            [],
-            {},
-        )
+        self.waiting = []
+        self.parts = {}
+        self.fetched = []
+        self.replies = []
+        self.confirmed = []
+        self.pushed = {}
         self.link = Connection(
             5, self.receive, self.send, lambda _: self.run, None, self.pull, self.push, self.confirm
         )

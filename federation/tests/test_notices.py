@@ -110,10 +110,8 @@ def post_office(context, offers=(b"STARTTLS", b"AUTH PLAIN")):
                 elif word == b"STARTTLS":
                     self.wfile.write(b"220 go\r\n")
                     self.request = context.wrap_socket(self.request, server_side=True)
-                    self.rfile, self.wfile = (
-                        self.request.makefile("rb"),
-                        self.request.makefile("wb", 0),
-                    )
+                    self.rfile = self.request.makefile("rb")
+                    self.wfile = self.request.makefile("wb", 0)
                     secure = True
                 elif word == b"DATA":
                     reading = True

@@ -32,10 +32,8 @@ def test_a_silos_card_has_the_figures_and_weights_of_the_simulation(world, capsy
     agreement = Federation.load(federation.toml).agreement
     title = load(simulation).presentation.quantities[0].title
     for i, name in enumerate(federation.names):
-        ours, other = (
-            card(federation, name),
-            (simulation / "models" / f"client-{i:02d}.card.md").read_text(),
-        )
+        ours = card(federation, name)
+        other = (simulation / "models" / f"client-{i:02d}.card.md").read_text()
         assert part(ours, "Metrics on test", "Privacy") == part(other, "Metrics on test", "Privacy")
         assert "." in part(ours, "Metrics on test", "Privacy").partition("| accuracy in % |")[2]
         weights = [text.partition(title)[2].partition("## Hashes")[0] for text in (ours, other)]

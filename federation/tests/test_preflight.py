@@ -423,10 +423,8 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
 
 def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
     ca, other = certificates.authority("a"), certificates.authority("a")
-    pair, stranger = (
-        certificates.server(ca, ["localhost"]),
-        certificates.server(other, ["localhost"]),
-    )
+    pair = certificates.server(ca, ["localhost"])
+    stranger = certificates.server(other, ["localhost"])
     files = {
         "ca": ca.public,
         "crt": pair.public,

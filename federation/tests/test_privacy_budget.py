@@ -243,10 +243,8 @@ def test_a_file_that_moved_is_known_by_its_new_path_after_it_has_grown(budget, t
     old = clinic(tmp_path / "old", "a.csv", "test.csv")
     budget.reserve(claim("one", 1.0), old, TotalLimit())
     (tmp_path / "old").rename(tmp_path / "moved")
-    moved, other = (
-        clinic(tmp_path / "moved", "a.csv", "test.csv"),
-        clinic(tmp_path / "moved", "b.csv", "test.csv"),
-    )
+    moved = clinic(tmp_path / "moved", "a.csv", "test.csv")
+    other = clinic(tmp_path / "moved", "b.csv", "test.csv")
     (tmp_path / "moved" / "test.csv").write_text("another")
     budget.reserve(claim("two", 2.0), moved, TotalLimit())
     (tmp_path / "moved" / "a.csv").write_text("a.csv and more")

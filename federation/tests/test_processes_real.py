@@ -117,11 +117,9 @@ def test_a_run_that_was_submitted_before_a_death_is_stopped_before_the_next(kits
     log, audit = tmp_path / "log", kits / "server" / "run" / "audit.jsonl"
 
     def runs(event):
-        return (
-            [r["run"] for r in complete_lines(audit) if r["event"] == event]
-            if audit.exists()
-            else []
-        )
+        if audit.exists():
+            return [r["run"] for r in complete_lines(audit) if r["event"] == event]
+        return []
 
     server = run("server", kits / "server", log)
     try:

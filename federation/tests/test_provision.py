@@ -310,10 +310,8 @@ def test_a_newcomer_gets_a_kit_and_everybody_its_public_key(copy):
     assert files(copy / "east") - {"keys/silo.key"} == {
         str(name).replace("west", "east") for name in files(copy / "west")
     } | {f"keys/peers/{peer}" for peer in peers("west")}
-    public, ca = (
-        (copy / "east/keys/silo.pub").read_bytes(),
-        (copy / "authority/ca.crt").read_bytes(),
-    )
+    public = (copy / "east/keys/silo.pub").read_bytes()
+    ca = (copy / "authority/ca.crt").read_bytes()
     new = set(copy.rglob("east.pub"))
     assert {str(p.parent.relative_to(copy)) for p in new} == {"server/keys"} | {
         f"{name}/keys/peers" for name in ("north", "south", "west", "east")

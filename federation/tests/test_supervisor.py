@@ -159,10 +159,8 @@ def server(folder, link, command=SLEEP, members=None):
         said.append,
         Audit(folder / "run" / "audit.jsonl"),
     )
-    env, log = (
-        supervisor.environment(folder / "run" / "flwr"),
-        folder / "run" / "logs" / "superlink.log",
-    )
+    env = supervisor.environment(folder / "run" / "flwr")
+    log = folder / "run" / "logs" / "superlink.log"
     return Supervisor(command, env, log, first=APP), policy, said
 
 

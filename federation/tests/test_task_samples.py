@@ -105,10 +105,8 @@ def test_silos_read_what_is_made_up_for_the_task_agreed_on(name, tmp_path):
         (tmp_path / "silo.toml").write_text(tomli_w.dumps({"name": silo, "data": section}))
         own = own_scenario(SiloFile.load(tmp_path / "silo.toml"), rehearsed.kit_terms, i)
         for part, role in (("train", 0), ("validation", 1), ("test", 2)):
-            here, there = (
-                getattr(made.partition.clients[i], part),
-                getattr(own.partition.clients[0], part),
-            )
+            here = getattr(made.partition.clients[i], part)
+            there = getattr(own.partition.clients[0], part)
             assert len(there) == SAMPLES * ROLES.count(role) / len(ROLES)
             np.testing.assert_array_equal(own.dataset.x[there], made.dataset.x[here])
             np.testing.assert_array_equal(own.dataset.y[there], made.dataset.y[here])

@@ -109,10 +109,8 @@ def test_the_password_comes_from_a_file_for_its_owner_alone(kits):  # noqa: F811
         '"proxy.password"'
     )
     (folder / "silo.toml").write_text(text_of(asked))
-    silo, federation = (
-        SiloFile.load(folder / "silo.toml"),
-        Federation.read(folder / "federation.toml"),
-    )
+    silo = SiloFile.load(folder / "silo.toml")
+    federation = Federation.read(folder / "federation.toml")
     path.write_text("s3cret\n")
     path.chmod(0o600)
     out = ServerRoute.of_kit(folder, silo, federation)

@@ -88,13 +88,11 @@ def test_whole_numbers_are_mixed_without_error():
     """Also where all copies are one row in memory, as they are before anybody has trained."""
     draw = torch.Generator().manual_seed(1)
     whole = lambda *shape: torch.randint(-3, 4, shape, generator=draw).float()  # noqa: E731
-    p, own, copies, cores, g = (
-        whole(4, 5),
-        torch.tensor([4, 0, 2, 2]),
-        whole(5, 3001),
-        whole(4, 3001),
-        whole(4, 3001),
-    )
+    p = whole(4, 5)
+    own = torch.tensor([4, 0, 2, 2])
+    copies = whole(5, 3001)
+    cores = whole(4, 3001)
+    g = whole(4, 3001)
     made, slopes = torch.empty(4, 3001), torch.empty(4, 5)
     package = native.load(KINDS[0])
     for held in (copies, copies[1].expand(5, -1)):

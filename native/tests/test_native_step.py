@@ -225,10 +225,8 @@ def test_nothing_is_computed_below_what_is_asked_for():
 
 
 def test_a_sample_has_the_same_outputs_beside_any_others():
-    module, data = (
-        build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1),
-        samples(40, (20, 20, 3)),
-    )
+    module = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1)
+    data = samples(40, (20, 20, 3))
     made, row = step_of(module, data), ParameterSpace(module).pack(module)
     together = outputs(made, row, torch.arange(40))
     alone = torch.cat([outputs(made, row, torch.tensor([i])) for i in range(40)])
@@ -246,11 +244,9 @@ def test_outputs_are_those_of_any_number_of_samples():
         nn.Linear(2 * 32 * 32, 3),
     )
     module, data = nn.Sequential(*layers), samples(2, (256, 256, 1))
-    made, row, index = (
-        step_of(module, data),
-        ParameterSpace(module).pack(module),
-        torch.arange(65) % 2,
-    )
+    made = step_of(module, data)
+    row = ParameterSpace(module).pack(module)
+    index = torch.arange(65) % 2
     assert made.max_batch == 64
     assert torch.equal(outputs(made, row, index), outputs(made, row, torch.arange(2))[index])
     with pytest.raises(ValueError, match=r"2\^27"):
@@ -473,10 +469,8 @@ def test_a_layer_may_follow_after_a_call(kind):
     first, second, x = (
         torch.randint(-3, 4, shape, generator=draw).float() for shape in [(3, 4), (500, 3), (6, 4)]
     )
-    row, sides = (
-        one(torch.cat([first.flatten(), second.flatten()])),
-        (torch.zeros(1), torch.ones(1)),
-    )
+    row = one(torch.cat([first.flatten(), second.flatten()]))
+    sides = (torch.zeros(1), torch.ones(1))
     network = native.load(kind).Network(1, 1, 4)
     network.linear(3, False, 0, -1)
     made, wider = torch.empty(6, 3), torch.empty(6, 500)

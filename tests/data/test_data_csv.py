@@ -261,10 +261,8 @@ def test_utf_16_with_its_mark_is_read_as_utf_8_is(tmp_path, encoding, mark):
     text = "größe,site,sick\n20,Zürich,no\n30,東京,yes\n".replace(",", mark)
     (tmp_path / "wide.csv").write_bytes(("\ufeff" + text).encode(encoding))
     settings = {"label_column": "sick", "client_column": "site"}
-    wide, plain = (
-        read(data_settings(name="table", path=tmp_path / "wide.csv", **settings)),
-        table(tmp_path / "a.csv", text, **settings),
-    )
+    wide = read(data_settings(name="table", path=tmp_path / "wide.csv", **settings))
+    plain = table(tmp_path / "a.csv", text, **settings)
     assert wide.x.tolist() == plain.x.tolist() == [[20], [30]]
     assert (wide.columns, wide.classes) == (("größe",), ("no", "yes"))
     (opened,) = source.opened([tmp_path / "wide.csv"], CsvForm(), True)

@@ -206,10 +206,8 @@ def written(folder):
     listed = "".join(f"images/{'ab'[k % 2]}/{k}.png,{'ab'[k % 2]}\n" for k in range(8))
     (folder / "m.csv").write_text(f"path,label\n{listed}")
     (folder / "idx").mkdir()
-    images, labels = (
-        draw.integers(0, 255, (20, 4, 4), np.uint8),
-        (np.arange(20) % 2).astype(np.uint8),
-    )
+    images = draw.integers(0, 255, (20, 4, 4), np.uint8)
+    labels = (np.arange(20) % 2).astype(np.uint8)
     (folder / "idx" / "train-images-idx3-ubyte").write_bytes(
         b"\0\0\x08\x03" + b"".join(n.to_bytes(4) for n in images.shape) + images.tobytes()
     )

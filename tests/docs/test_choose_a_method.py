@@ -9,10 +9,8 @@ from types import SimpleNamespace
 from pomona.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
-EXAMPLE, GUIDE = (
-    ROOT / "examples" / "choose_a_method.py",
-    ROOT / "docs" / "guides" / "choose-a-method.md",
-)
+EXAMPLE = ROOT / "examples" / "choose_a_method.py"
+GUIDE = ROOT / "docs" / "guides" / "choose-a-method.md"
 SUITE = ROOT / "src" / "pomona" / "experiments" / "suites" / "choose-a-method.toml"
 
 

@@ -78,10 +78,8 @@ def test_the_example_prints_both_tables(tmp_path, monkeypatch):
         "| apple",
         "| apple method.core_step=local",
     ]
-    first, second = (
-        ["| test AUROC", "| ---", "| separate", *rows],
-        ["| gain over training alone", "| ---", *rows],
-    )
+    first = ["| test AUROC", "| ---", "| separate", *rows]
+    second = ["| gain over training alone", "| ---", *rows]
     assert [line.split(" | ")[0] for line in lines] == [*first, "", *second]
     assert {line.count(" | ") for line in lines if line} == {5}
 

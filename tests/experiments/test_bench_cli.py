@@ -233,10 +233,8 @@ def test_a_folder_of_a_suites_name_does_not_hide_it(tmp_path, monkeypatch):
 @pytest.mark.long
 def test_settings_on_the_command_line_hold_for_every_run(call, tmp_path):
     """They win over scenario, method, size and search; what they set is not searched."""
-    path, out = (
-        suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}})),
-        tmp_path / "out",
-    )
+    path = suite_file(tmp_path, changed(seeds=[0], method={"separate": {"batch_size": 8}}))
+    out = tmp_path / "out"
     words = ("rounds=1", "batch_size=32", "lr=0.1")
     code, _, err = call(path, *words, "--out", out, "--jobs", "1")
     assert code == 0, err

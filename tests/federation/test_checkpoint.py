@@ -190,10 +190,8 @@ def test_a_note_that_no_save_writes_is_damage(tmp_path, note):
 
 
 def test_the_same_round_has_the_same_bytes(tmp_path):
-    one, two = (
-        save(tmp_path / "a", 3, example(), META),
-        save(tmp_path / "b", 3, dict(reversed(example().items())), META),
-    )
+    one = save(tmp_path / "a", 3, example(), META)
+    two = save(tmp_path / "b", 3, dict(reversed(example().items())), META)
     assert (one.name, one.read_bytes()) == (two.name, two.read_bytes())
 
 

@@ -229,10 +229,8 @@ def test_results_do_not_depend_on_who_is_in_a_call(name):
 @pytest.mark.parametrize("step", representatives(["paper", "local"], ["paper"]))
 def test_apple_learns_the_same_in_calls_of_any_size(step):
     """As it chooses itself, a call a worker, the clients of unlike size; and all one by one."""
-    method, skewed = (
-        {"name": "apple", "core_step": step, "mu": 0.1},
-        {"name": "dirichlet", "beta": 0.5, "min_size": 2},
-    )
+    method = {"name": "apple", "core_step": step, "mu": 0.1}
+    skewed = {"name": "dirichlet", "beta": 0.5, "min_size": 2}
     settings = {"engine": "native", "clients": 9, "partition": skewed, "momentum": 0.5, "rounds": 3}
     alone, one, two = (
         run("apple", method=method, **settings, **how)[0]

@@ -154,10 +154,8 @@ def test_admission_reads_in_slices(tmp_path):
 
 
 def test_a_round_is_read_into_files_and_written_from_them(tmp_path):
-    scratch, tensors = (
-        tmp_path / "scratch",
-        {"server.cores": rows(4), "server.requests": torch.arange(8).view(4, 2)},
-    )
+    scratch = tmp_path / "scratch"
+    tensors = {"server.cores": rows(4), "server.requests": torch.arange(8).view(4, 2)}
     scratch.mkdir()
     path = checkpoint.save(tmp_path / "memory", 1, tensors, {})
     found = checkpoint.in_files(checkpoint.read(path), scratch)

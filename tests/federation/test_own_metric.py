@@ -21,11 +21,9 @@ def quadratic_kappa(predictions, targets):
 
 def surprise(predictions, targets):
     """Mean of -log p: less is better; undefined for fewer than two samples."""
-    return (
-        np.nan
-        if len(targets) < 2
-        else -np.log(predictions[np.arange(len(targets)), targets]).mean()
-    )
+    if len(targets) < 2:
+        return np.nan
+    return -np.log(predictions[np.arange(len(targets)), targets]).mean()
 
 
 def words(predictions, targets):

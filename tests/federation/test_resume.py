@@ -427,10 +427,8 @@ def test_a_client_that_diverges_once_keeps_its_state_and_its_peers_never_see_it(
     from pomona.core.errors import DivergedError
     from pomona.objective.pytorch import TorchObjective
 
-    gradient, fault = (
-        TorchObjective.gradient,
-        "client 2, round 2, step 1: the loss is nan; lower lr",
-    )
+    gradient = TorchObjective.gradient
+    fault = "client 2, round 2, step 1: the loss is nan; lower lr"
 
     def breaks(self, W, indices, criterion=None, above=0, views=None, cache=None):
         if any((view.client, view.round, view.step) == (2, 2, 1) for view in views):

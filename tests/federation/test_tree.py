@@ -71,10 +71,8 @@ def test_paths_name_the_way_from_the_prefix():
 
 def test_states_side_by_side_do_not_mix():
     """Client 1's prefix is also how client 10's begins."""
-    one, ten = (
-        Leaf(torch.tensor([1.0]), torch.tensor(True)),
-        Leaf(torch.tensor([10.0]), torch.tensor(False)),
-    )
+    one = Leaf(torch.tensor([1.0]), torch.tensor(True))
+    ten = Leaf(torch.tensor([10.0]), torch.tensor(False))
     named = flatten(one, "client.1") | flatten(ten, "client.10")
     assert len(named) == 4
     assert same(rebuild(one, named, "client.1"), one)

@@ -20,10 +20,8 @@ ROUND = {"epochs": 2, "batch_size": 1, "lr": 0.03}
 
 @pytest.mark.parametrize("name", PLUGGED)
 def test_weights_that_stay_at_one_leave_the_method_as_it_is_to_the_bit(name):
-    plain, own = (
-        METHODS[name.removesuffix("+ala")],
-        {"start": "cloud"} if name == "fedamp+ala" else {},
-    )
+    plain = METHODS[name.removesuffix("+ala")]
+    own = {"start": "cloud"} if name == "fedamp+ala" else {}
     problem = quadratics(3, samples=4)
     runs = [
         Federation(m.method(), problem)

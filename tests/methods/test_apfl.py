@@ -64,10 +64,8 @@ def test_gradients_are_finite_differences_of_the_mixtures_loss():
     """
     problem, lr, alpha = quadratics(3), 1e-3, 0.4
     run = Federation(APFL(alpha=alpha, adaptive=True).method(), problem)
-    w, v = (
-        run.initial(),
-        torch.randn(3, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64),
-    )
+    w = run.initial()
+    v = torch.randn(3, 5, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for i in range(3):
         run.set_state(i, replace(run.state(i), model=v[i : i + 1].clone()))
     run.round(a_round(lr=lr))
@@ -88,10 +86,8 @@ def test_gradients_are_finite_differences_of_the_mixtures_loss():
 
 def test_alpha_one_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    run, alone = (
-        Federation(APFL(alpha=1.0).method(), problem),
-        Federation(Separate().method(), problem),
-    )
+    run = Federation(APFL(alpha=1.0).method(), problem)
+    alone = Federation(Separate().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         alone.round(a_round(number, **PASSES))

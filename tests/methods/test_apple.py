@@ -113,10 +113,8 @@ def test_one_step_a_round_equals_fedavg():
     c_j is FedAvg's model.
     """
     problem, N = quadratics(4), 4
-    apple, fedavg = (
-        Federation(APPLE(dr_lr=0.0).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
+    apple = Federation(APPLE(dr_lr=0.0).method(), problem)
+    fedavg = Federation(FedAvg().method(), problem)
     for number in range(1, 6):
         apple.round(a_round(number, lr=0.05 * N))
         fedavg.round(a_round(number, lr=0.05))
@@ -125,10 +123,8 @@ def test_one_step_a_round_equals_fedavg():
 
 def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
     problem = quadratics(3)
-    apple, alone = (
-        Federation(APPLE(dr_lr=0.0).method(), problem),
-        Federation(Separate().method(), problem),
-    )
+    apple = Federation(APPLE(dr_lr=0.0).method(), problem)
+    alone = Federation(Separate().method(), problem)
     for i in range(3):
         apple.set_state(i, replace(apple.state(i), dr=torch.eye(3, dtype=torch.float64)[i : i + 1]))
     for number in range(1, 4):
@@ -143,10 +139,8 @@ def test_one_hot_dr_without_learning_is_separate_training_to_the_bit():
 
 def test_one_client_alone_is_plain_sgd():
     problem = quadratics(1)
-    apple, alone = (
-        trained(APPLE(dr_lr=0.0), problem, 2, lr=0.1),
-        trained(Separate(), problem, 2, lr=0.1),
-    )
+    apple = trained(APPLE(dr_lr=0.0), problem, 2, lr=0.1)
+    alone = trained(Separate(), problem, 2, lr=0.1)
     assert torch.equal(apple.model(0, "personal", "trained"), alone.model(0, "personal", "trained"))
 
 

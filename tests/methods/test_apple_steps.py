@@ -163,10 +163,8 @@ def test_rounds_with_fixed_rows_follow_their_recursion(N, epochs, seed):
 def test_each_clients_optimum_is_a_fixed_point():
     problem = quadratics(4)
     run = Federation(local(core_init="independent"), problem)
-    P, o = (
-        run.roster.shares.repeat(4, 1) / 2 + torch.eye(4, dtype=torch.float64) / 2,
-        run.state(0).origin,
-    )
+    P = run.roster.shares.repeat(4, 1) / 2 + torch.eye(4, dtype=torch.float64) / 2
+    o = run.state(0).origin
     cores = o + torch.linalg.solve(P, optima(problem) - o)
     with_cores(run, cores, P)
     run.round(a_round(epochs=5, momentum=0.9))
@@ -276,10 +274,8 @@ def test_rates_bound_what_the_relationships_move(n, d, pull, seed):
     """
     draw = torch.Generator().manual_seed(seed)
     cores, P = (torch.randn(n, k, generator=draw, dtype=torch.float64) for k in (d, n))
-    origins, known = (
-        torch.randn(n, d, generator=draw, dtype=torch.float64),
-        torch.rand(n, generator=draw) > 0.3,
-    )
+    origins = torch.randn(n, d, generator=draw, dtype=torch.float64)
+    known = torch.rand(n, generator=draw) > 0.3
     known[0] = True
     copies = torch.randn(n, n, d, generator=draw, dtype=torch.float64)
     mixing = mixing_of(cores, P, origins, copies, pull, known)

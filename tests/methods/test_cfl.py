@@ -40,10 +40,8 @@ def run_of(problem, rounds, ids=None, **over):
 def test_without_thresholds_met_it_is_fedavg_to_the_bit():
     """Equal sizes: the plain mean is FedAvg's. No mean update is shorter than 0."""
     problem = quadratics(4, samples=3)
-    cfl, avg = (
-        Federation(CFL(eps_mean=0.0, warmup_rounds=0).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
+    cfl = Federation(CFL(eps_mean=0.0, warmup_rounds=0).method(), problem)
+    avg = Federation(FedAvg().method(), problem)
     for number in range(1, 6):
         for run in (cfl, avg):
             run.round(a_round(number, epochs=2, batch_size=2, momentum=0.9))

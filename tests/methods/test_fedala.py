@@ -50,10 +50,8 @@ def test_weight_gradient_is_the_finite_difference_of_the_loss_at_the_mixture():
 
 def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
     problem = quadratics(3, samples=5)
-    ala, avg = (
-        Federation(FedALA(weight_lr=0.0, layers=2).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
+    ala = Federation(FedALA(weight_lr=0.0, layers=2).method(), problem)
+    avg = Federation(FedAvg().method(), problem)
     for number in range(1, 5):
         ala.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -63,10 +61,8 @@ def test_without_a_weight_rate_it_is_fedavg_to_the_bit():
 
 def test_weights_of_zero_on_all_layers_are_separate_training_to_the_bit():
     problem = quadratics(3, samples=5)
-    ala, alone = (
-        Federation(FedALA(weight_lr=0.0, layers=2).method(), problem),
-        Federation(Separate().method(), problem),
-    )
+    ala = Federation(FedALA(weight_lr=0.0, layers=2).method(), problem)
+    alone = Federation(Separate().method(), problem)
     for i in range(3):
         state_with(ala, i, weights=torch.zeros_like(ala.state(i).weights))
     for number in range(1, 5):
@@ -178,10 +174,8 @@ def test_without_adaptation_the_initial_weights_are_reused():
 
 def test_before_its_start_round_it_is_fedavg():
     problem = quadratics(3)
-    late, avg = (
-        trained(FedALA(start_round=3), problem, 2, lr=0.1),
-        trained(FedAvg(), problem, 2, lr=0.1),
-    )
+    late = trained(FedALA(start_round=3), problem, 2, lr=0.1)
+    avg = trained(FedAvg(), problem, 2, lr=0.1)
     assert torch.equal(late.server, avg.server)
     late.round(a_round(3))
     assert all(info(late, i, "ala_epochs") >= 11 for i in range(3))

@@ -129,10 +129,8 @@ def test_it_converges_to_a_minimiser_of_equation_1(kind, gradient, share):
 
 def test_without_lambda_and_from_the_own_model_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    amp, alone = (
-        Federation(FedAMP(lambda_=0.0).method(), problem),
-        Federation(Separate().method(), problem),
-    )
+    amp = Federation(FedAMP(lambda_=0.0).method(), problem)
+    alone = Federation(Separate().method(), problem)
     coupled = Federation(FedAMP().method(), problem)
     for number in (1, 2, 3):
         for run in (amp, alone, coupled):

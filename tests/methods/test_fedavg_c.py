@@ -35,10 +35,8 @@ def test_without_a_proximal_term_both_are_one():
 
 def test_full_batch_descent_is_fedavg_with_the_epochs_added():
     problem = quadratics(3, samples=4)
-    tuned, longer = (
-        trained(FedAvgC(finetune_epochs=3), problem, 2, epochs=2),
-        trained(FedAvg(), problem, 2, epochs=5),
-    )
+    tuned = trained(FedAvgC(finetune_epochs=3), problem, 2, epochs=2)
+    longer = trained(FedAvg(), problem, 2, epochs=5)
     assert_close(tuned.server, longer.server)
 
 

@@ -65,10 +65,8 @@ def test_nothing_shared_is_fedavg():
 @pytest.mark.parametrize("source", ["held-out", "clients"])
 def test_the_record_says_how_much_is_shared(source):
     config = tiny("fedavg-data", {"shared_share": 0.1, "shared_from": source})
-    plain, shared = (
-        Scenario.prepare(tiny("fedavg")),
-        about(Scenario.prepare(config))["shared_samples"],
-    )
+    plain = Scenario.prepare(tiny("fedavg"))
+    shared = about(Scenario.prepare(config))["shared_samples"]
     total = sum(len(c.train) for c in plain.partition.clients)
     assert shared == pytest.approx(0.1 * total, abs=2)
     assert pomona.run(config).about["shared_samples"] == shared

@@ -97,10 +97,8 @@ def test_everything_critical_is_the_own_model_once_nobody_shares(sizes):
 
 def test_two_clients_share_nothing_critical_past_beta():
     """One pair has one overlap: it is the mean and the largest, whatever the masks."""
-    shared, both = (
-        torch.tensor([[1, 0.3], [0.3, 1]], dtype=torch.float64),
-        torch.ones(2, dtype=torch.bool),
-    )
+    shared = torch.tensor([[1, 0.3], [0.3, 1]], dtype=torch.float64)
+    both = torch.ones(2, dtype=torch.bool)
     assert neighbours(shared, both, 1.0).all()
     assert torch.equal(neighbours(shared, both, 1.01), torch.eye(2, dtype=torch.bool))
 

@@ -83,10 +83,8 @@ def test_with_frozen_linear_terms_a_small_alpha_is_fedavg():
     Equal sizes make FedAvg uniform.
     """
     problem, alpha = quadratics(3, samples=4), 1e-9
-    run, avg = (
-        Federation(FedDyn(alpha=alpha).method(), problem),
-        Federation(FedAvg().method(), problem),
-    )
+    run = Federation(FedDyn(alpha=alpha).method(), problem)
+    avg = Federation(FedAvg().method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         avg.round(a_round(number, **PASSES))
@@ -100,10 +98,8 @@ def test_with_frozen_linear_terms_a_small_alpha_is_fedavg():
 def test_without_linear_terms_clients_train_as_in_fedprox():
     """Round 1 from lambda = 0: the local objective is FedProx's with mu = alpha."""
     problem = quadratics(2, samples=3)
-    run, prox = (
-        Federation(FedDyn(alpha=0.7).method(), problem),
-        Federation(FedProx(mu=0.7).method(), problem),
-    )
+    run = Federation(FedDyn(alpha=0.7).method(), problem)
+    prox = Federation(FedProx(mu=0.7).method(), problem)
     run.round(a_round(**PASSES))
     prox.round(a_round(**PASSES))
     for i in range(2):

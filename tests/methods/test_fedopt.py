@@ -127,10 +127,8 @@ def test_the_clients_of_a_composition_keep_what_is_theirs():
     FedRep's.
     """
     problem = quadratics(3, samples=4)
-    plain, stepped = (
-        trained(METHODS["fedrep"](), problem, 1),
-        trained(method_of("fedrep+adam")(), problem, 1),
-    )
+    plain = trained(METHODS["fedrep"](), problem, 1)
+    stepped = trained(method_of("fedrep+adam")(), problem, 1)
     assert stepped.server.moments.first.shape == stepped.server.model.shape == (4,)
     assert all(torch.equal(plain.state(i).kept, stepped.state(i).kept) for i in range(3))
     assert not torch.equal(plain.server, stepped.server.model)

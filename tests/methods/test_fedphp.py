@@ -211,8 +211,6 @@ def test_a_visit_that_only_looks_asks_no_teacher():
 
 def test_the_server_is_fedavgs():
     problem = quadratics(3, samples=2)
-    php, avg = (
-        trained(FedPHP(transfer_weight=0.0), problem, lr=0.1),
-        trained(FedAvg(), problem, lr=0.1),
-    )
+    php = trained(FedPHP(transfer_weight=0.0), problem, lr=0.1)
+    avg = trained(FedAvg(), problem, lr=0.1)
     assert torch.equal(php.server, avg.server)

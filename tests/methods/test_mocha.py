@@ -91,10 +91,8 @@ def test_the_published_omega_pulls_the_sum_to_zero():
 
 def test_without_a_penalty_it_is_separate_training_to_the_bit():
     problem = quadratics(3, samples=4)
-    mocha, alone = (
-        Federation(MOCHA(penalty=0.0).method(), problem),
-        Federation(Separate().method(), problem),
-    )
+    mocha = Federation(MOCHA(penalty=0.0).method(), problem)
+    alone = Federation(Separate().method(), problem)
     coupled = Federation(MOCHA().method(), problem)
     for number in (1, 2):
         for run in (mocha, alone, coupled):
@@ -110,10 +108,8 @@ def test_equal_heads_cost_nothing_when_centred():
     """
     for N in (1, 3):
         problem = quadratics(N)
-        mocha, alone = (
-            Federation(MOCHA(penalty=2.0).method(), problem),
-            Federation(Separate().method(), problem),
-        )
+        mocha = Federation(MOCHA(penalty=2.0).method(), problem)
+        alone = Federation(Separate().method(), problem)
         for run in (mocha, alone):
             run.round(a_round(lr=0.1, epochs=3 if N == 1 else 1))
         for i in range(N):

@@ -48,10 +48,8 @@ def test_without_the_pull_it_is_separate_training_to_the_bit():
 @pytest.mark.parametrize("weight", [0.5, 3.0])
 def test_one_client_is_held_at_its_rounds_start_as_fedprox_is_to_the_bit(weight):
     problem = quadratics(1, samples=4)
-    run, prox = (
-        Federation(mr_mtl(weight), problem),
-        Federation(FedProx(mu=weight).method(), problem),
-    )
+    run = Federation(mr_mtl(weight), problem)
+    prox = Federation(FedProx(mu=weight).method(), problem)
     for number in (1, 2, 3):
         run.round(a_round(number, **PASSES))
         prox.round(a_round(number, **PASSES))
@@ -61,10 +59,8 @@ def test_one_client_is_held_at_its_rounds_start_as_fedprox_is_to_the_bit(weight)
 def test_its_first_round_is_dittos_to_the_bit():
     """Both pull a common initial model towards itself; from then on the means differ."""
     problem = quadratics(3, samples=4)
-    run, ditto = (
-        Federation(mr_mtl(1.5), problem),
-        Federation(Ditto(**{"lambda": 1.5}).method(), problem),
-    )
+    run = Federation(mr_mtl(1.5), problem)
+    ditto = Federation(Ditto(**{"lambda": 1.5}).method(), problem)
     for number in (1, 2):
         run.round(a_round(number, **PASSES))
         ditto.round(a_round(number, **PASSES))

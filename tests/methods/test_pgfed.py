@@ -117,10 +117,8 @@ def test_the_private_step_is_the_gradient_of_the_approximated_objective():
     """
     problem, mu, eta, lr = quadratics(3, samples=4), 0.5, 0.05, 0.1
     run = rounds(PGFed(mu=mu, risk_lr=eta, mixing="client"), 2, problem, lr=lr)
-    w, a = (
-        run.server.model.clone().requires_grad_(),
-        run.state(1).weights[0].clone().requires_grad_(),
-    )
+    w = run.server.model.clone().requires_grad_()
+    a = run.state(1).weights[0].clone().requires_grad_()
     G, o = run.server.gradients, run.server.offsets.squeeze(1)
     objective = ((w - problem.targets[problem.rows[1]]) ** 2).sum(1).mean() / 2 + mu * (
         a * (o + G @ w)

@@ -62,11 +62,9 @@ def test_a_larger_q_helps_the_worst_client():
 
 
 def test_a_loss_of_zero_counts_for_nothing_and_breaks_nothing():
-    F, far, p = (
-        torch.tensor([0.0, 2.0]).double(),
-        torch.tensor([0.0, 1.0]).double(),
-        torch.tensor([0.5, 0.5]).double(),
-    )
+    F = torch.tensor([0.0, 2.0]).double()
+    far = torch.tensor([0.0, 1.0]).double()
+    p = torch.tensor([0.5, 0.5]).double()
     for q in (0.0, 0.5, 1.0, 5.0):
         found = shares(q, F, far, p, 0.1)
         assert torch.isfinite(found).all()

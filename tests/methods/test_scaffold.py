@@ -113,10 +113,8 @@ def test_unequal_numbers_of_steps_do_not_bias_the_optimum():
     FedAvg's own steps pull it away.
     """
     problem = uneven(1, 4, 2)
-    run, avg = (
-        trained(SCAFFOLD(), problem, 300, batch_size=1),
-        trained(FedAvg(), problem, 300, batch_size=1),
-    )
+    run = trained(SCAFFOLD(), problem, 300, batch_size=1)
+    avg = trained(FedAvg(), problem, 300, batch_size=1)
     assert run.server.model.item() == pytest.approx(1, abs=1e-6)
     # grad F_i(1) = 1 - i
     assert controls(run).flatten().tolist() == pytest.approx([1, 0, -1], abs=1e-6)

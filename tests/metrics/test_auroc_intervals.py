@@ -73,10 +73,8 @@ def two_models(seed, events=15, others=60):
 def test_margins_are_the_range_over_the_ellipse_of_both_logits():
     y, scores = two_models(0)
     a, b = (Components.of(s, y) for s in scores)
-    logits, slopes = (
-        stats.logistic.ppf([a.area, b.area]),
-        [1 / c.area / (1 - c.area) for c in (a, b)],
-    )
+    logits = stats.logistic.ppf([a.area, b.area])
+    slopes = [1 / c.area / (1 - c.area) for c in (a, b)]
     covariance = np.array([[p.covariance(q) for q in (a, b)] for p in (a, b)])
     root = np.linalg.cholesky(covariance * np.outer(slopes, slopes))
     angles = np.linspace(0, 2 * np.pi, 10**4)

@@ -19,11 +19,9 @@ class Branches(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.stem, self.deep, self.head = (
-            nn.Conv2d(3, 4, 3, 2),
-            nn.Conv2d(4, 2, 3),
-            nn.Linear(4 + 2 * 13 * 13, 5),
-        )
+        self.stem = nn.Conv2d(3, 4, 3, 2)
+        self.deep = nn.Conv2d(4, 2, 3)
+        self.head = nn.Linear(4 + 2 * 13 * 13, 5)
         self.stem.requires_grad_(False)
 
     def forward(self, x):

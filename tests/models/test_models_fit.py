@@ -95,10 +95,8 @@ def test_settings_reject_nonsense(values):
 
 def test_losses_are_per_sample_and_follow_their_formulas():
     outputs = torch.tensor([[2.0, -1.0, 0.5], [0.0, 3.0, -2.0]], dtype=torch.float64)
-    classes, flags = (
-        torch.tensor([2, 0]),
-        torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64),
-    )
+    classes = torch.tensor([2, 0])
+    flags = torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]], dtype=torch.float64)
     z, t = outputs.numpy(), flags.numpy()
     expected = {
         "classes": np.log(np.exp(z).sum(1)) - z[[0, 1], [2, 0]],

@@ -55,10 +55,8 @@ def test_masses_of_labels_are_positive_weights_of_pytorchs_loss():
 
 
 def test_balanced_weights_are_those_of_scikit_learn_on_the_clients_own_classes():
-    y, rows = (
-        torch.tensor([0, 0, 0, 1, 1, 3, 0, 2, 2, 2]),
-        [torch.arange(7), torch.arange(7, 10), torch.arange(0)],
-    )
+    y = torch.tensor([0, 0, 0, 1, 1, 3, 0, 2, 2, 2])
+    rows = [torch.arange(7), torch.arange(7, 10), torch.arange(0)]
     found = weights_of(BALANCED, y, rows, K)
     for own, w in zip(rows[:2], found, strict=False):
         held = np.unique(y[own])

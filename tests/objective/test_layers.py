@@ -135,11 +135,9 @@ def test_products_with_the_hessian_are_the_gradients_differences(engine):
     over t.
     """
     module = chain(nn.Conv2d(2, 3, 3), nn.Tanh(), nn.AvgPool2d(2), width=27).double()
-    space, data, index = (
-        ParameterSpace(module),
-        resident(),
-        [torch.arange(SAMPLES), torch.arange(3)],
-    )
+    space = ParameterSpace(module)
+    data = resident()
+    index = [torch.arange(SAMPLES), torch.arange(3)]
     double = replace(data, shift=data.shift.double(), scale=data.scale.double())
     objective = engine(
         module,

@@ -43,10 +43,8 @@ class Double(DeviceDataset):
 
 def resident(side, kind=Double):
     generator = torch.Generator().manual_seed(5)
-    image, own = (
-        torch.randint(0, 256, (SAMPLES, side, side, 1), generator=generator, dtype=torch.uint8),
-        127.5,
-    )
+    image = torch.randint(0, 256, (SAMPLES, side, side, 1), generator=generator, dtype=torch.uint8)
+    own = 127.5
     rows = [torch.arange(k, SAMPLES, len(RAGGED)) for k in range(len(RAGGED))]
     splits = dict.fromkeys(("train", "validation", "test"), rows)
     return kind(

@@ -27,11 +27,9 @@ def lower_bound(without, with_, trust=1e-3):
         fpr, tpr = (without[::2] > t).mean(), (with_[::2] > t).mean()
         if fpr > 1e-4 and (tpr - DELTA) / fpr > best:
             best, threshold = (tpr - DELTA) / fpr, t
-    fp, tp, n = (
-        int((without[1::2] > threshold).sum()),
-        int((with_[1::2] > threshold).sum()),
-        len(without[1::2]),
-    )
+    fp = int((without[1::2] > threshold).sum())
+    tp = int((with_[1::2] > threshold).sum())
+    n = len(without[1::2])
     high, low = stats.beta.ppf(1 - trust, fp + 1, n - fp), stats.beta.ppf(trust, tp, n - tp + 1)
     return math.log(max(low - DELTA, 1e-12) / high)
 

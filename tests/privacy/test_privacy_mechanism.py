@@ -173,11 +173,9 @@ def test_another_question_about_the_same_batch_gets_other_noise(tmp_path):
     """Whoever makes a client repeat a round with another model must not be able to subtract the
     noise.
     """
-    store, draw, zero = (
-        KeyStore.open(tmp_path, 0, privacy()),
-        Draw(1, "training", 0, 10, 5),
-        torch.zeros(50).double(),
-    )
+    store = KeyStore.open(tmp_path, 0, privacy())
+    draw = Draw(1, "training", 0, 10, 5)
+    zero = torch.zeros(50).double()
     one, two = (store.release(draw, torch.full((3,), w), zero) for w in (0.0, 1.0))
     other_data = store.release(draw, torch.zeros(3), zero + 1e-9)
     assert not set(one.tolist()) & set(two.tolist())

@@ -243,10 +243,8 @@ def test_padding_tokens_stay_at_zero_under_noise(tmp_path):
     dataset = Dataset("words", "text", x, np.arange(6) % 2, ("a", "b"), 6, vocabulary=7)
     clients = (ClientRows(np.arange(6), np.arange(0), np.arange(0)),)
     module = build(ModelSettings(name="fasttext", width=4), (5,), 2, 7, seed=3)
-    space, data = (
-        ParameterSpace(module),
-        DeviceDataset.build(dataset, Partition(clients, {}), "classes"),
-    )
+    space = ParameterSpace(module)
+    data = DeviceDataset.build(dataset, Partition(clients, {}), "classes")
     inner = TorchObjective(module, space, data, criterion(ModelSettings(), TASKS["classes"]))
     objective = PrivateObjective(inner, module, space, privacy(), tmp_path)
     (index,) = objective.batches(data.rows["train"][0], Pass(0, "training", 1, 0, Passes(1), 6))

@@ -74,11 +74,9 @@ def views(path, folder, present, draws):
         rows = draw(store, at, groups)
         return rows if present or store.client else rows[rows >= path.patient]
 
-    method, ids, roster = (
-        METHODS[path.method]().method(),
-        tuple(range(path.clients)),
-        Roster(p.sizes),
-    )
+    method = METHODS[path.method]().method()
+    ids = tuple(range(path.clients))
+    roster = Roster(p.sizes)
     initial = Initial(lambda _: p.row.clone(), p.space.layers, head=p.space.head)
     seen = []
     # what lasts on a disk is tested elsewhere

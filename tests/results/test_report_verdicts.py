@@ -105,10 +105,8 @@ def of_seeds(
     ]
 
 
-ALONE_BY_SEED, TOGETHER_BY_SEED = (
-    ((60, 80, 70), (62, 78, 70), (61, 80, 71)),
-    ((75, 81, 70), (73, 80, 70), (77, 82, 70)),
-)
+ALONE_BY_SEED = ((60, 80, 70), (62, 78, 70), (61, 80, 71))
+TOGETHER_BY_SEED = ((75, 81, 70), (73, 80, 70), (77, 82, 70))
 BY_SEED_AND_CLIENT = np.subtract(TOGETHER_BY_SEED, ALONE_BY_SEED)
 """(seed, client): gains in percentage points."""
 
@@ -116,10 +114,8 @@ BY_SEED_AND_CLIENT = np.subtract(TOGETHER_BY_SEED, ALONE_BY_SEED)
 def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_chart_and_figure() -> (
     None
 ):
-    alone, together = (
-        of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)),
-        of_seeds("fedavg", TOGETHER_BY_SEED, (2, 0, 1)),
-    )
+    alone = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2))
+    together = of_seeds("fedavg", TOGETHER_BY_SEED, (2, 0, 1))
     # by seed, not by place
     paired = np.subtract([TOGETHER_BY_SEED[k] for k in (1, 2, 0)], ALONE_BY_SEED)
     over = gains([together[1], together[2], together[0]], alone)[1]
@@ -151,10 +147,8 @@ def test_runs_of_several_seeds_are_compared_over_their_seeds_in_sentence_table_c
 def test_a_single_run_beside_several_seeds_is_compared_with_its_own_seed_and_a_line_says_so() -> (
     None
 ):
-    alone, together = (
-        of_seeds("separate", ALONE_BY_SEED, (0, 1, 2)),
-        of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2)),
-    )
+    alone = of_seeds("separate", ALONE_BY_SEED, (0, 1, 2))
+    together = of_seeds("fedavg", TOGETHER_BY_SEED, (0, 1, 2))
     one = of_seeds("apple", [(70, 80, 71)], (1,))
     overall = gain_tables(runs([*alone, *together, *one]))[0]
     own = np.subtract((70, 80, 71), ALONE_BY_SEED[1]).mean()

@@ -114,10 +114,8 @@ def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(kind):
     that this needs.
     """
     lock = (ROOT / f"federation/src/pomona_federation/provision/locks/{kind}.lock").read_text()
-    pinned, known = (
-        pins(lock.splitlines()),
-        pins((ROOT / "constraints.txt").read_text().splitlines()),
-    )
+    pinned = pins(lock.splitlines())
+    known = pins((ROOT / "constraints.txt").read_text().splitlines())
     torch = {"cpu": {f"{v}+cpu" for v in known["torch"]}, "cuda": known["torch"]}[kind]
     assert pinned.pop("torch") == torch
     assert {name: known.get(name) for name in pinned} == pinned

@@ -114,10 +114,8 @@ class World:
             kept = self.folder / "states" / str(number)
             state = self.folder / "federation" / "kits" / "silo-1" / "state"
             shutil.copytree(state, kept)
-            asked, answered = (
-                flower_apps.unpacked(message.content),
-                flower_apps.unpacked(reply.content),
-            )
+            asked = flower_apps.unpacked(message.content)
+            answered = flower_apps.unpacked(reply.content)
             self._said[("hello", "first", "second", "closing")[number]] = Said(
                 asked, answered, kept
             )

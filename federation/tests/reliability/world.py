@@ -20,13 +20,11 @@ class World:
     """A folder with a run, the command line, and its last output."""
 
     def __init__(self, folder, capsys, patch, wholes):
-        self.folder, self.out, self._capsys, self.patch, self._wholes = (
-            folder,
-            folder / "run",
-            capsys,
-            patch,
-            wholes,
-        )
+        self.folder = folder
+        self.out = folder / "run"
+        self._capsys = capsys
+        self.patch = patch
+        self._wholes = wholes
         self.said, self.before = "", {}
 
     def call(self, *words):

@@ -69,10 +69,8 @@ def test_quantiles_of_all_rows_are_within_their_bounds(result, central, column, 
     told = [h for h in HOSPITALS if by_silo[h].counts]
     exact = np.quantile(known(central, column, told), share, method="inverted_cdf")
     found = quantile([by_silo[h] for h in told], share, SURVEY.least)
-    low, high = (
-        -np.inf if found.low is None else found.low,
-        np.inf if found.high is None else found.high,
-    )
+    low = -np.inf if found.low is None else found.low
+    high = np.inf if found.high is None else found.high
     assert low < exact <= high
     assert low <= found.value <= high
 
