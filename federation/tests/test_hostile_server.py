@@ -5,6 +5,7 @@ import shutil
 from errno import ENOSPC
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,6 +13,7 @@ from federation_in_process import deployed, lost, same
 from pomona import personal
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
+from pomona.privacy.noise import KeyStore
 from pomona.scenario.privacy import epsilons
 from pomona.storage.run_status import committed
 from pomona_federation.flower_apps import handled
@@ -397,6 +399,23 @@ def test_what_a_silo_accepts_bounds_what_a_server_gets(private):
     with pytest.raises(PrivacyError, match="accept_epsilon"):
         private.ask(*private.task(1, noise(11)))
     assert projected < spent(private.kit()) <= accepted
+
+
+def test_a_private_answer_is_a_function_of_the_noised_gradients(private, monkeypatch):
+    """Other training rows, the same noised gradients: no byte of the answer changes."""
+
+    def released(store, draw, question, total):
+        return torch.full_like(total, 0.01 * (draw.step + 1))
+
+    monkeypatch.setattr(KeyStore, "release", released)
+    task, enclosed = private.task(1, noise(1), watched=())
+    first = private.ask(task, enclosed)
+    (rows,) = (private.kit() / "data").glob("*train.npz")
+    arrays = dict(np.load(rows))
+    np.savez(rows, x=arrays["x"][:, ::-1], y=arrays["y"][::-1])
+    shutil.rmtree(private.kit() / "state")
+    assert private.ask(task, enclosed) == first
+    assert (first[0].loss, first[0].fault, len(first[1]) > 0) == (None, "", True)
 
 
 @pytest.mark.parametrize("settled", [0, 1])  # also where the server says that nothing has been used
