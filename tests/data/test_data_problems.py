@@ -43,9 +43,9 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
     assert said == [
         f"error[DATA]: {tmp_path / 'h.csv'} has 8 problems:",
         "  label column died: 1 of 40 are '', first in line 5; "
-        "every row needs a label; leave these rows out by data.unlabelled=drop",
+        "every row needs a label; leave these rows out (tables: data.unlabelled=drop)",
         "  label column died: 1 of 40 are 'NA', first in line 7; every row needs a label; leave "
-        "these rows out by data.unlabelled=drop, or name it in data.classes",
+        "these rows out (tables: data.unlabelled=drop), or name it in data.classes",
         (
             "  column patient: 40 of 40 are not finite numbers, first 'P0000' in line 2: an "
             "identifier, or texts?"

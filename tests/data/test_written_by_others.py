@@ -82,3 +82,18 @@ def test_answers_are_not_markers_of_gaps(tmp_path):
     patients(smoker=["1", "0", "yes", "no"] * 10).to_csv(path, index=False)
     notes = " ".join(table(path, categories=["smoker"]).notes)
     assert "column smoker: categories that may be one answer: 0, no" in notes
+
+
+@pytest.mark.parametrize(
+    ("factor", "noted"), [(30.44, True), (12, True), (365.25, True), (1, False)]
+)
+def test_times_of_an_event_in_another_unit_are_noted(factor, noted):
+    draw = np.random.Generator(np.random.Philox(1))
+    days, unit = draw.exponential(400, 200) + 1, np.repeat([1, factor], 100)
+    frame = pd.DataFrame({"site": np.repeat(["A", "B"], 100), "age": draw.integers(20, 90, 200),
+                          "time": days / unit, "event": draw.integers(0, 2, 200)})  # fmt: skip
+    for targets, labels in (("survival", ["time", "event"]), ("regression", ["time"])):
+        drop = [*{"event"} - {*labels}]
+        settings = {"targets": targets, "label_columns": labels, "drop_columns": drop}
+        notes = read(from_frame(frame, client_column="site", **settings)).notes
+        assert any("time" in n and "factor of units" in n for n in notes) == noted

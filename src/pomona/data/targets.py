@@ -233,7 +233,7 @@ def _markers(settings: DataSettings) -> tuple[str, ...]:
 def _hint(cells: Iterable[str]) -> str:
     """Return a hint at the setting that drops rows, if some of these cells are gaps."""
     if any(map(is_gap, cells)):
-        return "; to leave out rows without a label: data.unlabelled=drop"
+        return "; to leave out rows of a table without a label: data.unlabelled=drop"
     return ""
 
 
@@ -298,7 +298,9 @@ def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, lis
 def _advice(cell: str, classes: tuple[str, ...]) -> str:
     if not classes or is_missing(cell):
         remedy = ", or name it in data.classes" if cell else ""
-        return f"every row needs a label; leave these rows out by data.unlabelled=drop{remedy}"
+        return (
+            f"every row needs a label; leave these rows out (tables: data.unlabelled=drop){remedy}"
+        )
     return f"an unknown class, {suggestion(cell, classes)}"
 
 

@@ -24,7 +24,7 @@ def copies(cells: Cells) -> list[str]:
     sampled = spread(np.arange(len(cells)), SAMPLED)
     sample = np.asarray(cells.raw.x[sampled], np.float64)
     lines: dict[str, str] = {}
-    for target, labels, measured in _targets(cells):
+    for target, labels, measured in targets(cells):
         explain = _on_a_line if measured else _deciding
         for k, name in cells.columns():
             if (
@@ -39,19 +39,19 @@ def copies(cells: Cells) -> list[str]:
     return capped([*lines.items()])
 
 
-def _targets(cells: Cells) -> Iterator[tuple[str, Values, bool]]:
+def targets(cells: Cells) -> Iterator[tuple[str, Values, bool]]:
     """Iterate over targets (N,): name, values, and whether they are measured."""
     dataset, y = cells.dataset, np.asarray(cells.dataset.y, np.float64)
-    targets: Targets = dataset.targets
-    if targets == "classes":
+    form: Targets = dataset.targets
+    if form == "classes":
         yield "the label", y, False
-    elif targets == "survival":
+    elif form == "survival":
         yield from (("the time to the event", y[:, 0], True), ("the event", y[:, 1], False))
-    elif targets != "segmentation":
+    elif form != "segmentation":
         names = dataset.labels or [f"target {k}" for k in range(y.shape[1])]
         for name, values in zip(names, y.T, strict=True):
             label = f"the label {name}" if y.shape[1] > 1 else "the label"
-            yield label, values, targets != "multilabel"
+            yield label, values, form != "multilabel"
 
 
 def _deciding(values: Values, labels: Values, chance: float) -> str:

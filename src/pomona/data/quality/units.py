@@ -1,12 +1,14 @@
 """Columns that are in another unit at some clients, or in some rows of a client."""
 
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pomona.core.errors import listed
-from pomona.data.quality.cells import Cells, Values, capped, digits
+from pomona.data.quality.cells import SAMPLE, Cells, Values, capped, digits, spread
 from pomona.data.quality.columns import is_unique
+from pomona.data.quality.labels import targets
 
 MIN_VALUES = 3  # values of a client for a median
 MIN_DISTINCT = 5  # distinct ones of a column
@@ -24,6 +26,8 @@ FACTORS = {
     18.02: " (mg/dL and mmol/L of glucose?)",
     38.67: " (mg/dL and mmol/L of cholesterol?)",
     88.4: " (mg/dL and µmol/L of creatinine?)",
+    12.0: " (years and months?)",
+    30.44: " (months and days?)",
     2.54: " (inches and centimetres?)",
     2.2046: " (pounds and kilograms?)",
     365.25: " (years and days?)",
@@ -44,15 +48,27 @@ class Split(NamedTuple):
 def notes(cells: Cells) -> list[str]:
     """Warn about columns of numbers whose values differ by a factor between clients, or within."""
     lines = []
-    for k, name in cells.columns("number"):
-        logs = [_logs(sample[:, k]) for sample in cells.samples]
+    for name, samples in _measured(cells):
+        logs = [_logs(sample) for sample in samples]
         if len(np.unique(np.concatenate(logs))) < MIN_DISTINCT:
             continue
         split = _split(logs)
-        line = _described(cells, k, split) if split else _slips(cells, logs)
-        if line and not is_unique(cells.raw.x[:, k]):
-            lines.append((name, f"column {name}: {line}"))
+        line = _described(cells.names, samples, split) if split else _slips(cells, logs)
+        if line:
+            lines.append((name, f"{name}: {line}"))
     return capped(lines)
+
+
+def _measured(cells: Cells) -> Iterator[tuple[str, list[Values]]]:
+    """Iterate over columns of numbers that are no identifiers, and targets that are measured: their
+    names, and a sample of each client's values.
+    """
+    for k, name in cells.columns("number"):
+        if not is_unique(cells.raw.x[:, k]):
+            yield f"column {name}", [sample[:, k] for sample in cells.samples]
+    for name, values, measured in targets(cells):
+        if measured:
+            yield name, [values[spread(rows, SAMPLE)] for rows in cells.by_client]
 
 
 def _logs(values: Values) -> Values:
@@ -111,19 +127,19 @@ def _unit_factor(factor: float) -> float | None:
     return closest if abs(np.log10(closest) - abs(factor)) <= TOLERANCE else None
 
 
-def _described(cells: Cells, k: int, split: Split) -> str:
+def _described(names: Sequence[str], samples: Sequence[Values], split: Split) -> str:
     """Describe a column whose clients are in two groups."""
     low, high = (
-        float(np.median([np.nanmedian(cells.samples[i][:, k]) for i in group]))
+        float(np.median([np.nanmedian(samples[i]) for i in group]))
         for group in (split.minority, split.majority)
     )
     single = len(split.majority) == 1
-    reference = cells.names[split.majority[0]] if single else "the other clients"
+    reference = names[split.majority[0]] if single else "the other clients"
     ratio = float(f"{10 ** abs(split.factor):.1e}")  # two digits
     unit = _unit_factor(split.factor)
     return (
         "medians differ by a factor of units: "
-        f"{listed([cells.names[i] for i in split.minority], 4)} has {digits(ratio)} times "
+        f"{listed([names[i] for i in split.minority], 4)} has {digits(ratio)} times "
         f"{'more' if split.factor > 0 else 'less'} than {reference} ({digits(low)} and "
         f"{digits(high)}){FACTORS[unit] if unit else ''}; give all the same unit"
     )
