@@ -313,6 +313,16 @@ def test_a_newcomer_keeps_the_place_that_it_had_first(server):
         server.ask(task.model_copy(update=moved), enclosed, "late")
 
 
+def test_a_newcomer_keeps_no_place_that_no_newcomer_has(server):
+    server.newcomer()
+    kit, named = server.kit("late"), Hello(agreement=server.agreement, run="ab", nonce="cd")
+    for place in (0, 2, server.places, 9999):
+        with pytest.raises(ProtocolError, match=f"place {place} .* joined later"):
+            ClientApp(Silo(kit)).greet(named.model_copy(update={"newcomers": {"late": place}}))
+    assert not (kit / "state" / "member.json").exists()
+    ClientApp(Silo(kit)).greet(named.model_copy(update={"newcomers": {"late": 3}}))
+
+
 def test_a_silo_works_for_one_run(server):
     task, enclosed = server.task()
     _, uplink = server.ask(task, enclosed)

@@ -57,6 +57,16 @@ def test_what_a_child_and_its_child_print_is_stamped_without_colours(tmp_path):
     assert (tmp_path / "logs" / "node.log").stat().st_mode & 0o077 == 0
 
 
+def test_no_log_follows_a_link(tmp_path):
+    target, log = tmp_path / "target", LogFile(tmp_path / "logs" / "app.log")
+    log.write("first")
+    log.path.rename(target)
+    log.path.symlink_to(target)
+    before = target.read_bytes()
+    log.write("second")
+    assert target.read_bytes() == before
+
+
 def test_a_process_writes_its_own_records_with_the_round_and_what_ended_it(tmp_path):
     logger, path = logging.getLogger("pomona"), tmp_path / "logs" / "server.log"
     before = logger.level, list(logger.handlers)

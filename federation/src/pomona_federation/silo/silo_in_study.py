@@ -280,15 +280,16 @@ def note_id(kit: Path, federation: Federation, silo: str, number: int) -> None:
     """Keep the place that the server names.
 
     Raises ProtocolError for another one than before: rows would be split anew, and those of the
-    test would be trained on.
+    test would be trained on; and for one that no later member can have, which would be kept.
     """
     current = known_id(kit, federation, silo)
-    if current is None:
+    if current is None and len(federation.silo) <= number < federation.places:
         write_json(kit / MEMBER, AdmittedMember(member=number))
     elif current != number:
+        reason = "joined later" if current is None else f"has place {current}"
         raise ProtocolError(
-            f"the server names place {number} for this silo, {silo}, which has place {current}; "
-            "ask the server's operator"
+            f"the server names place {number} for this silo, {silo}, which {reason}; ask the "
+            "server's operator"
         )
 
 

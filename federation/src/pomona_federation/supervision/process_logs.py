@@ -121,9 +121,8 @@ class LogFile:
         data = "".join(f"{head}{line}\n" for line in lines if line.strip()).encode(errors="replace")
         with suppress(OSError):
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle = os.open(
-                self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            flags = os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            handle = os.open(self.path, os.O_WRONLY | flags, 0o600)
             try:
                 if os.fstat(handle).st_size > LIMIT:
                     self.path.replace(self.path.with_name(f"{self.path.name}.1"))
