@@ -126,7 +126,7 @@ class App:
 
     def started(self, grid, method, **settings):
         model = self.scenario.module()
-        chosen = strategy(method, model, min_available_nodes=CLIENTS, **settings)
+        chosen = strategy(method, model, **{"min_available_nodes": CLIENTS, **settings})
         arrays, config = ArrayRecord(model.state_dict()), ConfigRecord({"lr": LR})
         return chosen.start(
             grid=grid, initial_arrays=arrays, num_rounds=ROUNDS, train_config=config, timeout=60
@@ -310,41 +310,58 @@ def test_a_client_that_sends_other_arrays_counts_as_absent(scenario, array):
     assert "client 1" in rounds[1].refused[0]
 
 
+def otherwise(number=None, /, **changes):
+    """Node 899 changes its answers of a round, or its introduction."""
+
+    def fault(grid, task, node, reply):
+        if task.get("number") == number and task.get("trains", True) and node == 899:
+            said = json.loads(reply.content[wire.KEY][wire.BODY]) | changes
+            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(said)})
+        return reply
+
+    return fault
+
+
+SCORE = {"model": "local", "when": "trained", "split": "test", "samples": 1}
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         ({"samples": 10**9}, "samples"),
         ({"number": 1}, "round 1"),
-        (
-            {"scores": [{"model": "local", "when": "trained", "split": "test", "samples": 1}] * 2},
-            "",
-        ),
+        ({"scores": [SCORE] * 2}, "not asked"),
+        ({"scores": [SCORE | {"model": "other"}]}, "not asked"),
+        ({"scores": [SCORE | {"samples": 10**9}]}, "at most"),
         ({"extra": 1}, "extra"),
         ({"loss": "much"}, "loss"),
+        ({"fault": "no such optimizer", "refused": True}, "no such optimizer"),
     ],
 )
 def test_a_client_that_answers_otherwise_counts_as_absent(scenario, answer, words):
-    def fault(grid, task, node, reply):
-        if task.get("number") == 2 and task["trains"] and node == 899:
-            said = json.loads(reply.content[wire.KEY][wire.BODY]) | answer
-            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(said)})
-        return reply
-
     app = App(scenario("fedavg"))
-    rounds = app.started(app.grid(fault), "fedavg").personal.rounds
-    assert rounds[1].cohort == (0, 2)
-    assert words in rounds[1].refused[0]
+    run = app.started(app.grid(otherwise(2, **answer)), "fedavg").personal
+    assert [row.cohort for row in run.rounds] == [(0, 1, 2), (0, 2), (0, 1, 2)]
+    assert any("client 1" in note.text and words in note.text for note in run.notes)
+    assert not any(e.model == "other" for e in run.evaluations)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"model": {}}, "its model: "), ({"samples": {"train": -1}}, "samples"), ({"\n": 1}, ": ")],
+)
+def test_a_client_that_introduces_itself_otherwise_takes_no_part(scenario, change, words, caplog):
+    app = App(scenario("fedavg"))
+    run = app.started(app.grid(otherwise(**change)), "fedavg", min_available_nodes=2).personal
+    assert run.about["clients"] == ["client 0", "client 2"]
+    (line,) = [r.getMessage() for r in caplog.records if "node 899 takes no part" in r.getMessage()]
+    assert words in line
+    assert line.isprintable()
 
 
 def test_a_client_that_reports_many_samples_weighs_half_at_most(scenario):
-    def boasts(grid, task, node, reply):
-        if not task and node == 899:
-            said = json.loads(reply.content[wire.KEY][wire.BODY])
-            said["samples"]["train"] = 10**12
-            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(said)})
-        return reply
-
     app = App(scenario("fedavg"))
+    boasts = otherwise(samples={"train": 10**12})
     result = app.started(app.grid(boasts), "fedavg")
     assert any("largest_share" in note.text for note in result.personal.notes)
     # what it trains on is not what it reports
@@ -523,16 +540,17 @@ def test_a_method_that_cannot_be_had_is_refused_by_name(scenario, method, words)
         ({"fc2.bias": None}, r"fc2.bias' is \(2,\).* there and missing"),
     ],
 )
-def test_a_model_of_another_form_is_named_with_its_tensor(scenario, tensors, words):
+def test_a_model_of_another_form_is_named_with_its_tensor(scenario, tensors, words, caplog):
     app = App(scenario("fedavg"))
     values = app.scenario.module().state_dict() | tensors
     server = nn.Module()
     server.state_dict = lambda: {name: t for name, t in values.items() if t is not None}
     server.load_state_dict = lambda _: None
-    with pytest.raises(ConfigError, match=f"node 898: .*{words}"):
+    with pytest.raises(QuorumError, match="0 clients can take part"):
         strategy("fedavg", server).start(
             app.grid(), ArrayRecord(), train_config=ConfigRecord({"lr": LR})
         )
+    assert re.search(f"node 898 takes no part: .*{words}", caplog.text)
 
 
 def test_tensors_in_another_order_are_another_form():
@@ -542,13 +560,7 @@ def test_tensors_in_another_order_are_another_form():
 
 
 def test_a_fault_has_the_name_of_its_client_once(scenario):
-    def diverges(grid, task, node, reply):
-        if task.get("number") == 2 and task["trains"] and node == 899:
-            said = json.loads(reply.content[wire.KEY][wire.BODY])
-            said["fault"] = "client 1, round 2, step 3: the loss is nan; lower lr"
-            reply.content[wire.KEY] = ConfigRecord({wire.BODY: json.dumps(said)})
-        return reply
-
+    diverges = otherwise(2, fault="client 1, round 2, step 3: the loss is nan; lower lr")
     app = App(scenario("fedavg"))
     rounds = app.started(app.grid(diverges), "fedavg").personal.rounds
     assert rounds[1].refused[0] == "client 1, round 2, step 3: the loss is nan; lower lr"

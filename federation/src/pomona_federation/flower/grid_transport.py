@@ -17,11 +17,12 @@ from pomona.core.errors import ConfigError, ProtocolError, QuorumError, listed
 from pomona.core.round import Roster
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, with_name
 from pomona.methods.base import Downlink
-from pomona.metrics.metric import Metric, Score
+from pomona.metrics.metric import Score
 from pomona.user_training import SETTINGS, UserFederation
 from pomona_federation.flower import records
 from pomona_federation.flower.client_side import row_keys
 from pomona_federation.flower.records import Answer, Task
+from pomona_federation.server.round_messages import possible_scores
 
 logger = logging.getLogger("flwr")
 
@@ -95,13 +96,14 @@ class GridTransport:
     _number: int = 0
     _started: set[int] = field(default_factory=set)
     _ignored: set[int] = field(default_factory=set)
+    _refusing: set[int] = field(default_factory=set)
 
     def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Do nothing: clients start with their first task."""
 
     def visit(self, visit: ClientRequest, downlink: Downlink) -> list[Arrival]:
-        """Exchange with the clients of a request that are connected."""
-        self._number = visit.round.number
+        """Exchange with the clients of a request that are connected. Raises ConfigError."""
+        self._number, self._refusing = visit.round.number, set()
         connected = set(self.grid.nodes())
         if newcomers := connected - {*self.nodes} - self._ignored:
             self._ignored |= newcomers
@@ -127,7 +129,15 @@ class GridTransport:
             for node, i in ids.items()
             if node in contents
         ]
+        self._require_willing(arrivals)
         return sorted(arrivals, key=lambda a: positions[a.reply.client])
+
+    def _require_willing(self, arrivals: Sequence[Arrival]) -> None:
+        """Raise ConfigError if every answer is a fault that no other round would mend."""
+        if arrivals and len(self._refusing) == len(arrivals):
+            raise ConfigError(
+                f"{arrivals[0].reply.fault} (settings: of strategy(...), code: of personalize)"
+            )
 
     def commit(self, ids: Sequence[int]) -> None:
         """Note which clients' rounds are used; their next task says so."""
@@ -169,46 +179,32 @@ class GridTransport:
     def _arrival(
         self, client: int, content: RecordDict, visit: ClientRequest, bytes_down: int
     ) -> Arrival:
-        """Return a client's answer for the round loop, which admits it or not.
-
-        Raises ConfigError for a fault that no other round would mend.
-        """
+        """Return a client's answer for the round loop, which admits it or not."""
         name, unread, scores = self.federation.names[client], None, list[Score]()
         uplink = dict[str, Tensor]()
         answer = Answer(number=visit.round.number, samples=visit.roster.sizes[client])
         try:
             answer = records.read(content, Answer)
-            if answer.refused:
-                raise ConfigError(
-                    f"{with_name(answer.fault, client, name)} (settings: of strategy(...), code: "
-                    "of personalize)"
-                )
-            scores = checked(answer, visit, self.federation.metric)
+            scores = self._scores(client, answer, visit)
             if visit.trains and not answer.fault:
                 record = content.array_records.get(records.ARRAYS)
                 uplink = records.tensors(record, visit.expects)
         except ProtocolError as problem:
             unread = problem
+        if answer.refused:
+            self._refusing.add(client)
         fault = with_name(answer.fault, client, name) if answer.fault else ""
         reply = Reply(client, uplink, {}, answer.loss, scores, answer.seconds, fault)
         return Arrival(
             reply, self.run, answer.number, answer.samples, bytes_down, _bytes_of(content), unread
         )
 
-
-def checked(answer: Answer, visit: ClientRequest, metric: Metric) -> list[Score]:
-    """Return the scores of an answer.
-
-    Raises ProtocolError for one that was not asked for, comes twice, or is out of its range.
-    """
-    scores: dict[tuple[str, str, str], Score] = {}
-    for score in answer.scores:
-        if score.when not in visit.watched or score.key in scores:
-            raise ProtocolError(f"a score of {score.model}, {score.when} was not asked for")
-        if score.value is not None and not metric.low <= score.value <= metric.high:
-            raise ProtocolError(f"a score of {score.value:.4g}, which no {metric.title} can be")
-        scores[score.key] = score
-    return list(scores.values())
+    def _scores(self, client: int, answer: Answer, visit: ClientRequest) -> list[Score]:
+        """Return the scores of an answer. Raises ProtocolError for one that cannot be."""
+        federation = self.federation
+        samples = max(sizes[client] for sizes in federation.sizes.values())
+        card = federation.config.method.method().card
+        return possible_scores(answer.scores, visit.watched, card, federation.metric, samples)
 
 
 def _sent_rows(task: Task, downlink: Downlink, k: int) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
-from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Label, Line, Measured, Number
+from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Label, Line, Measured, Number, first
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
 from pomona.metrics.metric import Score
@@ -93,11 +93,7 @@ def read(content: RecordDict, body_type: type[Body]) -> Body:
     try:
         return body_type.model_validate_json(text)
     except ValidationError as fault:
-        problem = fault.errors(include_input=False)[0]
-        key = ".".join(map(str, problem["loc"]))
-        raise ProtocolError(
-            f"the message is not as expected ({key}: {problem['msg']})"[:300]
-        ) from None
+        raise ProtocolError(f"the message is not as expected ({first(fault)})") from None
 
 
 def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:

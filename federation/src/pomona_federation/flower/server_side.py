@@ -7,14 +7,14 @@ from inspect import signature
 from time import monotonic
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy import Result as PlainResult
 from torch import Tensor, nn
 
 from pomona.core.bounds import SPLITS
-from pomona.core.errors import ConfigError, QuorumError, listed
+from pomona.core.errors import ConfigError, ProtocolError, QuorumError, listed
 from pomona.federation.callbacks import NullCallback, RunNotes
 from pomona.federation.round_plan import cohort_size
 from pomona.lifecycle import close_record
@@ -134,25 +134,32 @@ class PersonalStrategy:
         return _result(federation, state, close_record(record, monotonic() - began))
 
     def _introductions(self, exchange: GridExchange) -> dict[int, Introduction]:
-        """Return who is connected, by node.
+        """Return who is connected and can take part, by node; the log names the others.
 
-        Raises QuorumError for too few, and ConfigError for a model of another form.
+        Raises QuorumError for too few.
         """
         exchange.wait_for(self.min_available_nodes)
         hello = {records.HELLO: ConfigRecord()}
-        contents = exchange.exchange(dict.fromkeys(exchange.nodes(), hello))
-        answers = {node: records.read(c, Introduction) for node, c in contents.items()}
-        if len(answers) < self.min_available_nodes:
+        introductions = dict[int, Introduction]()
+        for node, content in exchange.exchange(dict.fromkeys(exchange.nodes(), hello)).items():
+            try:
+                introductions[node] = self._introduction(content)
+            except ProtocolError as fault:
+                logger.warning("node %d takes no part: %s", node, fault)
+        if len(introductions) < self.min_available_nodes:
             raise QuorumError(
-                f"{len(answers)} clients answered, {self.min_available_nodes} are needed; the log "
-                "has the others' errors: call personalize(...) in @app.train() of the ClientApp, "
-                "before anything is read from the message's arrays"
+                f"{len(introductions)} clients can take part, {self.min_available_nodes} are "
+                "needed; the log has the others' errors: call personalize(...) in @app.train() of "
+                "the ClientApp, before anything is read from the message's arrays"
             )
-        layout = records.layout_of(self.model)
-        for node, answer in answers.items():
-            if difference := records.difference(answer.model, layout):
-                raise ConfigError(f"the model of node {node}: {difference}; give both the same")
-        return answers
+        return introductions
+
+    def _introduction(self, content: RecordDict) -> Introduction:
+        """Read who a client is. Raises ProtocolError, also for a model of another form."""
+        introduction, layout = records.read(content, Introduction), records.layout_of(self.model)
+        if difference := records.difference(introduction.model, layout):
+            raise ProtocolError(f"its model: {difference}; give both the same")
+        return introduction
 
     def _federation(
         self, answers: Mapping[int, Introduction], rounds: int

@@ -3,7 +3,7 @@
 Verified are signatures, scores and the uplink's bytes. Nothing in an answer is trusted before.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isfinite
 
@@ -11,6 +11,7 @@ from pomona.core.errors import ProtocolError
 from pomona.federation.admission import Admission
 from pomona.federation.exchange import Arrival, ClientRequest, Reply, with_name
 from pomona.federation.norm_bounds import UNBOUNDED
+from pomona.methods.base import Card
 from pomona.metrics.metric import Metric, Score, metric_named
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.audit_log import Audit
@@ -285,32 +286,42 @@ def checked_scores(answer: Answer, watched: Collection[str], terms: StudyAgreeme
     """
     if isinstance(terms.study, TrainingStudy) and not terms.study.share_scores:
         return []
-    card = terms.config.method.method().card
-    models = MODELS | {card.headline[0], *card.models}
-    metric = metric_named(str(terms.config.metric))
-    scores: dict[tuple[str, str, str], Score] = {}
     for score in answer.scores:
         if not terms.run_study.shares(score.split, score.samples):
             raise ProtocolError(
                 f"a score on {score.samples} samples of {score.split}, which was not to be shared"
             )
-        if score.model not in models or score.when not in watched or score.key in scores:
+        figures = (score.loss, score.accuracy, score.value, score.interval)
+        if (score.broken or not score.samples) and figures != (None,) * 4:
+            raise ProtocolError("a score has figures, but no samples or no finite loss")
+    metric = metric_named(str(terms.config.metric))
+    card, max_samples = terms.config.method.method().card, terms.federation.most_samples
+    return possible_scores(answer.scores, watched, card, metric, max_samples)
+
+
+def possible_scores(
+    scores: Iterable[Score], watched: Collection[str], card: Card, metric: Metric, max_samples: int
+) -> list[Score]:
+    """The scores of a client, each of a model of the method and of a requested stage, once, on no
+    more than so many samples, and within the metric's range.
+
+    Raises ProtocolError for any other.
+    """
+    models = MODELS | {card.headline[0], *card.models}
+    by_key: dict[tuple[str, str, str], Score] = {}
+    for score in scores:
+        if score.model not in models or score.when not in watched or score.key in by_key:
             raise ProtocolError(
                 f"a score of {score.model!r}, {score.when}, on {score.split}: it was not asked for"
             )
-        _require_consistent(score, terms.federation.most_samples, metric)
-        scores[score.key] = score
-    return list(scores.values())
+        _require_in_range(score, max_samples, metric)
+        by_key[score.key] = score
+    return list(by_key.values())
 
 
-def _require_consistent(score: Score, max_samples: int, metric: Metric) -> None:
+def _require_in_range(score: Score, max_samples: int, metric: Metric) -> None:
     if score.samples > max_samples:
-        raise ProtocolError(
-            f"a score on {score.samples:.4g} samples, but most_samples is {max_samples}"
-        )
-    figures = (score.loss, score.accuracy, score.value, score.interval)
-    if (score.broken or not score.samples) and figures != (None,) * 4:
-        raise ProtocolError("a score has figures, but no samples or no finite loss")
+        raise ProtocolError(f"a score on {score.samples:.4g} samples, but at most {max_samples}")
     if score.value is not None and not metric.low <= score.value <= metric.high:
         raise ProtocolError(f"a score of {score.value:.4g} is outside the range of {metric.title}")
     if score.interval and score.interval[0] > score.interval[1]:
