@@ -22,6 +22,7 @@ from pomona_federation import status
 from pomona_federation.audit_log import complete_lines, verify
 from pomona_federation.flower_internals import bundle_sha256
 from pomona_federation.provision.provision import provision
+from pomona_federation.rehearsal.run import process_role
 from pomona_federation.server.registry_admin import dismiss
 from pomona_federation.silo.node import REFUSAL
 from pomona_federation.silo.server_requests import REFUSALS
@@ -102,10 +103,9 @@ def until(what, seconds=120):
     return value
 
 
-def pid_of(top, name):
-    return next(
-        (process.pid for process, command in process_tree(top.pid).items() if name in command), None
-    )
+def pid_of(top, role):
+    processes = process_tree(top.pid).items()
+    return next((p.pid for p, command in processes if process_role(p, command) == role), None)
 
 
 def round_(kits):
@@ -142,12 +142,12 @@ def test_a_run_survives_every_death_and_leaves_nothing(kits, tmp_path):
     server = run("server", kits / "server", log)
     try:
         until(lambda: round_(kits) >= 1)
-        os.kill(until(lambda: pid_of(server, "flwr-serverapp")), signal.SIGKILL)
+        os.kill(until(lambda: pid_of(server, "ServerApp")), signal.SIGKILL)
         until(lambda: "ServerApp is gone" in log.read_text())
         reached = round_(kits)
         until(lambda: round_(kits) > reached)
         strangers_are_refused(kits)
-        os.kill(pid_of(server, "pomona_federation.superlink"), signal.SIGKILL)
+        os.kill(pid_of(server, "SuperLink"), signal.SIGKILL)
         until(lambda: "SuperLink is gone" in log.read_text())
         reached = round_(kits)
         until(lambda: round_(kits) > reached)

@@ -13,7 +13,7 @@ from pomona.core.errors import ConfigError, ProtocolError
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona_federation.agreement import Federation
-from pomona_federation.rehearsal.run import differences, local_federation
+from pomona_federation.rehearsal.run import differences, local_federation, process_role
 from pomona_federation.silo import preflight
 from pomona_federation.silo.http_client import (
     PIECE,
@@ -309,7 +309,7 @@ def test_a_federation_through_a_proxy_whose_password_is_in_no_environment(tmp_pa
             assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/environ").read_bytes(), (
                 command
             )
-            seen += "pomona_federation.silo.node" in command
+            seen += process_role(process, command) == "node"
         assert seen == 3
         status = local.wait(lambda status: status.state in {"finished", "failed"}, 600)
         assert (status.state, status.round) == ("finished", 3)

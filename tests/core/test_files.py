@@ -22,7 +22,6 @@ EXCEPTIONS = {
     ("pomona/core/toml.py", "tomllib.loads"): "parses a text that came through the door",
     ("pomona/results/web/report_page.py", "read_text"): "files of the installed package",
     ("pomona/cli/new.py", "read_text"): "files of the installed package",
-    ("pomona_federation/supervision/fork.py", "read_text"): "what the system says of this process",
     ("pomona_federation/supervision/fork.py", "os.open"): "/dev/null",
     ("pomona_federation/supervision/fork.py", "os.fdopen"): "a pipe of its own",
     ("pomona/data/cifar.py", "tarfile.open"): "given an open file",

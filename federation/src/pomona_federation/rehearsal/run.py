@@ -218,7 +218,8 @@ class LocalFederation:
 
 def process_role(process: psutil.Process, command: str) -> str:
     """The role of a deployment's process; "ClientApp" for a fork of a worker, "" for others."""
-    role = next((role for role, sign in PROCESSES.items() if sign in command), "")
+    signs = f"pomona_federation.{process.name()} {command}"  # a fork has its parent's command line
+    role = next((role for role, sign in PROCESSES.items() if sign in signs), "")
     parent = process.parent() if role == "worker" else None
     return "ClientApp" if parent and PROCESSES["worker"] in " ".join(parent.cmdline()) else role
 

@@ -1,12 +1,12 @@
 """A program as a fork of its supervisor, so that the two share the memory of what both import."""
 
-import ctypes
 import gc
 import os
 import signal
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -77,13 +77,7 @@ def _run(
     os.environ.clear()
     os.environ.update(env)
     sys.argv, sys.path = list(command[2:]), sys.path[not sys.flags.safe_path :]
-    _rename(command)
+    with suppress(OSError):  # its name in lists of processes; its command line is the parent's
+        name = command[2].removeprefix("pomona_federation.")
+        Path("/proc/self/comm").write_text(name, encoding="utf-8")
     main()
-
-
-def _rename(command: Sequence[str]) -> None:
-    """Show another command line in lists of processes; what does not fit is cut off."""
-    stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    begin, end = int(stat[45]), int(stat[46])  # fields arg_start and arg_end of proc(5)
-    text = "\0".join(command).encode()[: end - begin - 1]
-    ctypes.memmove(begin, text.ljust(end - begin, b"\0"), end - begin)
