@@ -5,15 +5,15 @@ from typing import Any
 from pomona.cli import main
 
 
-def command(*words: object) -> int:
+def command(*arguments: object) -> int:
     """A command's exit code."""
     try:
-        main([str(word) for word in words])
+        main([str(argument) for argument in arguments])
     except SystemExit as stop:
         return int(stop.code or 0)
     return 0
 
 
-def call(capsys: Any, *words: object) -> tuple[Any, ...]:
+def call(capsys: Any, *arguments: object) -> tuple[Any, ...]:
     """A command's exit code, standard output, and standard error."""
-    return command(*words), *capsys.readouterr()
+    return command(*arguments), *capsys.readouterr()

@@ -12,18 +12,20 @@ def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     piece.
     """
     start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
-    new, kind = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 5))
+    new, operation = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 5))
 
-    def damage(kept: bytes) -> bytes:
-        at = int(start * len(kept))
+    def damage(content: bytes) -> bytes:
+        index = int(start * len(content))
         return (
-            kept[:at] + bytes([kept[at] ^ (1 << length % 8)]) + kept[at + 1 :] if kept else new,
-            kept[:at],
-            kept + new,
-            kept[:at] + kept[at + length :],
-            kept[:at] + new + kept[at + len(new) :],
-            kept[:at] + new + kept[at:],
-        )[kind]
+            content[:index] + bytes([content[index] ^ (1 << length % 8)]) + content[index + 1 :]
+            if content
+            else new,
+            content[:index],
+            content + new,
+            content[:index] + content[index + length :],
+            content[:index] + new + content[index + len(new) :],
+            content[:index] + new + content[index:],
+        )[operation]
 
     return damage
 
@@ -37,6 +39,6 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         if isinstance(value, list)
         else ()
     )
-    for key, part in inner:
+    for key, child in inner:
         yield (*path, key)
-        yield from places(part, (*path, key))
+        yield from places(child, (*path, key))

@@ -6,14 +6,14 @@ from torch import nn
 from pomona.testing.task_checks import discs
 
 
-def archive(path, **kind):
+def archive(path, **arrays):
     """The same as an archive with x and y."""
-    x, y = discs(**kind)
+    x, y = discs(**arrays)
     np.savez(path, x=x, y=y)
     return path
 
 
-def settings(path, **over):
+def settings(path, **overrides):
     """A run on such an archive, ready for ``resolve``."""
     base = {
         "method": "fedavg-ft",
@@ -25,7 +25,7 @@ def settings(path, **over):
         "lr": 0.1,
         "workers": 1,
     }
-    return base | over
+    return base | overrides
 
 
 def pixelwise(settings, input_shape, n_outputs, vocabulary):

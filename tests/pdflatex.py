@@ -14,15 +14,15 @@ def compiled(text, folder):
     (folder / "tables.tex").write_text(text)
     main = r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{tables.tex}\clearpage\end{document}"
     (folder / "main.tex").write_text(main)
-    words = [
+    command = [
         "pdflatex",
         "-interaction=nonstopmode",
         "-halt-on-error",
         "-no-shell-escape",
         "main.tex",
     ]
-    done = subprocess.run(
-        words,
+    process = subprocess.run(
+        command,
         check=False,
         cwd=folder,
         capture_output=True,
@@ -30,5 +30,5 @@ def compiled(text, folder):
         errors="replace",
         timeout=120,
     )
-    assert done.returncode == 0, done.stdout[-2000:]
-    assert not re.findall(r"Overfull \\hbox.*|Float too large.*", done.stdout)
+    assert process.returncode == 0, process.stdout[-2000:]
+    assert not re.findall(r"Overfull \\hbox.*|Float too large.*", process.stdout)

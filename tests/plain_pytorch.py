@@ -1,4 +1,4 @@
-"""A small scenario for methods written again in plain PyTorch: modules, optimizers, loops over
+"""A small scenario for methods reimplemented in plain PyTorch: modules, optimizers, loops over
 batches, no rows.
 """
 
@@ -25,8 +25,14 @@ class Plain:
 
     K, f = 10, 8
 
-    def __init__(self, name: str, settings: dict, **over: object) -> None:
-        changed = {"rounds": 2, "local_epochs": 2, "momentum": 0.5, "weight_decay": 0.01, **over}
+    def __init__(self, name: str, settings: dict, **overrides: object) -> None:
+        changed = {
+            "rounds": 2,
+            "local_epochs": 2,
+            "momentum": 0.5,
+            "weight_decay": 0.01,
+            **overrides,
+        }
         partition = {"name": "dirichlet", "beta": 0.3, "min_size": 8}  # some lack classes
         self.config: Config = tiny(name, settings, partition=partition, **changed)
         self.scenario = Scenario.prepare(self.config)
@@ -54,10 +60,10 @@ class Plain:
             for index in self.own[client][order].split(c.batch_size):
                 yield self.x[index], self.y[index]
 
-    def sgd(self, parameters: object, **over: object) -> torch.optim.SGD:
-        """The run's optimizer; ``over``: other keywords."""
+    def sgd(self, parameters: object, **overrides: object) -> torch.optim.SGD:
+        """The run's optimizer; ``overrides``: other keywords."""
         c = self.config
-        rates = {"lr": c.lr, "momentum": c.momentum, "weight_decay": c.weight_decay, **over}
+        rates = {"lr": c.lr, "momentum": c.momentum, "weight_decay": c.weight_decay, **overrides}
         return torch.optim.SGD(parameters, **rates)
 
     @torch.no_grad()
@@ -72,13 +78,17 @@ class Plain:
         y = self.y[self.own[client]].tolist()
         return {k: y.count(k) for k in set(y)}
 
-    def pooled(self, each: list[dict[int, Tensor]]) -> dict[int, Tensor]:
+    def pooled(self, means_by_client: list[dict[int, Tensor]]) -> dict[int, Tensor]:
         """The mean features of each class over all clients' samples."""
         return {
-            k: sum(self.counts(i)[k] * own[k] for i, own in enumerate(each) if k in own)
-            / sum(self.counts(i)[k] for i, own in enumerate(each) if k in own)
+            k: sum(
+                self.counts(i)[k] * means[k]
+                for i, means in enumerate(means_by_client)
+                if k in means
+            )
+            / sum(self.counts(i)[k] for i, means in enumerate(means_by_client) if k in means)
             for k in range(self.K)
-            if any(k in own for own in each)
+            if any(k in means for means in means_by_client)
         }
 
 
@@ -90,8 +100,10 @@ def averaged(modules: list[nn.Module], p: list[float]) -> dict[str, Tensor]:
 
 def pull(z: Tensor, y: Tensor, C: dict[int, Tensor]) -> Tensor:
     """The mean squared difference of features from their class's mean, over samples and numbers."""
-    near = torch.stack([C.get(int(k), own.detach()) for k, own in zip(y, z, strict=True)])
-    return ((z - near) ** 2).mean()
+    targets = torch.stack(
+        [C.get(int(k), features.detach()) for k, features in zip(y, z, strict=True)]
+    )
+    return ((z - targets) ** 2).mean()
 
 
 def assert_same(model: dict[str, Tensor], module: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The problems of ``pomona.testing``, a small scenario that needs no files, and what a run tells."""
+"""The problems of ``pomona.testing``, a small scenario that needs no files, and the notes of a run."""
 
 from pathlib import Path
 
@@ -49,31 +49,31 @@ class Notes(NullCallback):
         self.said.append(text)
 
 
-def tiny(name: str, settings: dict | None = None, **over: object) -> Config:
+def tiny(name: str, settings: dict | None = None, **overrides: object) -> Config:
     """A few rounds of a method on digits, small enough for any test."""
-    return small({"name": name, **(settings or {})}, **over)
+    return small({"name": name, **(settings or {})}, **overrides)
 
 
-def passes(name: str, number: int = 1, **over: object) -> Round:
+def passes(name: str, number: int = 1, **overrides: object) -> Round:
     """A round of three shuffled passes, as the conformance checks have it."""
-    return of_settings(METHODS[name](), number, **over)
+    return of_settings(METHODS[name](), number, **overrides)
 
 
 def trained(
-    settings: MethodSettings, problem: Problem, rounds: int = 3, **over: object
+    settings: MethodSettings, problem: Problem, rounds: int = 3, **overrides: object
 ) -> Federation:
-    """A federation after some rounds of ``PASSES``, or of other fields of Round if any is given."""
+    """A federation after some rounds of ``PASSES``, or of other fields of Round."""
     run = Federation(settings.method(), problem)
     for number in range(1, rounds + 1):
-        run.round(a_round(number, **(over or PASSES)))
+        run.round(a_round(number, **(overrides or PASSES)))
     return run
 
 
 def judged(run: Federation) -> Admission:
     """Admission's verdict on the replies of a federation's last round."""
     server, sizes = run.method.server, {r.client: run.roster.sizes[r.client] for r in run.replies}
-    spec, beside = server.uplink_form(run.server), run.method.card.exchange.non_model_entries()
-    expected = Expected("run", 1, sizes, spec, len(run.roster), server.invalid, beside)
+    spec, additional = server.uplink_form(run.server), run.method.card.exchange.non_model_entries()
+    expected = Expected("run", 1, sizes, spec, len(run.roster), server.invalid, additional)
     return admit([Arrival(r, "run", 1, sizes[r.client]) for r in run.replies], expected, History())
 
 

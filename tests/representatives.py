@@ -19,15 +19,15 @@ optimizer's, clusters.
 """
 
 
-def representatives(cases: Iterable[Any], kept: Collection[Any]) -> list[Any]:
-    """The cases as parameters, with all but the kept ones marked slow; a tuple is a case of several
-    names.
+def representatives(cases: Iterable[Any], selected: Collection[Any]) -> list[Any]:
+    """The cases as parameters, with all but the selected ones marked slow; a tuple is a case of
+    several names.
 
-    A kept case must be in the matrix.
+    A selected case must be in the matrix.
     """
     cases = list(cases)
-    assert all(case in cases for case in kept)
-    return [_parameter(case, case in kept) for case in cases]
+    assert all(case in cases for case in selected)
+    return [_parameter(case, case in selected) for case in cases]
 
 
 def drawn(
@@ -35,25 +35,29 @@ def drawn(
 ) -> list[Any]:
     """The cases as parameters, with all but ``count`` of each group marked slow.
 
-    The commit's tree draws which: each change runs others, and a tree always the same.
+    The commit's tree is the seed: each change runs other cases, and a tree always the same ones.
     """
-    cases, places = list(cases), defaultdict(list)
-    for place, case in enumerate(cases):
-        places[group(case)].append(place)
-    kept = {place for own in places.values() for place in sorted(own, key=_rank)[:count]}
-    return [_parameter(case, place in kept) for place, case in enumerate(cases)]
+    cases, indices = list(cases), defaultdict(list)
+    for index, case in enumerate(cases):
+        indices[group(case)].append(index)
+    selected = {
+        index
+        for group_indices in indices.values()
+        for index in sorted(group_indices, key=_rank)[:count]
+    }
+    return [_parameter(case, index in selected) for index, case in enumerate(cases)]
 
 
 @cache
 def seed() -> str:
-    """What draws: ``POMONA_TEST_SEED``, else the tree of the commit, which stays the same when the
+    """The seed of the draws: ``POMONA_TEST_SEED``, else the tree of the commit, which stays the same when the
     commit is rebased.
     """
     chosen = os.environ.get("POMONA_TEST_SEED")
     if not chosen:
-        asked = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD^{tree}"]
-        found = subprocess.run(asked, capture_output=True, text=True, check=False)
-        chosen = found.stdout.strip()[:12] or "no commit"
+        command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD^{tree}"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        chosen = result.stdout.strip()[:12] or "no commit"
     return chosen
 
 
@@ -62,10 +66,10 @@ def number(purpose: str) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed()} {purpose}".encode()).digest()[:4], "big")
 
 
-def _rank(place: int) -> int:
-    return number(f"place {place}")
+def _rank(index: int) -> int:
+    return number(f"place {index}")
 
 
-def _parameter(case: Any, kept: bool) -> Any:
+def _parameter(case: Any, is_selected: bool) -> Any:
     values = case if isinstance(case, tuple) else (case,)
-    return pytest.param(*values, marks=() if kept else pytest.mark.slow)
+    return pytest.param(*values, marks=() if is_selected else pytest.mark.slow)

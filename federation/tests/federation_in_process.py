@@ -37,7 +37,7 @@ PRIVATE = {
 }
 
 
-def settings(**over):
+def settings(**overrides):
     """A small run on embedded data."""
     tree = {
         "data": {"name": "digits", "train_limit": 300, "test_limit": 100},
@@ -49,9 +49,9 @@ def settings(**over):
         "clients": 3,
         "workers": 1,
         "engine": "torch",
-        "largest_share": 0.5,  # as in a federation that says nothing of it
+        "largest_share": 0.5,  # the default of a federation
     }
-    return resolve(tree, over)
+    return resolve(tree, overrides)
 
 
 def simulation_of(scenario, files):
@@ -82,10 +82,10 @@ class Federation:
         }
         for name in self.names:
             path = self.kits / name / "silo.toml"
-            own = tomllib.loads(path.read_text()) | {
+            silo_settings = tomllib.loads(path.read_text()) | {
                 "data": data_section(scenario, {name: files[name]})
             }
-            path.write_text(tomli_w.dumps(own))
+            path.write_text(tomli_w.dumps(silo_settings))
         self.simulation = simulation_of(scenario, files)
         self.grid = LocalGrid({10 + i: self.kits / n for i, n in enumerate(self.names)})
 
@@ -127,11 +127,11 @@ class LocalGrid(Grid):
     @property
     def run(self):
         """Unused by Pomona's apps."""
-        pytest.fail("Pomona asked Flower's grid for what it has no use for")
+        pytest.fail("Pomona called an unused method of Flower's grid")
 
     def create_message(self, content, message_type, dst_node_id, group_id, ttl=None):
         """Unused by Pomona's apps."""
-        pytest.fail("Pomona asked Flower's grid for what it has no use for")
+        pytest.fail("Pomona called an unused method of Flower's grid")
 
     def get_node_ids(self):
         """The connected nodes."""
@@ -158,17 +158,17 @@ class LocalGrid(Grid):
 
     def pull_messages(self, message_ids):
         """The available answers."""
-        came = [self._replies.pop(i, None) for i in message_ids]
+        replies = [self._replies.pop(i, None) for i in message_ids]
         return [
             r
-            for reply in came
+            for reply in replies
             for r in (reply if isinstance(reply, list) else [reply])
             if r is not None
         ]
 
     def send_and_receive(self, messages, *, timeout=None):
         """Unused by Pomona's apps."""
-        pytest.fail("Pomona asked Flower's grid for what it has no use for")
+        pytest.fail("Pomona called an unused method of Flower's grid")
 
 
 def lost(message, code=5):
@@ -192,12 +192,12 @@ class World:
         """
         visit = Inline.visit
 
-        def visits(transport, asked, down):
-            replies = visit(transport, asked, down)
+        def visits(transport, request, downlink):
+            replies = visit(transport, request, downlink)
             return [
                 r
                 for r in replies
-                if not asked.trains or (asked.round.number, r.reply.client) not in absent
+                if not request.trains or (request.round.number, r.reply.client) not in absent
             ]
 
         config = federation.simulation
@@ -205,11 +205,11 @@ class World:
             config = config.model_copy(update={"membership": membership})
         with self.patch.context() as patch:
             patch.setattr(Inline, "visit", visits)
-            out = self.folder / "simulation"
-            pomona.run(config, out)
+            folder = self.folder / "simulation"
+            pomona.run(config, folder)
         return loaded(
             {
-                n: out / "models" / f"client-{i:02d}.safetensors"
+                n: folder / "models" / f"client-{i:02d}.safetensors"
                 for i, n in enumerate(federation.names)
             }
         )
@@ -230,11 +230,12 @@ def loaded(paths):
     return {n: load_file(path) for n, path in paths.items() if path.exists()}
 
 
-def same(one, other):
+def same(expected, actual):
     """Whether models are equal bit by bit."""
-    return one.keys() == other.keys() and all(
-        one[n].keys() == other[n].keys() and all(one[n][k].equal(other[n][k]) for k in one[n])
-        for n in one
+    return expected.keys() == actual.keys() and all(
+        expected[n].keys() == actual[n].keys()
+        and all(expected[n][k].equal(actual[n][k]) for k in expected[n])
+        for n in expected
     )
 
 

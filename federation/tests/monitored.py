@@ -28,14 +28,14 @@ def running(kit, missing):
     run = kit / "run"
     with locked(run):
         write_status(run, Status(state="running", round=2))
-        now = time.time()
-        asked = ("silo-0", *missing)
+        began = time.time()
+        silos = ("silo-0", *missing)
         waits = WaitingStatus(
             stage="round 3",
-            since=now,
-            until=now + 600,
-            asked=asked,
-            answered=asked[:1],
+            since=began,
+            until=began + 600,
+            asked=silos,
+            answered=silos[:1],
             missing=missing,
         )
         write_json(run / WAITING, waits)

@@ -45,18 +45,18 @@ class Case:
     pooled: dict = field(default_factory=lambda: {"client_column": "silo"})
 
 
-def drawn(silo, size):
+def generate(silo, size):
     """Rows of a silo, as a table: numbers, labels of every type, patients of several rows whose
     numbers other silos also use, in another order, days, of which several are the same, and wards,
     of which one is this silo's alone, with gaps.
     """
     draw = np.random.Generator(np.random.Philox(sum(silo.encode())))
     patients = draw.permutation(size // 2)
-    made = []
+    rows = []
     for _ in range(size):
         age, dose = draw.normal(50, 9), draw.normal()
         stage = int(np.clip(age / 12 - 2.5 + draw.normal(), 0, 3 - (silo == "east")))
-        made.append(
+        rows.append(
             {
                 "age": round(float(age), 3),
                 "dose": round(float(dose), 3),
@@ -70,7 +70,7 @@ def drawn(silo, size):
                 "visit": f"2024-{draw.integers(1, 6):02d}-03",
             }
         )
-    return made
+    return rows
 
 
 def mixed(rows, seed=0):
@@ -83,7 +83,7 @@ def mixed(rows, seed=0):
 LABELS = ("ill", "stage", "weight", "days", "event")
 
 
-def kept(rows, labels, columns):
+def columns_of(rows, labels, columns):
     """The rows without labels and columns that a case does not use."""
     unused = {*LABELS, "patient", "visit", "ward"} - {*labels, *columns}
     return [{k: v for k, v in row.items() if k not in unused} for row in rows]
@@ -132,7 +132,7 @@ def table(write, labels, *columns, run=(), **section):
     """A case of a table."""
     label = {"label_column": labels[0]} if len(labels) == 1 else {"label_columns": list(labels)}
     return Case(
-        lambda rows, path: write(kept(rows, labels, columns), path),
+        lambda rows, path: write(columns_of(rows, labels, columns), path),
         {"name": "table", **label, **section},
         dict(run),
     )
@@ -175,16 +175,16 @@ class OwnRows:
     """A federation whose silos read and split files of their own, and the lead's table of all."""
 
     def __init__(self, folder, case, sizes=SIZES, late=(), seed=0, **options):
-        """Write the files, make the kits; ``late``: silos that are no founders."""
+        """Write the files, make the kits; ``late``: silos that are not founders."""
         self.folder, self.case, self.late = folder, case, late
-        rows = {name: drawn(name, size) for name, size in sizes.items()}
+        rows = {name: generate(name, size) for name, size in sizes.items()}
         files = folder / "files"
         files.mkdir(parents=True)
         self.paths = {n: case.write(rows[n], files / n) for n in rows}
         self.pooled = case.write(mixed(rows), files / "all")
         section = self.section(self.pooled, **case.pooled)
         run = {**RUN, **case.run, "seed": seed}
-        known = Scenario.prepare(
+        scenario = Scenario.prepare(
             resolve(run, {"data": section, "partition": {"name": "natural"}, "workers": 1})
         )
         tree = {
@@ -195,8 +195,8 @@ class OwnRows:
             "wait": 5.0,
             "quorum": 1,
             **options,
-            "run": run | {"metric": known.choice.metric.name},
-            "task": of_files(known.dataset),
+            "run": run | {"metric": scenario.choice.metric.name},
+            "task": of_files(scenario.dataset),
             "silo": [{"name": name} for name in rows if name not in late],
         }
         self.toml, self.kits, self.names = folder / "federation.toml", folder / "kits", [*rows]
@@ -208,9 +208,9 @@ class OwnRows:
             {10 + i: self.kits / n for i, n in enumerate(rows) if n in self.founders}
         )
 
-    def section(self, path, **more):
+    def section(self, path, **options):
         """A section data of the case."""
-        return {**self.case.section, **TESTED, **more, "path": str(path)}
+        return {**self.case.section, **TESTED, **options, "path": str(path)}
 
     @property
     def founders(self):
@@ -225,8 +225,8 @@ class OwnRows:
     def describe(self, name):
         """Name a silo's file in its kit."""
         path = self.kits / name / "silo.toml"
-        own = tomllib.loads(path.read_text()) | {"data": self.section(self.paths[name])}
-        path.write_text(tomli_w.dumps(own))
+        settings = tomllib.loads(path.read_text()) | {"data": self.section(self.paths[name])}
+        path.write_text(tomli_w.dumps(settings))
 
     def run(self):
         """Run the federation in this process, and return the silos' models."""
@@ -239,18 +239,21 @@ class OwnRows:
             {n: self.kits / n / "state" / "models" / "personal.safetensors" for n in self.names}
         )
 
-    def scenario(self, members=None, membership=None, **more):
-        """The scenario of ``pomona deploy simulate`` on the table of all; ``more``: of data."""
+    def scenario(self, members=None, membership=None, **options):
+        """The scenario of ``pomona deploy simulate`` on the table of all; ``options``: of data."""
         below, prepare = of_study(self.toml, members)
-        data = {"data": self.section(self.pooled, **self.case.pooled, **more), "workers": 1}
-        joined = {"membership": membership.model_dump(mode="json")} if membership else {}
-        return prepare(resolve(below, data, joined))
+        data = {"data": self.section(self.pooled, **self.case.pooled, **options), "workers": 1}
+        overrides = {"membership": membership.model_dump(mode="json")} if membership else {}
+        return prepare(resolve(below, data, overrides))
 
     def simulated(self, members=None, membership=None):
         """The models of that scenario."""
-        out = self.folder / "simulation"
-        result = simulate(self.scenario(members, membership), out)
+        folder = self.folder / "simulation"
+        result = simulate(self.scenario(members, membership), folder)
         clients = result.about["clients"]
         return loaded(
-            {n: out / "models" / f"client-{clients.index(n):02d}.safetensors" for n in self.names}
+            {
+                n: folder / "models" / f"client-{clients.index(n):02d}.safetensors"
+                for n in self.names
+            }
         )

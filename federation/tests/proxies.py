@@ -51,31 +51,33 @@ done
 class Proxy:
     """One proxy, which forwards clients with the password to one port of this machine."""
 
-    def __init__(self, kind, allowed):
+    def __init__(self, program_name, allowed):
         self.allowed = allowed
-        self.kind, self.folder = kind, Path(tempfile.mkdtemp(prefix="proxy-"))
-        program = shutil.which(kind, path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
+        self.kind, self.folder = program_name, Path(tempfile.mkdtemp(prefix="proxy-"))
+        program = shutil.which(
+            program_name, path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"])
+        )
         if not program:
-            pytest.skip(f"{kind} is not installed")
+            pytest.skip(f"{program_name} is not installed")
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         # squid leaves root's account, and its judge has to be read from there
         self.folder.chmod(0o755)
         account = "nobody" if os.getuid() == 0 else os.environ.get("USER", "nobody")
-        about = {
+        values = {
             "port": self.port,
             "allowed": allowed,
             "user": USER,
             "password": PASSWORD,
             "folder": self.folder,
         }
-        (self.folder / "judge.sh").write_text(JUDGE.format(**about))
-        text = {"squid": SQUID, "tinyproxy": TINYPROXY}[kind]
-        (self.folder / "conf").write_text(text.format(**about, account=account))
+        (self.folder / "judge.sh").write_text(JUDGE.format(**values))
+        text = {"squid": SQUID, "tinyproxy": TINYPROXY}[program_name]
+        (self.folder / "conf").write_text(text.format(**values, account=account))
         for path in self.folder.iterdir():
-            path.chmod(0o644)  # whatever umask a test before this one has left
-        option = {"squid": ["-N", "-f"], "tinyproxy": ["-d", "-c"]}[kind]
+            path.chmod(0o644)  # a previous test may have changed the umask
+        option = {"squid": ["-N", "-f"], "tinyproxy": ["-d", "-c"]}[program_name]
         self.command = [program, *option, str(self.folder / "conf")]
         self.process = None
         self.start()
@@ -87,8 +89,8 @@ class Proxy:
         self.process = subprocess.Popen(
             self.command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        until = time.monotonic() + 30
-        while self.process.poll() is None and time.monotonic() < until:
+        deadline = time.monotonic() + 30
+        while self.process.poll() is None and time.monotonic() < deadline:
             try:
                 if self._answer() not in (b"", b"407"):
                     return
@@ -101,10 +103,10 @@ class Proxy:
 
     def _answer(self):
         """The status of a tunnel to the allowed port, with the password."""
-        known = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        credentials = b64encode(f"{USER}:{PASSWORD}".encode()).decode()
         head = (
             f"CONNECT 127.0.0.1:{self.allowed} HTTP/1.1\r\nProxy-Authorization: Basic "
-            f"{known}\r\n\r\n"
+            f"{credentials}\r\n\r\n"
         )
         with socket.create_connection(("127.0.0.1", self.port), 10) as link:
             link.sendall(head.encode())

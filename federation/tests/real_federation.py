@@ -24,18 +24,18 @@ PATIENT = {"deadline": 240.0, "wait": 240.0, "patience": 200.0, "quorum": 2}
 def federation(folder, rounds=ROUNDS, **options):
     """Kits of three silos and a server on loopback; their processes end with the test."""
     scenario = Scenario.prepare(settings(method={"name": "apple", "budget": 1}, rounds=rounds))
-    with local_federation(scenario, folder, **(PATIENT | options)) as made:
-        yield made
-        left = set(below(os.getpid()))
-    assert not left & {
+    with local_federation(scenario, folder, **(PATIENT | options)) as local:
+        yield local
+        descendants = set(below(os.getpid()))
+    assert not descendants & {
         process for process, command in process_tree(os.getpid()).items() if "pomona" in command
     }
 
 
 def started(local):
     """The federation with all processes started."""
-    for who in ("server", *local.names):
-        local.start(who)
+    for owner in ("server", *local.names):
+        local.start(owner)
     return local
 
 
@@ -53,14 +53,16 @@ def data(settings):
 """
 
 
-def reads_by(kit, name, before):
+def reads_by(kit, name, statement):
     """Let a silo read its data by a module of its own, which runs a line before that whenever the
     returned file is there.
     """
-    (kit / f"{name}.py").write_text(READER.replace("BEFORE", before))
-    own = (kit / "silo.toml").read_text()
-    assert own.count('name = "arrays"') == 1
-    (kit / "silo.toml").write_text(own.replace('name = "arrays"', f'name = "{name}:data"'))
+    (kit / f"{name}.py").write_text(READER.replace("BEFORE", statement))
+    settings_text = (kit / "silo.toml").read_text()
+    assert settings_text.count('name = "arrays"') == 1
+    (kit / "silo.toml").write_text(
+        settings_text.replace('name = "arrays"', f'name = "{name}:data"')
+    )
     return kit / name
 
 
@@ -70,7 +72,7 @@ def after(number):
 
 
 def ended(status):
-    """Whether the federation has ended; a ServerApp that is told to stop is restarted by its
+    """Whether the federation has ended; a stopped ServerApp is restarted by its
     supervisor.
     """
     return status.state in {"finished", "failed"}
@@ -81,35 +83,36 @@ def expected(local, monkeypatch):
     without it.
     """
     cohorts = {r.round: r.cohort for r in load(local.server / "run").rounds}
-    out = local.folder / "simulation"
-    return simulated(local.simulation, cohorts, out, monkeypatch), cohorts
+    folder = local.folder / "simulation"
+    return simulated(local.simulation, cohorts, folder, monkeypatch), cohorts
 
 
-def simulated(scenario, cohorts, out, monkeypatch):
+def simulated(scenario, cohorts, folder, monkeypatch):
     """The models by client of a simulation whose clients are absent where they are not in a
     round's cohort; without those that never took part. After the last round unseen clients adapt.
     """
     visit = Inline.visit
 
-    def visits(transport, asked, down):
-        replies = visit(transport, asked, down)
+    def visits(transport, request, downlink):
+        replies = visit(transport, request, downlink)
         return [
             r
             for r in replies
-            if not asked.trains or r.reply.client in cohorts.get(asked.round.number, asked.ids)
+            if not request.trains
+            or r.reply.client in cohorts.get(request.round.number, request.ids)
         ]
 
     with monkeypatch.context() as patch:
         patch.setattr(Inline, "visit", visits)
-        simulate(scenario, out)
-    paths = (out / "models").glob("client-*.safetensors")
+        simulate(scenario, folder)
+    paths = (folder / "models").glob("client-*.safetensors")
     return {int(path.stem.removeprefix("client-")): load_file(path) for path in paths}
 
 
-def check(local, monkeypatch, whole=True):
-    """Check the models; ``whole``: no silo was absent in any round."""
+def check(local, monkeypatch, complete=True):
+    """Check the models; ``complete``: no silo was absent in any round."""
     models, cohorts = expected(local, monkeypatch)
-    if whole:
+    if complete:
         assert set(cohorts.values()) == {(0, 1, 2)}
     for k, name in enumerate(local.names):
         theirs = models[k]
@@ -119,7 +122,7 @@ def check(local, monkeypatch, whole=True):
 
 
 def kill(processes, number=signal.SIGKILL):
-    """Signal the given processes. Fails if there are none."""
+    """Signal processes. Fails if the list is empty."""
     assert processes
     for process in processes:
         process.send_signal(number)

@@ -88,7 +88,7 @@ class Play:
                 done = subprocess.run(
                     ["bash", "-euc", line], cwd=home, env=own, timeout=left, check=False
                 )
-                assert done.returncode == 0, f"{block.where}: {line}"
+                assert done.returncode == 0, f"{block.position}: {line}"
 
     def _start(self, line: str, home: Path, own: dict[str, str]) -> None:
         with (self.folder / "log.txt").open("ab") as log:

@@ -467,5 +467,5 @@ def test_a_running_federation_with_mutual_tls_renews_a_key(tmp_path, monkeypatch
         local.start(name)
         status = local.wait(ended, 600)
         assert (status.state, status.round) == ("finished", 5)
-        cohorts = check(local, monkeypatch, whole=False)
+        cohorts = check(local, monkeypatch, complete=False)
     assert cohorts[5] == (0, 1, 2)

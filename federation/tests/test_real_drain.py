@@ -42,7 +42,7 @@ def test_silos_come_and_go_and_a_drained_study_continues_to_the_bit(tmp_path, mo
         assert (local.status.round, status.server(local.server)["drain"]) == (at, "drained")
         StudyQueue(local.server).drain(enabled=False)
         assert local.wait(ended).state == "finished"
-        check(local, monkeypatch, whole=False)
+        check(local, monkeypatch, complete=False)
         missed = uplinks(local.server, "silo-2")["unused"]
         assert {row["reason"] for row in missed} <= {"not-connected", "not-identified"}
     with capsys.disabled():

@@ -107,7 +107,7 @@ def test_a_silo_that_is_slower_than_the_deadline_is_absent(local, monkeypatch):
     local.wait(after(2))
     kill([p for p in stopped if p.is_running()], signal.SIGCONT)
     assert local.wait(ended).state == "finished"
-    cohorts = check(local, monkeypatch, whole=False)
+    cohorts = check(local, monkeypatch, complete=False)
     assert (0, 2) in cohorts.values()
 
 
@@ -154,7 +154,7 @@ def test_a_silo_whose_code_hangs_is_absent_and_takes_part_again(local, monkeypat
     hang.touch()
     assert local.wait(ended).state == "finished"
     assert not hang.exists()
-    cohorts = check(local, monkeypatch, whole=False)
+    cohorts = check(local, monkeypatch, complete=False)
     assert (0, 2) in cohorts.values()
     assert cohorts[ROUNDS] == (0, 1, 2)
 
@@ -188,4 +188,4 @@ def test_a_silo_with_a_strangers_key_never_takes_part(local, monkeypatch):
     assert status.state in {"running", "finished"}
     assert "the server does not know this silo's key" in (local.folder / "silo-1.log").read_text()
     local.wait(ended)
-    check(local, monkeypatch, whole=False)
+    check(local, monkeypatch, complete=False)

@@ -55,7 +55,7 @@ def test_connections_that_are_cut_again_and_again(line, monkeypatch):
     line.local.wait(after(1))
     line.cut = 10e3
     assert line.local.wait(ended).state == "finished"
-    check(line.local, monkeypatch, whole=False)
+    check(line.local, monkeypatch, complete=False)
     assert line.cuts >= 10
 
 
@@ -118,7 +118,7 @@ def test_a_model_of_44_mb_over_lines_of_4_mbit_a_second(tmp_path, monkeypatch, c
             closing.enter_context(between(Line(capacity=4 * MBIT), local, [name]))
         started(local).wait(ended, seconds=3600.0)
         assert local.status.state == "finished"
-    assert set(check(local, monkeypatch, whole=False).values()) == {(0, 1)}
+    assert set(check(local, monkeypatch, complete=False).values()) == {(0, 1)}
     lines = list(complete_lines(local.server / "run" / "audit.jsonl"))
     megabytes = max(line["bytes"] for line in lines if line["event"] == "received") / 1e6
     at = {

@@ -56,7 +56,7 @@ def test_a_full_disk_at_a_silo_costs_it_rounds_and_it_goes_on_with_room(tmp_path
         )
         disk.clear()
         assert local.wait(ended).state == "finished"
-        cohorts = check(seen, monkeypatch, whole=False)
+        cohorts = check(seen, monkeypatch, complete=False)
     assert (0, 2) in cohorts.values()
     assert cohorts[8] == (0, 1, 2)
 
@@ -86,7 +86,7 @@ def test_a_clock_that_jumps_and_is_set_right(who, seconds, tmp_path, monkeypatch
             local.start("server")
             status = local.wait(lambda s: s.state == "finished")
         assert status.state == "finished"
-        check(local, monkeypatch, whole=False)
+        check(local, monkeypatch, complete=False)
 
 
 def slow_silo(local, seconds, times=3):
@@ -116,7 +116,7 @@ def test_a_silo_that_is_too_slow_for_three_rounds_is_absent_and_takes_part_again
         started(local).wait(after(1))
         slowly()
         assert local.wait(ended).state == "finished"
-        cohorts = check(local, monkeypatch, whole=False)
+        cohorts = check(local, monkeypatch, complete=False)
         assert not (local.silo("silo-1") / "slow").exists()
     assert 2 <= list(cohorts.values()).count((0, 2)) <= 5
     assert cohorts[9] == (0, 1, 2)

@@ -25,7 +25,7 @@ class Line:
         delay: of each piece in seconds, each way.
         rate: bytes a second, of each connection and way; 0 for no limit.
         capacity: bytes a second of each way, all connections together; 0 for no limit.
-        lost, again: share of pieces that are lost, and seconds until they have been sent again, as
+        lost, resend: share of pieces that are lost, and seconds until they are sent again, as
             TCP does.
         cut: bytes after which a connection is cut, on average; 0 for never.
         dark: nothing passes, and no connection ends.
@@ -36,14 +36,14 @@ class Line:
     rate: float = 0.0
     capacity: float = 0.0
     lost: float = 0.0
-    again: float = 0.0
+    resend: float = 0.0
     cut: float = 0.0
     dark: bool = False
     connections: int = 0
     cuts: int = 0
     _open: set = field(default_factory=set)
     _draws: Generator = field(default_factory=lambda: stream(5, "line"))
-    _free: list = field(default_factory=lambda: [0.0, 0.0])  # when each way has sent all before
+    _free: list = field(default_factory=lambda: [0.0, 0.0])  # when each direction is free again
 
     async def carry(self, target, reader, writer):
         """Relay one connection, until one end closes it or it is cut."""
@@ -51,23 +51,23 @@ class Line:
         self._open.add(task := asyncio.current_task())
         writers = [writer]
         try:
-            there, onward = await asyncio.open_connection("127.0.0.1", target)
+            server, onward = await asyncio.open_connection("127.0.0.1", target)
             writers.append(onward)
             left = self._draws.exponential(self.cut) if self.cut else float("inf")
-            ways = {
-                asyncio.ensure_future(self._pass(*ends, left, way))
-                for way, ends in enumerate(((reader, onward), (there, writer)))
+            directions = {
+                asyncio.ensure_future(self._pass(*streams, left, direction))
+                for direction, streams in enumerate(((reader, onward), (server, writer)))
             }
             try:
-                await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                for way in ways:
-                    way.cancel()
+                for direction in directions:
+                    direction.cancel()
         except (OSError, asyncio.CancelledError):  # the server is down, or the test is over
             pass
         finally:
-            for one in writers:
-                one.transport.abort()
+            for stream_writer in writers:
+                stream_writer.transport.abort()
             self._open.discard(task)
 
     def close(self):
@@ -75,7 +75,7 @@ class Line:
         for task in self._open:
             task.cancel()
 
-    async def _pass(self, reader, writer, left, way):
+    async def _pass(self, reader, writer, left, direction):
         """Relay one direction, up to a number of bytes; a closed end is passed on, too."""
         try:
             while piece := await reader.read(PIECE):
@@ -83,12 +83,14 @@ class Line:
                     await asyncio.sleep(0.05)
                 wait = self.delay + (len(piece) / self.rate if self.rate else 0.0)
                 await asyncio.sleep(
-                    wait + (self.again if self._draws.random() < self.lost else 0.0)
+                    wait + (self.resend if self._draws.random() < self.lost else 0.0)
                 )
                 if self.capacity:
-                    now = time.monotonic()
-                    self._free[way] = max(self._free[way], now) + len(piece) / self.capacity
-                    await asyncio.sleep(self._free[way] - now)
+                    began = time.monotonic()
+                    self._free[direction] = (
+                        max(self._free[direction], began) + len(piece) / self.capacity
+                    )
+                    await asyncio.sleep(self._free[direction] - began)
                 left -= len(piece)
                 if left < 0:
                     self.cuts += 1
@@ -121,13 +123,13 @@ def troubled(line, port, target):
     ready, ending = threading.Event(), []
 
     async def serve():
-        over = asyncio.Event()
-        ending.append((asyncio.get_running_loop(), over))
+        finished = asyncio.Event()
+        ending.append((asyncio.get_running_loop(), finished))
         async with await asyncio.start_server(
-            lambda *ends: line.carry(target, *ends), "127.0.0.1", port
+            lambda *streams: line.carry(target, *streams), "127.0.0.1", port
         ):
             ready.set()
-            await over.wait()
+            await finished.wait()
             line.close()
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()), daemon=True)
@@ -136,6 +138,6 @@ def troubled(line, port, target):
         assert ready.wait(10)
         yield line
     finally:
-        ((loop, over),) = ending
-        loop.call_soon_threadsafe(over.set)
+        ((loop, finished),) = ending
+        loop.call_soon_threadsafe(finished.set)
         thread.join(10)

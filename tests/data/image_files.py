@@ -31,15 +31,15 @@ def write_dicom(path, pixels, **changes):
     return path
 
 
-def write_series(folder, volume, places=None, **changes):
+def write_series(folder, volume, positions=None, **changes):
     """A series of axial slices of a volume (z, y, x), which grow to the head, front and right,
-    written from last to first, 2.5 mm apart unless ``places`` is given. DICOM's rows run to the
+    written from last to first, 2.5 mm apart unless ``positions`` is given. DICOM's rows run to the
     left, and its columns to the back.
     """
     for k, slice_ in reversed(list(enumerate(volume[:, ::-1, ::-1]))):
-        place = 2.5 * k if places is None else places[k]
+        position = 2.5 * k if positions is None else positions[k]
         spot = {
-            "ImagePositionPatient": [0, 0, place],
+            "ImagePositionPatient": [0, 0, position],
             "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
         }
         write_dicom(

@@ -37,20 +37,20 @@ def library(*members):
 
 def member(name, columns, rows, encoding="ascii"):
     """A data set. Columns are (name, bytes, format, width), texts where the format begins with $."""
-    out = _header("MEMBER", "000000000000000001600000000140") + _header("DSCRPTR")
-    out += _record(f"SAS     {name:8}SASDATA 9.4     X64_10PR") + _record("01MAR24:10:00:00")
-    out += _header("NAMESTR", f"000000{len(columns):04d}" + "0" * 20)
+    content = _header("MEMBER", "000000000000000001600000000140") + _header("DSCRPTR")
+    content += _record(f"SAS     {name:8}SASDATA 9.4     X64_10PR") + _record("01MAR24:10:00:00")
+    content += _header("NAMESTR", f"000000{len(columns):04d}" + "0" * 20)
     entries, position = b"", 0
-    for index, (label, length, form, width) in enumerate(columns):
-        kind = 2 if form.startswith("$") else 1
-        entries += struct.pack(">4h8s40s8s3h2s8s2hl52s", kind, 0, length, index + 1,
-            label.ljust(8).encode(), b" " * 40, form.ljust(8).encode(), width, 0, 0, b"  ",
+    for index, (label, length, format_, width) in enumerate(columns):
+        type_code = 2 if format_.startswith("$") else 1
+        entries += struct.pack(">4h8s40s8s3h2s8s2hl52s", type_code, 0, length, index + 1,
+            label.ljust(8).encode(), b" " * 40, format_.ljust(8).encode(), width, 0, 0, b"  ",
             b" " * 8, 0, 0, position, b"")  # fmt: skip
         position += length
-    out += _padded(entries) + _header("OBS")
+    content += _padded(entries) + _header("OBS")
     cells = b"".join(
-        value.encode(encoding).ljust(length) if form.startswith("$") else number(value)[:length]
+        value.encode(encoding).ljust(length) if format_.startswith("$") else number(value)[:length]
         for row in rows
-        for (_, length, form, _), value in zip(columns, row, strict=True)
+        for (_, length, format_, _), value in zip(columns, row, strict=True)
     )
-    return out + _padded(cells)
+    return content + _padded(cells)

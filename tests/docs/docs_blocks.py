@@ -26,7 +26,7 @@ FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 RUN = ("sh", "python", "toml")
-HELD = ("elsewhere", "slow", "data", "slow-data", "needs")
+CONDITIONS = ("elsewhere", "slow", "data", "slow-data", "needs")
 SHELL = re.compile(r"[|<>$&;*(]")
 
 
@@ -34,9 +34,9 @@ SHELL = re.compile(r"[|<>$&;*(]")
 class Block:
     """A block: its position, its language, the reason not to run it (if any), and its text."""
 
-    where: str
+    position: str
     language: str
-    word: str
+    condition: str
     reason: str
     text: str
 
@@ -44,16 +44,16 @@ class Block:
 def blocks(path: Path) -> list[Block]:
     """The runnable blocks of a document, in order."""
     text = path.read_text(encoding="utf-8")
-    found = []
+    result = []
     for match in FENCE.finditer(text):
         heading, note, language, body = match.groups()
         if heading and not note:
             note = f"elsewhere: {heading[0].lower()}{heading[1:]}"
-        word, _, reason = (note or "").partition(":")
-        where = f"{path.name}, line {text.count(chr(10), 0, match.start(3)) + 1}"
+        condition, _, reason = (note or "").partition(":")
+        position = f"{path.name}, line {text.count(chr(10), 0, match.start(3)) + 1}"
         if language in RUN:
-            found.append(Block(where, language, word.strip(), reason.strip(), body))
-    return found
+            result.append(Block(position, language, condition.strip(), reason.strip(), body))
+    return result
 
 
 @dataclass
@@ -67,20 +67,21 @@ class Runner:
         getattr(self, f"_{block.language}")(block)
 
     def _python(self, block: Block) -> None:
-        exec(compile(block.text, block.where, "exec"), self.names)
+        exec(compile(block.text, block.position, "exec"), self.names)
 
     def _toml(self, block: Block) -> None:
         tree = tomllib.loads(block.text)
-        if block.word != "file":
+        if block.condition != "file":
             resolve(tree)
         if name := re.match(r"# (\S+\.toml)\n", block.text):
             Path(name[1]).write_text(block.text)
 
     def _sh(self, block: Block) -> None:
         for line in block.text.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            if words[:1] == ["pomona"] and not SHELL.search(line.partition(" #")[0]):
-                code = command(*words[1:])  # as the command does, without a second start of PyTorch
+            arguments = shlex.split(line, comments=True)
+            if arguments[:1] == ["pomona"] and not SHELL.search(line.partition(" #")[0]):
+                # in this process, without a second start of PyTorch
+                code = command(*arguments[1:])
             else:
                 code = subprocess.run(
                     ["bash", "-euo", "pipefail", "-c", line],
@@ -88,7 +89,7 @@ class Runner:
                     env=self._surroundings(),
                     timeout=300,
                 ).returncode
-            assert code == 0, f"{block.where}: {line} ends with {code}"
+            assert code == 0, f"{block.position}: {line} ends with {code}"
 
     def _surroundings(self) -> dict[str, str]:
         """Environment variables of a shell with Pomona installed."""

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from docs_blocks import HELD, Block, Runner, blocks
+from docs_blocks import CONDITIONS, Block, Runner, blocks
 from generated import exists, pages
 from PIL import Image
 
@@ -129,11 +129,11 @@ def test_messages_pages_and_guides_use_the_words_of_the_field():
 @each_document
 def test_blocks_that_are_held_back_say_why(path):
     for block in blocks(path):
-        assert block.word in ("", "file", *HELD), (
-            f"{block.where}: {block.word}; known: file, {', '.join(HELD)}"
+        assert block.condition in ("", "file", *CONDITIONS), (
+            f"{block.position}: {block.condition}; known: file, {', '.join(CONDITIONS)}"
         )
-        assert bool(block.reason) == (block.word in HELD), (
-            f"{block.where}: give a reason behind {block.word}"
+        assert bool(block.reason) == (block.condition in CONDITIONS), (
+            f"{block.position}: give a reason behind {block.condition}"
         )
 
 
@@ -198,10 +198,10 @@ def given() -> None:
 def due(block: Block, slow: bool) -> bool:
     """Whether a block is run now."""
     data = "POMONA_DATA" in os.environ
-    if block.word == "needs":
+    if block.condition == "needs":
         return find_spec(block.reason) is not None
     return {"slow": slow, "data": data, "slow-data": slow and data, "elsewhere": False}.get(
-        block.word, True
+        block.condition, True
     )
 
 
@@ -231,7 +231,7 @@ def test_blocks_run(path, folder):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [p for p in RUNNABLE if any(b.word in ("slow", "slow-data") for b in blocks(p))],
+    [p for p in RUNNABLE if any(b.condition in ("slow", "slow-data") for b in blocks(p))],
     ids=name,
 )
 def test_long_blocks_run_too(path, folder):

@@ -20,7 +20,7 @@ def test_its_files_are_made_a_second_time_in_the_same_folder(tmp_path, monkeypat
     for _ in range(2):
         runner = Runner()
         for block in blocks(GUIDE):
-            if block.language == "python" and not block.word and "runs/" not in block.text:
+            if block.language == "python" and not block.condition and "runs/" not in block.text:
                 runner.run(block)
 
 

@@ -36,11 +36,11 @@ SUITE = {
 FILES = ("results.json", "table.md", "table.csv")
 
 
-def changed(**over):
+def changed(**overrides):
     """The suite with other top-level keys; ``base`` is merged."""
     suite = deepcopy(SUITE)
-    suite["base"] |= over.pop("base", {})
-    return suite | over
+    suite["base"] |= overrides.pop("base", {})
+    return suite | overrides
 
 
 def here():
@@ -48,17 +48,17 @@ def here():
     return ThreadPoolExecutor(1)
 
 
-def outcome(out):
+def outcome(folder):
     """The files that must be identical byte for byte."""
-    return {name: (out / name).read_bytes() for name in FILES}
+    return {name: (folder / name).read_bytes() for name in FILES}
 
 
-def run_here(out):
+def run_here(folder):
     """Run a whole bench in this process."""
-    run(SUITE, Path(out), here())
+    run(SUITE, Path(folder), here())
 
 
-def run_until_killed(out, write, delay):
+def run_until_killed(folder, write, delay):
     """Run a whole bench in this process, which dies ``delay`` seconds after its durable write
     number ``write``.
 
@@ -73,14 +73,14 @@ def run_until_killed(out, write, delay):
             Timer(delay, os.kill, (os.getpid(), signal.SIGKILL)).start()
 
     os.fsync = counted
-    run_here(out)
+    run_here(folder)
 
 
 class Never(Executor):
     """An executor that must not be used."""
 
     def submit(self, fn, /, *args, **kwargs):
-        raise AssertionError("asked for a cell that is there")
+        raise AssertionError("a finished cell was submitted again")
 
 
 class Counting(Executor):
@@ -102,19 +102,19 @@ class Counting(Executor):
         return job
 
 
-def command(out, *words):
+def command(folder, *arguments):
     """The command line of the suite, for a separate process."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    suite = out.with_suffix(".toml")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    suite = folder.with_suffix(".toml")
     suite.write_text(tomli_w.dumps(SUITE))
-    return [sys.executable, "-m", "pomona", "bench", str(suite), "--out", str(out), *words]
+    return [sys.executable, "-m", "pomona", "bench", str(suite), "--out", str(folder), *arguments]
 
 
-def started(words):
+def started(command):
     """Start a process that leads its own group."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
     return subprocess.Popen(
-        words,
+        command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -123,22 +123,22 @@ def started(words):
     )
 
 
-HANGS = 900  # seconds without an end: no machine is that busy
+HANGS = 900  # seconds; longer than any busy machine needs
 
 
 def ended(process, seconds=HANGS):
     """Exit code, standard output, standard error."""
     try:
-        out, err = process.communicate(timeout=seconds)
+        stdout, stderr = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
-    return process.returncode, out, err
+    return process.returncode, stdout, stderr
 
 
 def wait_for(sign, seconds=HANGS):
     """Wait for a condition."""
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     while not sign():
-        assert time.monotonic() < until
+        assert time.monotonic() < deadline
         time.sleep(0.01)

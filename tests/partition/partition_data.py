@@ -18,7 +18,7 @@ def table(train: list[int], test: list[int], **changes: Any) -> Dataset:
     """
     rng = np.random.default_rng(len(train) + sum(train))
     y = np.concatenate(
-        [rng.permutation(np.repeat(np.arange(len(part)), part)) for part in (train, test)]
+        [rng.permutation(np.repeat(np.arange(len(counts)), counts)) for counts in (train, test)]
     )
     fields = {
         "name": "rows",
@@ -49,5 +49,5 @@ def divided(dataset: Dataset, recipe: PartitionSettings, clients: int, seed: int
     return divide(dataset, NO_VALIDATION, recipe, clients, seed)
 
 
-def sizes(partition: Partition, part: str = "train") -> list[int]:
-    return [len(getattr(client, part)) for client in partition.clients]
+def sizes(partition: Partition, split: str = "train") -> list[int]:
+    return [len(getattr(client, split)) for client in partition.clients]

@@ -27,10 +27,12 @@ def tree(**changes):
     return {**ABOUT.model_dump(mode="json", exclude={"dtype"}), **changes}
 
 
-def craft(path, said, tensors=WEIGHTS):
+def craft(path, header, tensors=WEIGHTS):
     """A file with this content, and its correct hash."""
     save_file(
-        tensors, path, {"pomona": json.dumps({**said, "sha256": model_file.seal(said, tensors)})}
+        tensors,
+        path,
+        {"pomona": json.dumps({**header, "sha256": model_file.seal(header, tensors)})},
     )
     return path
 

@@ -27,19 +27,19 @@ from pomona.tasks.criterion import criterion
 from problems import a_round
 
 FEATURES, CLASSES = 6, 3
-EVERYTHING = ("sample-counts", "metrics", "validation-losses", "unlimited-epsilon")
+RELEASES = ("sample-counts", "metrics", "validation-losses", "unlimited-epsilon")
 
 
-def privacy(**over) -> Privacy:
+def privacy(**overrides) -> Privacy:
     base = {
         "noise_multiplier": 1.0,
         "max_grad_norm": 0.7,
         "delta": 1e-5,
         "accountant": "rdp",  # the faster one
-        "acknowledge": EVERYTHING,
+        "acknowledge": RELEASES,
         "seed": 5,
     }
-    return Privacy(**{**base, **over})
+    return Privacy(**{**base, **overrides})
 
 
 @dataclass
@@ -83,10 +83,10 @@ def problem(
     x, y = draw.normal(size=(n, FEATURES)).astype(np.float32), draw.integers(0, CLASSES, n)
     together = None if groups is None else RowGroups("patient", np.asarray(groups, np.int64))
     dataset = Dataset("noise", "table", x, y, tuple("abc"), n, groups=together)
-    ends = np.cumsum(sizes)
+    boundaries = np.cumsum(sizes)
     clients = tuple(
         ClientRows(np.arange(e - s, e), np.arange(e - s, e)[: min(s, 2)], np.arange(0, 2))
-        for e, s in zip(ends, sizes, strict=True)
+        for e, s in zip(boundaries, sizes, strict=True)
     )
     choice = ModelSettings(name=model, hidden=(4,))
     module = build(choice, (FEATURES,), CLASSES, seed=3)
@@ -99,7 +99,7 @@ def problem(
 
 
 def rounds(
-    method: Method, p: Problem, count: int, **over: float
+    method: Method, p: Problem, count: int, **overrides: float
 ) -> tuple[ClientRuntime, object, list]:
     """Train a method for some rounds: the clients, the server's state, and every reply in order."""
     roster, ids = Roster(p.sizes), tuple(range(len(p.sizes)))
@@ -108,10 +108,14 @@ def rounds(
     server, replies = method.server.start(initial, roster, 0), []
     clients.add_clients(ids, roster, None)
     for number in range(1, count + 1):
-        at: Round = a_round(number, **{"batch_size": 4, "epochs": 2, "total": count, **over})
-        visit = ClientRequest(at, roster, ids, True, frozenset({"received", "trained"}))
-        got = clients.visit(visit, method.server.downlink(server, ids, roster, at))
-        server = method.server.aggregate(server, stack(got, lambda r: r.uplink), ids, roster, at)
+        round_: Round = a_round(
+            number, **{"batch_size": 4, "epochs": 2, "total": count, **overrides}
+        )
+        visit = ClientRequest(round_, roster, ids, True, frozenset({"received", "trained"}))
+        got = clients.visit(visit, method.server.downlink(server, ids, roster, round_))
+        server = method.server.aggregate(
+            server, stack(got, lambda r: r.uplink), ids, roster, round_
+        )
         clients.commit(ids)
         replies += got
     return clients, server, replies

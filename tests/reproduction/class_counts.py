@@ -47,6 +47,6 @@ data set.
 def rows(name: str) -> Dataset:
     """A data set with these counts whose samples share one empty pixel in memory."""
     train, test = COUNTS[name]
-    y = np.concatenate([np.repeat(np.arange(len(part)), part) for part in (train, test)])
+    y = np.concatenate([np.repeat(np.arange(len(counts)), counts) for counts in (train, test)])
     x = np.broadcast_to(np.uint8(0), (len(y), 1, 1, 1))
     return Dataset(name, "image", x, y, tuple(f"class-{c}" for c in range(len(train))), sum(train))

@@ -7,14 +7,14 @@ from pomona.record.result import Result
 from pomona.results.web.report_page import LiveProgress, refresh, write
 
 
-def written(results: list[Result], out: Path, live: LiveProgress | None = None) -> Path:
+def written(results: list[Result], folder: Path, live: LiveProgress | None = None) -> Path:
     """The page of a running run, or of finished ones."""
-    return refresh(results[0], out, live) if live else write(results, out)
+    return refresh(results[0], folder, live) if live else write(results, folder)
 
 
 def opened(browser: Any, path: Path, address: str = "") -> None:
     """Load a page, and unfold its sections."""
-    # What the browser opens of its own accord when it starts is no business of the page.
+    # Requests of the browser itself at its start are not those of the page.
     browser.get("about:blank")
     browser.get_log("performance"), browser.get_log("browser")
     browser.get(path.as_uri() + address)
@@ -33,12 +33,12 @@ def press(page: Any, selector: str, *keys: str) -> None:
 
 def rows(page: Any, table: str) -> list[list[str]]:
     """Texts of the first cells of a table body's rows."""
-    found: list[list[str]] = page.execute_script(
+    texts: list[list[str]] = page.execute_script(
         "return [...document.querySelectorAll(arguments[0] + ' tbody tr')].map(row =>"
         "[...row.cells].map(cell => cell.innerText.split('\\n')[0].trim()))",
         table,
     )
-    return found
+    return texts
 
 
 def luminance(colour: list[float]) -> float:
@@ -50,18 +50,18 @@ def luminance(colour: list[float]) -> float:
     return sum(weight * c for weight, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
 
 
-def contrast(one: list[float], other: list[float]) -> float:
-    low, high = sorted([luminance(one), luminance(other)])
+def contrast(foreground: list[float], background: list[float]) -> float:
+    low, high = sorted([luminance(foreground), luminance(background)])
     return (high + 0.05) / (low + 0.05)
 
 
 def colours(page: Any) -> dict[str, list[float]]:
     """Computed colours: the paper, the text, the letters inside drawings."""
-    found: dict[str, list[float]] = page.execute_script(
+    computed: dict[str, list[float]] = page.execute_script(
         """
         const rgb = text => text.match(/[\\d.]+/g).slice(0, 3).map(Number);
         const body = getComputedStyle(document.body), word = getComputedStyle(document.querySelector("#figure-curves svg text"));
         return {paper: rgb(body.backgroundColor), ink: rgb(body.color), drawn: rgb(word.fill)};
         """
     )
-    return found
+    return computed

@@ -34,15 +34,22 @@ def showing(
     for row, info, cohort in zip(
         base.rounds, infos, cohorts or [tuple(range(n))] * len(infos), strict=True
     ):
-        who = list(cohort)
-        mine = {name: np.asarray(values, dtype=np.float64)[who] for name, values in info.items()}
-        rows.append(RoundRow(row.round, 1.0, cohort, *[(1,) * len(who)] * 3, mine))
+        clients = list(cohort)
+        mine = {
+            name: np.asarray(values, dtype=np.float64)[clients] for name, values in info.items()
+        }
+        rows.append(RoundRow(row.round, 1.0, cohort, *[(1,) * len(clients)] * 3, mine))
     config = {**base.config, "method": method or {"name": "fedavg"}}
-    own = METHODS[config["method"]["name"]]().method().card.presentation
-    every = [q for kind in METHODS.values() for q in kind().method().card.presentation.quantities]
-    words = replace(own, quantities=tuple({q.name: q for q in (*own.quantities, *every)}.values()))
+    presentation = METHODS[config["method"]["name"]]().method().card.presentation
+    every = [
+        q for settings in METHODS.values() for q in settings().method().card.presentation.quantities
+    ]
+    extended = replace(
+        presentation,
+        quantities=tuple({q.name: q for q in (*presentation.quantities, *every)}.values()),
+    )
     return replace(
-        base, rounds=rows, config=config, about={**base.about, "presentation": asdict(words)}
+        base, rounds=rows, config=config, about={**base.about, "presentation": asdict(extended)}
     )
 
 
@@ -70,11 +77,11 @@ def clustered() -> Result:
     labels = [[0] * 6, [0] * 6, [0, 0, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1], [0, 0, 2, 2, 1, 1]]
     infos = []
     for t, cluster in enumerate(labels):
-        own = np.linspace(1, 2, 6) / (t + 1)
+        update_norms = np.linspace(1, 2, 6) / (t + 1)
         norms = (
             np.zeros((6, 2)) if t == 0 else np.stack([[0.1 * (t + c), 0.5 + c] for c in cluster])
         )
-        infos.append({"cluster": cluster, "update_norm": own, "cluster_norms": norms})
+        infos.append({"cluster": cluster, "update_norm": update_norms, "cluster_norms": norms})
     return showing(infos, method=CFL)
 
 

@@ -60,29 +60,29 @@ def result(
     ease = np.linspace(-0.12, 0.05, n) + draw.normal(0, 0.02, n)
     evaluations, rows = [], []
     for number in range(1, rounds + 1):
-        grown = 1 - np.exp(-5 * number / 40)
+        progress = 1 - np.exp(-5 * number / 40)
         info = {
-            "dr": relationships(groups, grown),
+            "dr": relationships(groups, progress),
             "schedule": np.full(n, cosine(number, 0.5 * rounds)),
         }
         info = info if method == "apple" else {}
         rows.append(
             RoundRow(
-                number, 1.5, tuple(range(n)), tuple((2.3 * (1 - 0.9 * grown) + draw.normal(0, 0.02, n)).tolist()),
+                number, 1.5, tuple(range(n)), tuple((2.3 * (1 - 0.9 * progress) + draw.normal(0, 0.02, n)).tolist()),
                 *[(0 if method == "separate" else MODEL_BYTES * k,) * n for k in (n - 1 if "dr" in info else 1, 1)],
                 info,
             )
         )  # fmt: skip
-        for model, when in VIEWS[method]:
+        for model, moment in VIEWS[method]:
             for split in ("validation", "test"):
                 peak = (
                     CEILING[method]
-                    - 0.06 * (model == "global" and when == "received")
+                    - 0.06 * (model == "global" and moment == "received")
                     - 0.02 * (model == "local")
                 )
-                accuracy = np.clip((peak + ease) * grown + draw.normal(0, 0.01, n), 0, 1)
+                accuracy = np.clip((peak + ease) * progress + draw.normal(0, 0.01, n), 0, 1)
                 evaluations.append(
-                    Evaluation(number, model, when, split, tuple(range(n)), tuple(test.tolist()),
+                    Evaluation(number, model, moment, split, tuple(range(n)), tuple(test.tolist()),
                                tuple((2.4 - 2 * accuracy).tolist()), tuple(accuracy.tolist()))
                 )  # fmt: skip
     config: dict[str, Any] = {
@@ -91,7 +91,7 @@ def result(
         | ({"mu": mu, "schedule": "cosine", "schedule_share": 0.5} if method == "apple" else {}),
         "data": {"name": "digits"}, "partition": {"name": "practical", "clients": n}, "model": {"name": "lenet"},
     }  # fmt: skip
-    about = {
+    metadata = {
         **presented(method), "clients": names or [f"clinic {i + 1}" for i in range(n)], "classes": [f"digit {c}" for c in range(classes)],
         "sizes": {"train": counts.sum(axis=1).tolist(), "validation": (test // 2).tolist(), "test": test.tolist()},
         "label_counts": counts.tolist(), "groups": groups.tolist(), "versions": {"pomona": "0.1.0", "torch": "2.13.0"},
@@ -104,18 +104,20 @@ def result(
         if e.round == rounds and e.split == "test"
         for c in e.clients
     ]
-    said = (
+    predictions = (
         answers(test, [e for e in evaluations if e.split == "test"][-1].accuracy, classes)
         if rounds
         else {}
     )
-    return Result(config, about, rows, evaluations, final, {"seconds": 60.0}, answers=said)
+    return Result(
+        config, metadata, rows, evaluations, final, {"seconds": 60.0}, answers=predictions
+    )
 
 
 def presented(method: str) -> dict[str, Any]:
     """A run record's description of its method."""
-    known = METHODS.get(method)
-    return {"presentation": asdict(known().method().card.presentation)} if known else {}
+    settings = METHODS.get(method)
+    return {"presentation": asdict(settings().method().card.presentation)} if settings else {}
 
 
 def answers(
@@ -124,14 +126,14 @@ def answers(
     """Outputs that are correct on a share of each client's samples; hard samples are hard for every
     method.
     """
-    found = {}
+    outputs = {}
     for client, (n, share) in enumerate(zip(samples, accuracy, strict=True)):
         truth = np.arange(n) % classes
         easy = stream(1, "easy", client).permutation(n)[: round((share or 0) * n)]
-        said = (truth + 1) % max(classes, 2)
-        said[easy] = truth[easy]
-        found[client] = (4 * np.eye(max(classes, 2), dtype=np.float32)[said], truth)
-    return found
+        predicted = (truth + 1) % max(classes, 2)
+        predicted[easy] = truth[easy]
+        outputs[client] = (4 * np.eye(max(classes, 2), dtype=np.float32)[predicted], truth)
+    return outputs
 
 
 def record(evaluation: Evaluation, client: int, classes: int) -> dict[str, Any]:
@@ -139,11 +141,11 @@ def record(evaluation: Evaluation, client: int, classes: int) -> dict[str, Any]:
     further.
     """
     accuracy, samples = evaluation.accuracy[client], evaluation.samples[client]
-    each = samples // classes
-    right = round(accuracy * each)
+    per_class = samples // classes
+    right = round(accuracy * per_class)
     confusion = np.eye(classes, dtype=int) * right + np.roll(
         np.eye(classes, dtype=int), 1, axis=1
-    ) * (each - right)
+    ) * (per_class - right)
     return {
         "model": evaluation.model, "when": evaluation.when, "split": "test", "client": client,
         "samples": samples, "loss": evaluation.loss[client],
@@ -171,24 +173,24 @@ def regression(method: str = "apple", errors: Sequence[float] = (0.6, 0.9, 0.3))
         | {"mse": 0.5, "mae": error, "r2": None}
         for r, error in zip(base.final, errors, strict=False)
     ]
-    about = {
+    metadata = {
         **base.about, "classes": [], "label_counts": None, "groups": [], "targets": "regression", "metric": "mae",
     }  # fmt: skip
     return replace(
-        base, evaluations=evaluations, final=final, about=about, answers=off(method, errors)
+        base, evaluations=evaluations, final=final, about=metadata, answers=off(method, errors)
     )
 
 
 def off(method: str, errors: Sequence[float], samples: int = 40) -> dict[int, Answers]:
     """Answers off by about a client's error."""
-    found = {}
+    outputs = {}
     for client, error in enumerate(errors):
         truth = stream(1, "truth", client).normal(size=(samples, 1)).astype(np.float32)
         miss = stream(1, "miss", client, sorted(CEILING).index(method)).uniform(
             0.9, 1.1, (samples, 1)
         )
-        found[client] = ((truth + error * miss).astype(np.float32), truth)
-    return found
+        outputs[client] = ((truth + error * miss).astype(np.float32), truth)
+    return outputs
 
 
 def guarded(method: str = "fedavg-ft", void: str | None = None) -> Result:
@@ -196,9 +198,9 @@ def guarded(method: str = "fedavg-ft", void: str | None = None) -> Result:
     epsilon.
     """
     base = result(method, n=4, rounds=3, classes=3)
-    model, when = VIEWS[method][-1]
+    model, moment = VIEWS[method][-1]
     unseen = [
-        Evaluation(3, model, when, split, (3,), (50,), (0.25,), (share,))
+        Evaluation(3, model, moment, split, (3,), (50,), (0.25,), (share,))
         for split, share in SHARES.items()
     ]
     private = {
@@ -207,16 +209,20 @@ def guarded(method: str = "fedavg-ft", void: str | None = None) -> Result:
         "delta": 1e-5,
         "acknowledge": ["metrics"],
     }
-    spent = {"epsilon": None, "delta": 1e-5, "clients": [1.5, None, 2.25, 0.0], "void": void}
+    privacy = {"epsilon": None, "delta": 1e-5, "clients": [1.5, None, 2.25, 0.0], "void": void}
     config = {**base.config, "privacy": private}
-    about = {**base.about, "headline": [model, when]}
+    metadata = {**base.about, "headline": [model, moment]}
     return replace(
-        base, config=config, about=about, unseen=unseen, summary={**base.summary, "privacy": spent}
+        base,
+        config=config,
+        about=metadata,
+        unseen=unseen,
+        summary={**base.summary, "privacy": privacy},
     )
 
 
 def degenerate() -> dict[str, Callable[[], list[Result]]]:
-    """Incomplete runs, by what they lack."""
+    """Incomplete runs, by what is missing."""
     plain = result("fedavg", n=4, rounds=6, classes=3)
     apple = result("apple", n=3, rounds=5, classes=3)
     bare = {**plain.about, "classes": [], "label_counts": None, "groups": [], "sizes": {}}
@@ -255,8 +261,8 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
         "unequal scenarios": lambda: [
             plain,
             replace(
-                other := result("separate", n=6, rounds=4),
-                about={"clients": other.about["clients"]},
+                separate := result("separate", n=6, rounds=4),
+                about={"clients": separate.about["clients"]},
             ),
         ],
         "seeds": lambda: [result("fedavg", n=3, rounds=3, classes=2, seed=s) for s in (1, 2, 3)],
@@ -278,8 +284,8 @@ def without(evaluation: Evaluation) -> Evaluation:
 
 def halved(row: RoundRow) -> RoundRow:
     """The round as if only clients 0 and 2 had taken part."""
-    kept = {
+    fields = {
         name: tuple(getattr(row, name)[i] for i in (0, 2))
         for name in ("cohort", "loss", "bytes_down", "bytes_up")
     }
-    return replace(row, **kept, info={**row.info, "dr": row.info["dr"][[0, 2]]})
+    return replace(row, **fields, info={**row.info, "dr": row.info["dr"][[0, 2]]})

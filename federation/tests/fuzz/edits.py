@@ -59,20 +59,20 @@ def edits(draw: st.DrawFn, positions: list[Path_]) -> Callable[[Any], Any]:
     """A function that changes a tree at one position: replaced, deleted, duplicated, renamed, or
     copied there.
     """
-    kind, value, name = draw(st.integers(0, 5)), draw(values), draw(st.text(max_size=6))
-    path, other = draw(st.sampled_from(positions)), draw(st.sampled_from(positions))
+    operation, value, name = draw(st.integers(0, 5)), draw(values), draw(st.text(max_size=6))
+    path, source = draw(st.sampled_from(positions)), draw(st.sampled_from(positions))
 
     def edit(tree: Any) -> Any:
         try:
-            holder = at(tree, path[:-1])
-            if kind == 1:
+            holder = value_at(tree, path[:-1])
+            if operation == 1:
                 del holder[path[-1]]
-            elif kind == 2 and isinstance(holder, list):
+            elif operation == 2 and isinstance(holder, list):
                 holder.insert(path[-1], deepcopy(holder[path[-1]]))
-            elif kind == 3 and isinstance(holder, dict):
+            elif operation == 3 and isinstance(holder, dict):
                 holder[name] = holder.pop(path[-1])
-            elif kind == 4:
-                holder[path[-1]] = deepcopy(at(tree, other))
+            elif operation == 4:
+                holder[path[-1]] = deepcopy(value_at(tree, source))
             else:
                 holder[path[-1]] = value
         except (KeyError, IndexError, TypeError):
@@ -82,7 +82,7 @@ def edits(draw: st.DrawFn, positions: list[Path_]) -> Callable[[Any], Any]:
     return edit
 
 
-def at(tree: Any, path: Path_) -> Any:
+def value_at(tree: Any, path: Path_) -> Any:
     """The value at a position."""
     for key in path:
         tree = tree[key]
@@ -90,7 +90,7 @@ def at(tree: Any, path: Path_) -> Any:
 
 
 @dataclass(frozen=True)
-class Form:
+class TextFormat:
     """A tree's text format."""
 
     read: Callable[[str], Any]
@@ -101,23 +101,23 @@ def _lines(tree: list[Any]) -> str:
     return "".join(json.dumps(line) + "\n" for line in tree)
 
 
-JSON = Form(json.loads, json.dumps)
-LINES = Form(lambda text: [json.loads(line) for line in text.splitlines()], _lines)
-TOML = Form(tomllib.loads, tomli_w.dumps)
+JSON = TextFormat(json.loads, json.dumps)
+LINES = TextFormat(lambda text: [json.loads(line) for line in text.splitlines()], _lines)
+TOML = TextFormat(tomllib.loads, tomli_w.dumps)
 
 
 @dataclass(frozen=True)
 class Valid:
-    """A valid input from which others are made; ``form`` if it is the text of a tree."""
+    """A valid input from which others are made; ``format`` if it is the text of a tree."""
 
     data: bytes
-    form: Form | None = None
+    format: TextFormat | None = None
 
     @cached_property
     def tree(self) -> Any:
         """The parsed tree."""
-        assert self.form
-        return self.form.read(self.data.decode())
+        assert self.format
+        return self.format.read(self.data.decode())
 
     @cached_property
     def positions(self) -> list[Path_]:
@@ -127,16 +127,18 @@ class Valid:
 
 def damaged(valid: Valid) -> st.SearchStrategy[bytes]:
     """The input with one to three damages to its bytes."""
-    return st.lists(damages(), min_size=1, max_size=3).map(lambda each: _all(each, valid.data))
+    return st.lists(damages(), min_size=1, max_size=3).map(
+        lambda changes: _apply(changes, valid.data)
+    )
 
 
 def edited(valid: Valid) -> st.SearchStrategy[bytes]:
     """The input's tree with one to three edits, as text; unchanged if no text can express it."""
 
-    def written(each: list[Callable[[Any], Any]]) -> bytes:
-        assert valid.form
+    def written(changes: list[Callable[[Any], Any]]) -> bytes:
+        assert valid.format
         try:
-            return valid.form.write(_all(each, deepcopy(valid.tree))).encode()
+            return valid.format.write(_apply(changes, deepcopy(valid.tree))).encode()
         except (TypeError, ValueError, AttributeError, RecursionError):
             return valid.data
 
@@ -145,16 +147,16 @@ def edited(valid: Valid) -> st.SearchStrategy[bytes]:
 
 def inputs(valid: Valid) -> st.SearchStrategy[bytes]:
     """Damaged and edited inputs, and pure noise."""
-    known = (
+    variants = (
         damaged(valid)
-        if valid.form is None
+        if valid.format is None
         else st.one_of(edited(valid), edited(valid), damaged(valid))
     )
-    return st.one_of(known, known, known, st.binary(max_size=60))
+    return st.one_of(variants, variants, variants, st.binary(max_size=60))
 
 
-def _all(each: list[Callable[[Any], Any]], value: Any) -> Any:
-    for change in each:
+def _apply(changes: list[Callable[[Any], Any]], value: Any) -> Any:
+    for change in changes:
         value = change(value)
     return value
 
@@ -162,35 +164,35 @@ def _all(each: list[Callable[[Any], Any]], value: Any) -> Any:
 # From models.
 
 
-def said(kind: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
+def accepted_bodies(record: type[BaseModel]) -> st.SearchStrategy[dict[str, Any]]:
     """Bodies that a model accepts, from its JSON schema; also with mapping keys that it may
     refuse.
     """
-    schema = kind.model_json_schema()
-    return _of(schema, schema.get("$defs", {}))
+    schema = record.model_json_schema()
+    return _values(schema, schema.get("$defs", {}))
 
 
-def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]:
+def _values(schema: dict[str, Any], definitions: dict[str, Any]) -> st.SearchStrategy[Any]:
     """Values that fit a schema in pydantic's vocabulary."""
     match schema:
         case {"$ref": str(name)}:
-            return _of(known[name.rpartition("/")[2]], known)
-        case {"anyOf": list(each)}:
-            return st.one_of([_of(one, known) for one in each])
+            return _values(definitions[name.rpartition("/")[2]], definitions)
+        case {"anyOf": list(options)}:
+            return st.one_of([_values(option, definitions) for option in options])
         case {"const": value}:
             return st.just(value)
-        case {"enum": list(each)}:
-            return st.sampled_from(each)
+        case {"enum": list(options)}:
+            return st.sampled_from(options)
         case {"type": "null"}:
             return st.none()
         case {"type": "boolean"}:
             return st.booleans()
         case {"type": "integer"}:
-            most = schema.get("maximum", schema.get("exclusiveMaximum", 2**63) - 1)
-            return st.integers(schema.get("minimum", -(2**63)), most)
+            maximum = schema.get("maximum", schema.get("exclusiveMaximum", 2**63) - 1)
+            return st.integers(schema.get("minimum", -(2**63)), maximum)
         case {"type": "number"}:
-            least, most = schema.get("minimum"), schema.get("maximum")
-            return st.floats(least, most, allow_nan=False, allow_infinity=False)
+            minimum, maximum = schema.get("minimum"), schema.get("maximum")
+            return st.floats(minimum, maximum, allow_nan=False, allow_infinity=False)
         case {"type": "string", "pattern": str(pattern)}:
             text = st.from_regex(pattern, fullmatch=True)
             return text.filter(lambda t: len(t) <= schema.get("maxLength", len(t)))
@@ -198,29 +200,33 @@ def _of(schema: dict[str, Any], known: dict[str, Any]) -> st.SearchStrategy[Any]
             return st.text(
                 min_size=schema.get("minLength", 0), max_size=min(20, schema.get("maxLength", 20))
             )
-        case {"type": "array", "prefixItems": list(each)}:
-            return st.tuples(*(_of(one, known) for one in each)).map(list)
+        case {"type": "array", "prefixItems": list(options)}:
+            return st.tuples(*(_values(option, definitions) for option in options)).map(list)
         case {"type": "array"}:
-            return st.lists(_of(schema["items"], known), max_size=min(3, schema.get("maxItems", 3)))
+            return st.lists(
+                _values(schema["items"], definitions), max_size=min(3, schema.get("maxItems", 3))
+            )
         case {"type": "object", "properties": dict(fields)}:
-            return st.fixed_dictionaries({name: _of(part, known) for name, part in fields.items()})
+            return st.fixed_dictionaries(
+                {name: _values(field, definitions) for name, field in fields.items()}
+            )
         case {"type": "object"}:
             names = st.sampled_from(["0", "1", "2", "6", "core", "model"])
             return st.dictionaries(
-                names, _of(schema.get("additionalProperties", {}), known), max_size=3
+                names, _values(schema.get("additionalProperties", {}), definitions), max_size=3
             )
     return values
 
 
-def messages(kind: type[BaseModel], valid: Valid) -> st.SearchStrategy[bytes]:
+def messages(record: type[BaseModel], valid: Valid) -> st.SearchStrategy[bytes]:
     """Bodies of a kind: fully made up, a valid one with one made-up field, and the output of
     ``inputs``.
     """
-    made = said(kind)
-    whole = made.map(lambda body: json.dumps(body).encode())
+    bodies = accepted_bodies(record)
+    generated = bodies.map(lambda body: json.dumps(body).encode())
     swapped = st.builds(
         lambda body, field: json.dumps({**valid.tree, field: body.get(field)}).encode(),
-        made,
-        st.sampled_from(sorted(kind.model_fields)),
+        bodies,
+        st.sampled_from(sorted(record.model_fields)),
     )
-    return st.one_of(whole, swapped, inputs(valid))
+    return st.one_of(generated, swapped, inputs(valid))

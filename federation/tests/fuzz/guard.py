@@ -14,7 +14,7 @@ from pomona.core.errors import PomonaError
 
 MEMORY = 2**30  # bytes beyond what the process has
 SECONDS = 30.0  # of the processor, which other processes on the machine cannot make longer
-LONGEST = 20_000  # characters of an error line: a file with many faults tells all of them
+LONGEST = 20_000  # characters of an error line: a file with many faults lists them all
 
 Act = Callable[[bytes], object]
 
@@ -29,20 +29,20 @@ class TooLong(BaseException):
 def bounded() -> Iterator[None]:
     """Limit memory and processor time within the block."""
 
-    def over(*_: object) -> None:
+    def expire(*_: object) -> None:
         raise TooLong(f"more than {SECONDS:g} s of processor time")
 
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    before = signal.signal(signal.SIGVTALRM, over)
-    resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, hard))
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    previous = signal.signal(signal.SIGVTALRM, expire)
+    resource.setrlimit(resource.RLIMIT_AS, (size + MEMORY, hard))
     signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
-        signal.signal(signal.SIGVTALRM, before)
+        signal.signal(signal.SIGVTALRM, previous)
 
 
 def seal(*folders: Path) -> str:
@@ -53,25 +53,25 @@ def seal(*folders: Path) -> str:
     return content.hexdigest()
 
 
-def outcome(act: Act, data: bytes, *beside: Path) -> str:
+def outcome(act: Act, data: bytes, *folders: Path) -> str:
     """Outcome of an input: "refused" by a PomonaError of one line, or the reader's result ("taken"
     by default).
 
     Raises whatever else the reader raises, which is a fault; and AssertionError for a line that a
     terminal would obey.
     """
-    before, said = seal(*beside), io.StringIO()
+    sealed, output = seal(*folders), io.StringIO()
     try:
-        with bounded(), redirect_stdout(said), redirect_stderr(said):
-            came = act(data)
+        with bounded(), redirect_stdout(output), redirect_stderr(output):
+            result = act(data)
     except PomonaError as fault:
-        line, came = fault.line(), "refused"
+        line, result = fault.line(), "refused"
         assert line.isprintable(), line
         assert len(line) < LONGEST, f"{len(line)} characters: {line[:200]}"
-    except SystemExit as end:  # a command that has said why
-        came = "refused" if end.code else "taken"
-    assert seal(*beside) == before, "what lies beside was changed"
-    assert all(c.isprintable() or c == "\n" for c in said.getvalue()), (
-        "a terminal would obey what was said"
+    except SystemExit as end:  # a command that has printed why
+        result = "refused" if end.code else "taken"
+    assert seal(*folders) == sealed, "a file outside the folder was changed"
+    assert all(c.isprintable() or c == "\n" for c in output.getvalue()), (
+        "the output has control characters"
     )
-    return came if isinstance(came, str) else "taken"
+    return result if isinstance(result, str) else "taken"

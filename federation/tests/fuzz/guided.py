@@ -20,8 +20,8 @@ from pathlib import Path
 
 import atheris
 
-HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), *(str(HERE.parents[2] / p) for p in ("tests", "federation/tests"))]
+FOLDER = Path(__file__).parent
+sys.path[:0] = [str(FOLDER), *(str(FOLDER.parents[2] / p) for p in ("tests", "federation/tests"))]
 
 
 def instrumented():
@@ -47,14 +47,14 @@ DECODERS = (
 
 def examples(strategy, count=40):
     """Inputs that a target's strategy makes."""
-    made = []
+    inputs = []
 
-    def keep(data):
-        made.append(data)
+    def collect(data):
+        inputs.append(data)
 
     checks = settings(max_examples=count, deadline=None, database=None, suppress_health_check=[*HealthCheck])  # fmt: skip
-    seed(0)(checks(given(strategy)(keep)))()
-    return made
+    seed(0)(checks(given(strategy)(collect)))()
+    return inputs
 
 
 def fuzz(target, world, corpus, seconds):
@@ -65,13 +65,13 @@ def fuzz(target, world, corpus, seconds):
             outcome(act, data, world.outside)
             (corpus / hashlib.sha256(data).hexdigest()[:16]).write_bytes(data)
 
-    def one(data):
+    def run_one(data):
         outcome(act, data, world.outside)
 
     FOUND.mkdir(parents=True, exist_ok=True)
     name = re.sub(r"\W+", "-", target.name)
     options = [f"-max_total_time={seconds}", "-print_final_stats=1", "-timeout=60", "-rss_limit_mb=4000", "-max_len=65536"]  # fmt: skip
-    atheris.Setup(["guided", *options, f"-artifact_prefix={FOUND}/{name}-", str(corpus)], one)
+    atheris.Setup(["guided", *options, f"-artifact_prefix={FOUND}/{name}-", str(corpus)], run_one)
     atheris.Fuzz()
 
 
@@ -98,12 +98,12 @@ def first_and_last(pattern, text):
     return numbers[0], numbers[-1]
 
 
-def main(words):
+def main(arguments):
     """Fuzz each decoder for its seconds, one after the other."""
     parser = argparse.ArgumentParser()
     parser.add_argument("names", nargs="*")
     parser.add_argument("--seconds", type=int, default=120)
-    options = parser.parse_args(words)
+    options = parser.parse_args(arguments)
     names = tuple(options.names) or DECODERS
     if missing := [n for n in names if not any(t.name.startswith(n) for t in TARGETS)]:
         parser.error(f"no target begins with {missing[0]!r}")
@@ -111,16 +111,16 @@ def main(words):
     with tempfile.TemporaryDirectory() as folder:
         with instrumented():
             world = World(Path(folder))
-            assert world.said
+            assert world.exchanges
             assert world.run  # made before the forks, each of which would make it again
         for target in (t for t in TARGETS if t.name.startswith(names)):
             corpus = Path(tempfile.mkdtemp(dir=folder))
             log = corpus.with_suffix(".log")
             fault, text = forked(lambda t=target, c=corpus: fuzz(t, world, c, options.seconds), log)
             _, count = first_and_last(r"(?:number_of_executed_units: |^#)(\d+)", text)
-            before, after = first_and_last(r"cov: (\d+)", text)
+            initial_edges, final_edges = first_and_last(r"cov: (\d+)", text)
             executions, broken = executions + count, broken + fault
-            print(f"{target.name}: {count} executions, {before} edges at first, {after} at the end{', A FAULT' * fault}", flush=True)  # fmt: skip
+            print(f"{target.name}: {count} executions, {initial_edges} edges at first, {final_edges} at the end{', A FAULT' * fault}", flush=True)  # fmt: skip
             if fault:
                 print(text[-3000:], flush=True)
     print(f"{executions} executions, {broken} targets with a fault")

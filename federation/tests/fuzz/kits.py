@@ -24,7 +24,7 @@ def shown_by_server(folder):
 
 
 def run_by_server(folder):
-    """Run a server that no silo contacts, as far as it goes."""
+    """Run a server that no silo contacts, until it gives up."""
     coordinate(folder, Deaf(None), pause=0.0)
 
 
@@ -50,30 +50,32 @@ RUNNING = {
 }  # fmt: skip
 
 
-def of_server(what, path, form, act, world):
+def of_server(prefix, path, format_, act, world):
     return file(
         world,
         world.federation.server,
-        f"{what}-{path.replace('/', '-').strip('*')}",
+        f"{prefix}-{path.replace('/', '-').strip('*')}",
         path,
-        form,
+        format_,
         act,
     )
 
 
 TARGETS += [
     Target(
-        f"{path} of a server, shown", 13, partial(of_server, "shown", path, form, shown_by_server)
+        f"{path} of a server, shown",
+        13,
+        partial(of_server, "shown", path, format_, shown_by_server),
     )
-    for path, form in SERVER.items()
+    for path, format_ in SERVER.items()
 ]
 TARGETS += [
     Target(
         f"{path} of a server, gone on with",
         5,
-        partial(of_server, "gone-on", path, form, run_by_server),
+        partial(of_server, "gone-on", path, format_, run_by_server),
     )
-    for path, form in RUNNING.items()
+    for path, format_ in RUNNING.items()
 ]
 TARGETS += [
     Target("roster.json of a server, changed", 20, partial(of_server, "changed", "run/roster.json", JSON, changed_by_server))
@@ -106,30 +108,30 @@ KIT = {
 }  # fmt: skip
 
 
-def of_silo(path, form, exact, world):
+def of_silo(path, format_, exact, world):
     """A kit with one damaged file, asked for the second round."""
-    asked = world.said["second"].asked
-    task, right = read(Task, asked.body), world.said["second"].answered.enclosed["uplink"]
+    request = world.exchanges["second"].request
+    task, right = read(Task, request.body), world.exchanges["second"].answer.enclosed["uplink"]
     kit = world.folder / f"kit-{path.replace('/', '-').strip('*')}"
     shutil.copytree(world.kit, kit)
     shutil.rmtree(kit / "state")
-    shutil.copytree(world.said["first"].state, kit / "state")
+    shutil.copytree(world.exchanges["first"].state, kit / "state")
 
     def act(folder):
-        answer, uplink = ClientApp(Silo(folder)).answer(task, asked.enclosed)
+        answer, uplink = ClientApp(Silo(folder)).answer(task, request.enclosed)
         assert not exact or uplink == right or answer.missing
 
-    return file(world, kit, f"silo-{path.replace('/', '-').strip('*')}", path, form, act)
+    return file(world, kit, f"silo-{path.replace('/', '-').strip('*')}", path, format_, act)
 
 
 TARGETS += [
-    Target(f"{path} of a silo that is asked", 10, partial(of_silo, path, form, exact))
+    Target(f"{path} of a silo that is asked", 10, partial(of_silo, path, format_, exact))
     for files, exact in ((STATE, True), (KIT, False))
-    for path, form in files.items()
+    for path, format_ in files.items()
 ]
 
 
-def looked_at(world, path, form):
+def looked_at(world, path, format_):
     """A kit with one damaged file, inspected by its owner."""
     kit = world.folder / f"looked-at-{path.replace('/', '-')}"
     shutil.copytree(world.kit, kit)
@@ -142,7 +144,7 @@ def looked_at(world, path, form):
         command("silo", "status", "--folder", folder)
         command("silo", "report", "--folder", folder)
 
-    return file(world, kit, f"looks-{path.replace('/', '-')}", path, form, act)
+    return file(world, kit, f"looks-{path.replace('/', '-')}", path, format_, act)
 
 
 LOOKED = {
@@ -153,9 +155,9 @@ TARGETS += [
     Target(
         f"{path} of a silo, shown",
         13,
-        lambda world, path=path, form=form: looked_at(world, path, form),
+        lambda world, path=path, format_=format_: looked_at(world, path, format_),
     )
-    for path, form in LOOKED.items()
+    for path, format_ in LOOKED.items()
 ]
 
 

@@ -32,31 +32,31 @@ REFUSED = Valid(b'{"silo": "silo-1", "fault": "no"}', JSON)
 
 def texts(world):
     """A valid body of each kind."""
-    said = {
-        Hello: world.said["hello"].asked, HelloReply: world.said["hello"].answered, Task: world.said["second"].asked,
-        Answer: world.said["second"].answered,
+    bodies = {
+        Hello: world.exchanges["hello"].request, HelloReply: world.exchanges["hello"].answer, Task: world.exchanges["second"].request,
+        Answer: world.exchanges["second"].answer,
     }  # fmt: skip
-    task = message_bodies.read(Task, said[Task].body)
+    task = message_bodies.read(Task, bodies[Task].body)
     key = MaskKey(key="ab" * 32, signature="cd" * 50)
     summed = SumRequest(task=task, keys=dict.fromkeys((0, 1, 4), key))
-    return {kind: Valid(message.body.encode(), JSON) for kind, message in said.items()} | {
+    return {record: Valid(message.body.encode(), JSON) for record, message in bodies.items()} | {
         Refusal: REFUSED,
         SumRequest: Valid(summed.model_dump_json().encode(), JSON),
     }
 
 
-def as_text(kind, world):
+def as_text(record_type, world):
     def act(data):
-        record = message_bodies.read(kind, text(data))
-        assert message_bodies.read(kind, record.model_dump_json()) == record
+        record = message_bodies.read(record_type, text(data))
+        assert message_bodies.read(record_type, record.model_dump_json()) == record
         assert record.statement
 
-    return messages(kind, texts(world)[kind]), act
+    return messages(record_type, texts(world)[record_type]), act
 
 
 TARGETS += [
-    Target(f"{kind.kind}, as text", 50, partial(as_text, kind))
-    for kind in (Hello, HelloReply, Task, Answer, Refusal, SumRequest)
+    Target(f"{record.kind}, as text", 50, partial(as_text, record))
+    for record in (Hello, HelloReply, Task, Answer, Refusal, SumRequest)
 ]
 
 
@@ -72,14 +72,14 @@ def silo(world, name, state):
     """A copy of silo-1's kit whose state is restored before each question."""
     anew = world.copy(world.kit, name)
     kit = anew()
-    one = Silo(kit)
-    assert one.local
+    silo_ = Silo(kit)
+    assert silo_.local
 
     def back():
         shutil.rmtree(kit / "state", ignore_errors=True)
         if state:
             shutil.copytree(state, kit / "state")
-        return ClientApp(one)
+        return ClientApp(silo_)
 
     return back
 
@@ -102,35 +102,35 @@ def closing(world):
     return answered(world, "closing", "second")
 
 
-def answered(world, which, before):
-    asked = world.said[which].asked
-    back = silo(world, f"asked-{which}", world.said[before].state)
+def answered(world, subject, previous):
+    request = world.exchanges[subject].request
+    back = silo(world, f"asked-{subject}", world.exchanges[previous].state)
 
     def act(data):
-        answer, uplink = back().answer(message_bodies.read(Task, text(data)), asked.enclosed)
+        answer, uplink = back().answer(message_bodies.read(Task, text(data)), request.enclosed)
         assert message_bodies.read(Answer, answer.model_dump_json()) == answer
         assert not uplink or sha256(uplink) == answer.uplink
         return "asks for rows" if answer.missing else "taken"
 
-    return messages(Task, Valid(asked.body.encode(), JSON)), act
+    return messages(Task, Valid(request.body.encode(), JSON)), act
 
 
 @target("row of a task under its old name or its own, taken by a silo", 4)
 def row(world):
-    asked = world.said["second"].asked
-    back = silo(world, "rowed", world.said["first"].state)
-    name, data = sorted(asked.enclosed.items())[0]
+    request = world.exchanges["second"].request
+    back = silo(world, "rowed", world.exchanges["first"].state)
+    name, data = sorted(request.enclosed.items())[0]
 
-    def act(said):
-        sealed, changed = said[0] % 2, said[1:]
+    def act(data_):
+        sealed, changed = data_[0] % 2, data_[1:]
         new = sha256(changed) if sealed else name
-        others = {n: d for n, d in asked.enclosed.items() if n != name}
+        rows = {n: d for n, d in request.enclosed.items() if n != name}
         back().answer(
-            message_bodies.read(Task, asked.body.replace(name, new)), {**others, new: changed}
+            message_bodies.read(Task, request.body.replace(name, new)), {**rows, new: changed}
         )
 
     return st.builds(
-        lambda own, kept: bytes([own]) + kept, st.integers(0, 1), damaged(Valid(data))
+        lambda sealed, row: bytes([sealed]) + row, st.integers(0, 1), damaged(Valid(data))
     ), act
 
 
@@ -167,12 +167,17 @@ def surveyed(world):
 
 @target("study, as proposed to a silo", 20)
 def proposed(world):
-    whole = tomllib.loads((world.kit / "federation.toml").read_text())
-    study = {"kind": "train", "name": "second", "run": whole["run"], "task": whole["task"]}
+    federation = tomllib.loads((world.kit / "federation.toml").read_text())
+    study = {
+        "kind": "train",
+        "name": "second",
+        "run": federation["run"],
+        "task": federation["task"],
+    }
 
     def act(data):
-        found = parse_study(data)
-        assert parse_study(json.dumps(found.model_dump(mode="json"))) == found
+        parsed = parse_study(data)
+        assert parse_study(json.dumps(parsed.model_dump(mode="json"))) == parsed
 
     valid = Valid(json.dumps(study).encode(), JSON)
     act(valid.data)
@@ -184,23 +189,26 @@ def proposed(world):
 
 @target("uplink, unsealed", 17)
 def unseal(world):
-    sent, expects = world.said["second"].answered.enclosed["uplink"], world.visits[1][0].expects
+    uplink, expects = (
+        world.exchanges["second"].answer.enclosed["uplink"],
+        world.visits[1][0].expects,
+    )
     return inputs(
-        Valid(sent)
+        Valid(uplink)
     ), lambda data: Encoding("fp32", 5).unpack_uplink(data, expects) and None
 
 
 @target("row, unpacked", 17)
 def unpack(world):
-    forms = [
+    entries = [
         message_bodies.EntryForm(many=False, dtype=d, width=3)
         for d in ("BOOL", "F32", "F64", "I64")
     ]
 
     def act(data):
-        for form in forms:
+        for entry in entries:
             try:
-                assert torch.isfinite(Encoding("fp32", 5).unpack(data, form)).all()
+                assert torch.isfinite(Encoding("fp32", 5).unpack(data, entry)).all()
             except PomonaError as fault:
                 refused = fault
         raise refused

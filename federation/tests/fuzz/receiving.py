@@ -28,7 +28,7 @@ from pomona_federation.server.flower_transport import FlowerTransport
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.silo.silo_in_study import Silo
 
-SILO, PLACE = "silo-1", 1
+SILO, INDEX = "silo-1", 1
 
 
 class Mailbox:
@@ -43,7 +43,8 @@ class Mailbox:
     def send(self, messages):
         tickets = [str(next(self.ids)) for _ in messages]
         self.waiting |= {
-            ticket: self.answer(out.message) for ticket, out in zip(tickets, messages, strict=True)
+            ticket: self.answer(outgoing.message)
+            for ticket, outgoing in zip(tickets, messages, strict=True)
         }
         return tickets
 
@@ -62,12 +63,12 @@ def foreseen():
     handler.emit = lambda record: lines.append(record.getMessage())
     logger = logging.getLogger("pomona")
     logger.addHandler(handler)
-    before, logger.propagate = logger.propagate, False
+    propagate, logger.propagate = logger.propagate, False
     try:
         yield
     finally:
         logger.removeHandler(handler)
-        logger.propagate = before
+        logger.propagate = propagate
     assert not lines, lines[0]
 
 
@@ -75,7 +76,7 @@ class Counter:
     """A server with its real registry whose only silo is silo-1, and that silo's messages."""
 
     def __init__(self, world, name):
-        self.said, self.visits = world.said, world.visits
+        self.exchanges, self.visits = world.exchanges, world.visits
         self.anew = world.copy(world.federation.server, name)
         self.key = Signer(world.kit / "keys" / "silo.key")
         self.method = Silo(world.kit).method
@@ -100,12 +101,12 @@ class Counter:
 
     @property
     def run(self):
-        return json.loads(self.said["second"].asked.body)["run"]
+        return json.loads(self.exchanges["second"].request.body)["run"]
 
-    def hello_reply(self, asked):
+    def hello_reply(self, request):
         """An honest hello reply."""
-        body = json.loads(self.said["hello"].answered.body) | {
-            "nonce": json.loads(asked.body)["nonce"]
+        body = json.loads(self.exchanges["hello"].answer.body) | {
+            "nonce": json.loads(request.body)["nonce"]
         }
         return Message("hello-reply", json.dumps(body), self.key.sign("hello-reply", body))
 
@@ -125,20 +126,24 @@ class Counter:
             transport.audit.close()
         turned_away = transport.exchange.handshake.turned_away
         assert turned_away.keys() <= {SILO, f"node {ROGUE}"}
-        assert (PLACE in transport.exchange.identified) != bool(turned_away)
-        return "taken" if PLACE in transport.exchange.identified else "absent"
+        assert (INDEX in transport.exchange.identified) != bool(turned_away)
+        return "taken" if INDEX in transport.exchange.identified else "absent"
 
     def visit(self, answer):
         """A round of the server that asks only silo-1, which gives this answer."""
-        visit, down = self.visits[1]
-        visit = replace(visit, ids=(PLACE,))
-        down = {key: Rows(rows.bank, rows.index[PLACE : PLACE + 1]) for key, rows in down.items()}
+        visit, downlink = self.visits[1]
+        visit = replace(visit, ids=(INDEX,))
+        downlink = {
+            key: Rows(rows.bank, rows.index[INDEX : INDEX + 1]) for key, rows in downlink.items()
+        }
         with foreseen():
             transport = self.transport(
-                lambda asked: self.hello_reply(asked) if asked.kind == "hello" else answer(asked)
+                lambda request: (
+                    self.hello_reply(request) if request.kind == "hello" else answer(request)
+                )
             )
             transport.greet()
-            arrivals = transport.visit(visit, down)
+            arrivals = transport.visit(visit, downlink)
             transport.audit.close()
         assert transport.unused.keys() <= {SILO}
         if any(a.unread for a in arrivals) or not arrivals:
@@ -153,17 +158,17 @@ def hello_reply(world):
     server = Counter(world, "hello-reply")
 
     def act(data):
-        def answer(asked):
+        def answer(request):
             return server.signed(
                 "hello-reply",
                 HelloReply,
-                data.replace(b"@nonce", json.loads(asked.body)["nonce"].encode()),
+                data.replace(b"@nonce", json.loads(request.body)["nonce"].encode()),
             )
 
         return server.greets(answer)
 
-    known = json.loads(texts(world)[HelloReply].data) | {"nonce": "@nonce"}
-    return messages(HelloReply, Valid(json.dumps(known).encode(), JSON)), act
+    body = json.loads(texts(world)[HelloReply].data) | {"nonce": "@nonce"}
+    return messages(HelloReply, Valid(json.dumps(body).encode(), JSON)), act
 
 
 @target("refusal of a hello, received by the server", 4)
@@ -184,36 +189,36 @@ def refusal_of_a_task(world):
 
 def honest(server):
     """The honest answer to the server's request, and its uplink."""
-    asked = []
-    server.visit(lambda message: asked.append(message) or Message("refusal", "", ""))
-    said = server.said["second"].answered
-    body = json.loads(said.body) | {"task": message_bodies.read(Task, asked[0].body).digest}
-    return body, said.enclosed["uplink"]
+    requests = []
+    server.visit(lambda message: requests.append(message) or Message("refusal", "", ""))
+    reply = server.exchanges["second"].answer
+    body = json.loads(reply.body) | {"task": message_bodies.read(Task, requests[0].body).digest}
+    return body, reply.enclosed["uplink"]
 
 
 @target("answer, received by the server", 7)
 def answer(world):
     server = Counter(world, "answer")
     body, uplink = honest(server)
-    known = Valid(json.dumps(body).encode(), JSON)
+    valid = Valid(json.dumps(body).encode(), JSON)
 
     def act(data):
         return server.visit(lambda _: server.signed("answer", Answer, data, {"uplink": uplink}))
 
-    assert act(known.data) == "taken"
-    return messages(Answer, known), act
+    assert act(valid.data) == "taken"
+    return messages(Answer, valid), act
 
 
 @target("uplink under the hash of its bytes, received by the server", 7)
 def uplink(world):
     server = Counter(world, "uplink")
-    body, sent = honest(server)
+    body, valid = honest(server)
 
     def act(data):
-        said = json.dumps(body | {"uplink": sha256(data)}).encode()
-        return server.visit(lambda _: server.signed("answer", Answer, said, {"uplink": data}))
+        answer = json.dumps(body | {"uplink": sha256(data)}).encode()
+        return server.visit(lambda _: server.signed("answer", Answer, answer, {"uplink": data}))
 
-    return inputs(Valid(sent)), act
+    return inputs(Valid(valid)), act
 
 
 @target("message of any kind and signature, received by the server", 5)
@@ -222,14 +227,14 @@ def message(world):
     body, uplink = honest(server)
 
     def act(data):
-        kind, signature, rest = (*data.split(b"|", 2), b"", b"")[:3]
+        kind, signature, name = (*data.split(b"|", 2), b"", b"")[:3]
         return server.visit(
-            lambda _: Message(text(kind), json.dumps(body), text(signature), {text(rest): uplink})
+            lambda _: Message(text(kind), json.dumps(body), text(signature), {text(name): uplink})
         )
 
     kinds = st.sampled_from(["answer", "refusal", "hello-reply", "hello", "task", "", "x"])
     return st.builds(
-        lambda kind, sign, rest: f"{kind}|{sign}|{rest}".encode(errors="replace"),
+        lambda kind, sign, name: f"{kind}|{sign}|{name}".encode(errors="replace"),
         kinds,
         st.text(),
         st.text(),

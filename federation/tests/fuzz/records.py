@@ -13,7 +13,7 @@ from worlds import PRIVATE, SMALL, SUITE
 
 import pomona
 from pomona import load
-from pomona.cli.output import config_of
+from pomona.cli.arguments import config_of
 from pomona.experiments import load as load_bench
 from pomona.experiments.suite import read_suite
 from pomona.partition.partition import Partition
@@ -40,13 +40,13 @@ def paged(folder):
     report(runs([load(folder)]))
 
 
-def of_run(path, form, acts, world):
+def of_run(path, format_, acts, world):
     """A run without recorded file hashes, as while it is running."""
     plain = world.folder / f"run-{acts.__name__}-{path}"
     shutil.copytree(world.run, plain, ignore=shutil.ignore_patterns("models", "checkpoints"))
     if path != "status.json":
         (plain / "status.json").unlink()
-    return file(world, plain, f"{acts.__name__}-{path}", path, form, acts)
+    return file(world, plain, f"{acts.__name__}-{path}", path, format_, acts)
 
 
 def compared(folder):
@@ -54,13 +54,13 @@ def compared(folder):
 
 
 def reported(folder):
-    """A report with pictures, beside an intact run."""
+    """A report with pictures, next to an intact run."""
     command("report", folder, folder.with_name("run"), "--out", folder / "page")
 
 
 TARGETS += [
-    Target(f"{path} of a run, on a page", 10, partial(of_run, path, form, paged))
-    for path, form in RUN.items()
+    Target(f"{path} of a run, on a page", 10, partial(of_run, path, format_, paged))
+    for path, format_ in RUN.items()
 ]
 TARGETS += [
     Target(f"{path} of a run, compared", 20, partial(of_run, path, RUN[path], compared))
@@ -70,26 +70,28 @@ TARGETS += [
     Target("events.jsonl of a run, drawn", 2, partial(of_run, "events.jsonl", LINES, reported))
 ]
 
-CUT = {
+INTERRUPTED = {
     "events.jsonl": LINES, "config.toml": TOML, "partition.json": JSON, "status.json": JSON, "checkpoints/*1-*": None,
     ".lock": JSON,
 }  # fmt: skip
 
 
-def of_cut(path, form, world):
-    """A run that was cut short and resumed: refused, or it ends like an undisturbed run."""
+def of_interrupted(path, format_, world):
+    """An interrupted run, resumed: refused, or it ends like an undisturbed run."""
     right = {p.name: p.read_bytes() for p in (world.run / "models").iterdir()}
 
     def act(folder):
         pomona.run(pomona.config.resolve(SMALL), folder, resume=True)
         assert {p.name: p.read_bytes() for p in (folder / "models").iterdir()} == right
 
-    return file(world, world.cut, f"cut-{path.replace('/', '-').strip('*')}", path, form, act)
+    return file(
+        world, world.interrupted, f"cut-{path.replace('/', '-').strip('*')}", path, format_, act
+    )
 
 
 TARGETS += [
-    Target(f"{path} of a run, gone on with", 4, partial(of_cut, path, form))
-    for path, form in CUT.items()
+    Target(f"{path} of a run, gone on with", 4, partial(of_interrupted, path, format_))
+    for path, format_ in INTERRUPTED.items()
 ]
 
 
@@ -108,14 +110,14 @@ TARGETS += [
 def checkpoint(world):
     """A checkpoint under its correct name, which any writer of one can compute."""
     folder = world.folder / "sealed"
-    (path,) = (world.cut / "checkpoints").glob("*1-*")
+    (path,) = (world.interrupted / "checkpoints").glob("*1-*")
 
     def act(data):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         (folder / f"round-000001-{hashlib.sha256(data).hexdigest()}.safetensors").write_bytes(data)
-        found, _ = newest(folder)
-        digest(dict(found.tensors))
+        checkpoint_, _ = newest(folder)
+        digest(dict(checkpoint_.tensors))
 
     return inputs(Valid(path.read_bytes())), act
 
@@ -153,7 +155,7 @@ def run_settings(world):
 
 
 @target("words of a command line", 12)
-def words(world):
+def command_line(world):
     keys = st.sampled_from(
         [
             "lr",
@@ -167,8 +169,8 @@ def words(world):
             "privacy",
         ]
     )
-    word = st.builds(lambda k, v: f"{k}={v}", keys, st.text(max_size=20))
-    return word.map(
+    setting = st.builds(lambda k, v: f"{k}={v}", keys, st.text(max_size=20))
+    return setting.map(
         lambda w: w.encode(errors="replace")
     ), lambda data: config_of([data.decode(errors="replace")]) and None
 
@@ -176,10 +178,10 @@ def words(world):
 @target("suite of a bench", 12)
 def suite(world):
     def act(path):
-        found = read_suite(path)
-        for scenario, method in found.pairs("full"):
-            found.space("full", method)
-            found.config("full", scenario, method, {}, 0)
+        suite_ = read_suite(path)
+        for scenario, method in suite_.pairs("full"):
+            suite_.space("full", method)
+            suite_.config("full", scenario, method, {}, 0)
 
     return settings_of(SUITE, act, world, "suite")
 
@@ -188,10 +190,10 @@ def suite(world):
 
 
 def tabled(folder):
-    made = load_bench(folder)
-    assert made.counts is not None
-    assert made.failures is not None
-    assert made.rows is not None
+    bench = load_bench(folder)
+    assert bench.counts is not None
+    assert bench.failures is not None
+    assert bench.rows is not None
 
 
 def of_bench(path, act, world):

@@ -33,9 +33,9 @@ def archive(**arrays):
     return content.getvalue()
 
 
-def picture(kind):
+def picture(file_format):
     content = io.BytesIO()
-    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(content, kind)
+    Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8)).save(content, file_format)
     return content.getvalue()
 
 
@@ -82,15 +82,15 @@ FILES = {
 
 def as_data(name, world):
     """One custom data file."""
-    data, known = FILES[name]
+    data, section = FILES[name]
     folder = world.folder / "data" / name
     folder.mkdir(parents=True)
     path = folder / {"medical.npz": "pneumoniamnist.npz"}.get(name, name.partition(",")[0])
 
     def act(data):
         path.write_bytes(data)
-        found = read(data_settings(**known, path=path))
-        assert len(found.x) == len(found.y)
+        dataset = read(data_settings(**section, path=path))
+        assert len(dataset.x) == len(dataset.y)
 
     return inputs(Valid(data)), act
 
@@ -98,18 +98,18 @@ def as_data(name, world):
 TARGETS += [Target(f"{name}, read for training", 20, partial(as_data, name)) for name in FILES]
 
 
-def part_of(parts, which, known, world):
+def one_file(files, changed, section, world):
     """One of several custom data files."""
-    folder = world.folder / "data" / which.replace("/", "-")
+    folder = world.folder / "data" / changed.replace("/", "-")
 
     def act(data):
-        for name, content in {**parts, which: data}.items():
+        for name, content in {**files, changed: data}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
-        found = read(data_settings(path=folder, **known))
-        assert len(found.x) == len(found.y)
+        dataset = read(data_settings(path=folder, **section))
+        assert len(dataset.x) == len(dataset.y)
 
-    return inputs(Valid(parts[which])), act
+    return inputs(Valid(files[changed])), act
 
 
 IMAGES, LABELS = np.zeros((6, 5, 5), np.uint8), (np.arange(6) % 10).astype(np.uint8)
@@ -128,25 +128,27 @@ CLIENTS = {"one.csv": TABLE, "two.csv": TABLE}
 def medical():
     """A volume, a slice, a series of slices, 16-bit images and a manifest of them."""
     volume = np.arange(60, dtype=np.int16).reshape(5, 4, 3)
-    wide = io.BytesIO()
-    tifffile.imwrite(wide, np.arange(36, dtype=np.uint16).reshape(4, 3, 3), photometric="rgb")
-    deep = io.BytesIO()
-    Image.fromarray(np.arange(12, dtype=np.uint16).reshape(4, 3)).save(deep, "png")
+    rgb = io.BytesIO()
+    tifffile.imwrite(rgb, np.arange(36, dtype=np.uint16).reshape(4, 3, 3), photometric="rgb")
+    gray = io.BytesIO()
+    Image.fromarray(np.arange(12, dtype=np.uint16).reshape(4, 3)).save(gray, "png")
     with tempfile.TemporaryDirectory() as folder:
-        where = Path(folder)
-        made = {
-            "in/v.nii": write_nifti(where / "v.nii", volume),
-            "in/v.nii.gz": write_nifti(where / "v.nii.gz", volume),
+        directory = Path(folder)
+        paths = {
+            "in/v.nii": write_nifti(directory / "v.nii", volume),
+            "in/v.nii.gz": write_nifti(directory / "v.nii.gz", volume),
         }
-        made["in/1.dcm"] = write_dicom(where / "1.dcm", volume[0])
-        made |= {f"ct/{path.name}": path for path in write_series(where / "ct", volume).iterdir()}
-        parts = {name: path.read_bytes() for name, path in made.items()}
+        paths["in/1.dcm"] = write_dicom(directory / "1.dcm", volume[0])
+        paths |= {
+            f"ct/{path.name}": path for path in write_series(directory / "ct", volume).iterdir()
+        }
+        files = {name: path.read_bytes() for name, path in paths.items()}
     listed = ["path,label,client,split,group"]
     listed += [f"{name},a,A,train,{k}" for k, name in enumerate(("in/v.nii", "in/v.nii.gz", "ct"))]
-    return parts | {
+    return files | {
         "list.csv": "\n".join(listed).encode(),
-        "in/w.tif": wide.getvalue(),
-        "in/d.png": deep.getvalue(),
+        "in/w.tif": rgb.getvalue(),
+        "in/d.png": gray.getvalue(),
     }
 
 
@@ -155,25 +157,25 @@ VOLUMES = {f"a/{name}": MEDICAL[f"in/{name}"] for name in ("v.nii", "v.nii.gz")}
 FLAT = {f"a/{name}": MEDICAL[f"in/{name}"] for name in ("1.dcm", "d.png", "w.tif")}
 
 
-def within(parts, which, known, world):
+def within(files, changed, section, world):
     """One file in a folder of images, for one class, or in a manifest."""
-    path = world.folder / "data" / which.replace("/", "-")
-    path = path / "list.csv" if "list.csv" in parts else path
+    path = world.folder / "data" / changed.replace("/", "-")
+    path = path / "list.csv" if "list.csv" in files else path
 
     def act(data):
-        for name, content in {**parts, which: data}.items():
+        for name, content in {**files, changed: data}.items():
             file = (path.parent if path.suffix else path) / name
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(content)
-        found = read(data_settings(path=path, **known))
-        assert len(found.x) == len(found.y) > 0
+        dataset = read(data_settings(path=path, **section))
+        assert len(dataset.x) == len(dataset.y) > 0
 
-    return inputs(Valid(parts[which])), act
+    return inputs(Valid(files[changed])), act
 
 
 TARGETS += [
-    Target(f"{which}, among images of more than 8 bits", 20, partial(within, parts, which, known))
-    for parts, known, names in (
+    Target(f"{name}, among images of more than 8 bits", 20, partial(within, files, name, section))
+    for files, section, names in (
         *(
             ({name: content}, {"name": "images", "skip_bad": name == "a/1.dcm"}, (name,))
             for name, content in FLAT.items()
@@ -181,15 +183,15 @@ TARGETS += [
         (VOLUMES, {"name": "images"}, VOLUMES),
         (MEDICAL, {"name": "images"}, ("list.csv", "ct/s002.dcm")),
     )
-    for which in names
+    for name in names
 ]
 TARGETS += [
-    Target(f"{which}, read for training", 20, partial(part_of, parts, which, known))
-    for parts, known, names in (
+    Target(f"{name}, read for training", 20, partial(one_file, files, name, section))
+    for files, section, names in (
         (IDX, {"name": "images", "format": "idx"}, IDX),
         (CLASSES, {"name": "images"}, ("a/0.png", "b/3.jpg", "a/3.gif")),
     )
-    for which in names
+    for name in names
 ]
 
 
@@ -199,11 +201,11 @@ TARGETS += [
 @target("model file, asked by predict", 7)
 def model(world):
     path = good(world.folder / "model.safetensors")
-    before, content = PersonalModel.load(path).predict(ROWS), path.read_bytes()
+    predictions, content = PersonalModel.load(path).predict(ROWS), path.read_bytes()
 
     def act(data):
         path.write_bytes(data)
-        assert PersonalModel.load(path).predict(ROWS) == before
+        assert PersonalModel.load(path).predict(ROWS) == predictions
 
     return inputs(Valid(content)), act
 
@@ -225,7 +227,7 @@ def sealed(world):
     return edited(Valid(json.dumps(tree()).encode(), JSON)), act
 
 
-ASKED = {
+INPUTS = {
     "rows.csv": b"age,site,dose\n3,Ulm,5\n30,Aue,0.5\n",
     "rows.npz": archive(x=ROWS),
     "image.png": picture("png"),
@@ -233,17 +235,17 @@ ASKED = {
 }
 
 
-def asked(name, world):
+def predicted(name, world):
     """A file of inputs for a table model; an image is not valid input for it."""
     folder = world.folder / "asked" / name
     folder.mkdir(parents=True)
-    one = PersonalModel.load(good(folder / "model"))
+    model = PersonalModel.load(good(folder / "model"))
 
     def act(data):
         (folder / name).write_bytes(data)
-        json.dumps(one.predict(read_inputs(folder / name, one.about).x), allow_nan=False)
+        json.dumps(model.predict(read_inputs(folder / name, model.about).x), allow_nan=False)
 
-    return st.one_of(damaged(Valid(ASKED[name])), inputs(Valid(ASKED[name]))), act
+    return st.one_of(damaged(Valid(INPUTS[name])), inputs(Valid(INPUTS[name]))), act
 
 
-TARGETS += [Target(f"{name}, asked of a model", 17, partial(asked, name)) for name in ASKED]
+TARGETS += [Target(f"{name}, asked of a model", 17, partial(predicted, name)) for name in INPUTS]

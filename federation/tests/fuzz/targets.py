@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from edits import Form, Valid, inputs
+from edits import TextFormat, Valid, inputs
 from guard import Act
 from hypothesis import strategies as st
 from worlds import World
@@ -44,27 +44,32 @@ def target(
     return add
 
 
-def command(*words: object) -> None:
+def command(*arguments: object) -> None:
     """Run a command in this process."""
     try:
-        app([str(word) for word in words], exit_on_error=False, print_error=False)
+        app([str(argument) for argument in arguments], exit_on_error=False, print_error=False)
     except SystemExit as end:
         if end.code:
             raise
 
 
 def file(
-    world: World, of: Path, name: str, path: str, form: Form | None, act: Callable[[Path], object]
+    world: World,
+    source: Path,
+    name: str,
+    path: str,
+    format_: TextFormat | None,
+    act: Callable[[Path], object],
 ) -> Attack:
     """An attack on one file of a folder: its inputs, and the reader of the folder."""
-    anew = world.copy(of, name)
+    anew = world.copy(source, name)
     folder = anew()
-    (found,) = folder.glob(path)
-    relative = found.relative_to(folder)
+    (path_,) = folder.glob(path)
+    relative = path_.relative_to(folder)
 
     def written(data: bytes) -> object:
         folder = anew()
         (folder / relative).write_bytes(data)
         return act(folder)
 
-    return inputs(Valid(found.read_bytes(), form)), written
+    return inputs(Valid(path_.read_bytes(), format_)), written

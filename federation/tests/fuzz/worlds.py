@@ -50,15 +50,15 @@ ROGUE = 11  # the node of silo-1
 
 
 @dataclass(frozen=True)
-class Said:
+class Exchange:
     """One exchange with silo-1: request and answer, and the silo's state afterwards."""
 
-    asked: Message
-    answered: Message
+    request: Message
+    answer: Message
     state: Path
 
 
-class Cut(NullCallback):
+class Interruption(NullCallback):
     """Ends a run after its first round."""
 
     def on_round_end(self, row, evaluations):
@@ -73,16 +73,16 @@ class World:
         self.folder = folder
         self.outside = folder / "outside"
         self.outside.mkdir()
-        self._said: dict[str, Said] = {}
+        self._exchanges: dict[str, Exchange] = {}
         self._visits: list[tuple[object, object]] = []
         (self.outside / "precious").write_text("nobody's business")
 
-    def copy(self, of: Path, name: str) -> Callable[[], Path]:
+    def copy(self, source: Path, name: str) -> Callable[[], Path]:
         """A function that gives the folder ``name`` another one's content, as it was when this was
         called.
         """
         template, work = self.folder / f"{name}-as-it-was", self.folder / name
-        shutil.copytree(of, template, ignore=shutil.ignore_patterns(PIPE))
+        shutil.copytree(source, template, ignore=shutil.ignore_patterns(PIPE))
 
         def anew() -> Path:
             shutil.rmtree(work, ignore_errors=True)
@@ -94,38 +94,38 @@ class World:
     @cached_property
     def federation(self) -> Federation:
         """Three silos with APPLE, which have run."""
-        home = self.folder / "federation"
-        home.mkdir()
-        made = Federation(home, settings(method="apple", rounds=2), wait=0.0, places=5)
-        made.grid.faults.append(self._note)
+        folder = self.folder / "federation"
+        folder.mkdir()
+        federation = Federation(folder, settings(method="apple", rounds=2), wait=0.0, places=5)
+        federation.grid.faults.append(self._note)
         visit = FlowerTransport.visit
 
-        def noted(transport, *words):
-            self._visits.append(words)
-            return visit(transport, *words)
+        def noted(transport, *arguments):
+            self._visits.append(arguments)
+            return visit(transport, *arguments)
 
         with patch.object(FlowerTransport, "visit", noted):
-            made.run()
-        return made
+            federation.run()
+        return federation
 
     def _note(self, message, reply):
         if message.metadata.dst_node_id == ROGUE:
-            number = len(self._said)  # hello, round 1, round 2, the closing visit
-            kept = self.folder / "states" / str(number)
+            number = len(self._exchanges)  # hello, round 1, round 2, the closing visit
+            copy = self.folder / "states" / str(number)
             state = self.folder / "federation" / "kits" / "silo-1" / "state"
-            shutil.copytree(state, kept)
-            asked = flower_apps.unpacked(message.content)
-            answered = flower_apps.unpacked(reply.content)
-            self._said[("hello", "first", "second", "closing")[number]] = Said(
-                asked, answered, kept
+            shutil.copytree(state, copy)
+            request = flower_apps.unpacked(message.content)
+            answer = flower_apps.unpacked(reply.content)
+            self._exchanges[("hello", "first", "second", "closing")[number]] = Exchange(
+                request, answer, copy
             )
         return reply
 
     @property
-    def said(self) -> dict[str, Said]:
+    def exchanges(self) -> dict[str, Exchange]:
         """The exchanges of the server and silo-1, by subject."""
         assert self.federation
-        return self._said
+        return self._exchanges
 
     @property
     def visits(self) -> list[tuple[object, object]]:
@@ -144,10 +144,10 @@ class World:
         return self.folder / "run"
 
     @cached_property
-    def cut(self) -> Path:
+    def interrupted(self) -> Path:
         """A run interrupted after the first of two rounds."""
         try:
-            pomona.run(resolve(SMALL), self.folder / "cut", Cut())
+            pomona.run(resolve(SMALL), self.folder / "cut", Interruption())
         except KeyboardInterrupt:
             return self.folder / "cut"
         raise AssertionError("it was not interrupted")
@@ -163,6 +163,6 @@ class World:
     @cached_property
     def bench(self) -> Path:
         """A finished bench."""
-        with ThreadPoolExecutor(1) as here:
-            run_bench(SUITE, self.folder / "bench", here)
+        with ThreadPoolExecutor(1) as executor:
+            run_bench(SUITE, self.folder / "bench", executor)
         return self.folder / "bench"

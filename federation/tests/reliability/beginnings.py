@@ -8,20 +8,20 @@ import torch
 from PIL import Image
 
 
-def half(words, number=3):
+def interrupted(arguments, number=3):
     """A run of two committed rounds."""
-    return lambda world: world.begun(words, number)
+    return lambda world: world.interrupt(arguments, number)
 
 
-def damaged(words, how, which):
-    """A run of two committed rounds with the ``which`` checkpoints damaged."""
+def damaged(arguments, change, index):
+    """A run of two committed rounds with the ``index`` checkpoints damaged."""
 
-    def before(world):
-        world.begun(words, 3)
-        for path in sorted(world.out.glob("checkpoints/round-*"))[which]:
-            path.write_bytes(how(path.read_bytes()))
+    def prepare(world):
+        world.interrupt(arguments, 3)
+        for path in sorted(world.out.glob("checkpoints/round-*"))[index]:
+            path.write_bytes(change(path.read_bytes()))
 
-    return before
+    return prepare
 
 
 def flipped(content):
@@ -40,47 +40,47 @@ class Canary:
         return Path.touch, (self.path,)
 
 
-def pickled(words):
+def pickled(arguments):
     """A run of two committed rounds whose checkpoints were replaced by files of torch.save."""
 
-    def before(world):
-        world.begun(words, 3)
+    def prepare(world):
+        world.interrupt(arguments, 3)
         for path in world.out.glob("checkpoints/round-*"):
             torch.save({"w": Canary(world.folder / "canary")}, path)
 
-    return before
+    return prepare
 
 
-def finished(words):
+def finished(arguments):
     """A finished run."""
 
-    def before(world):
-        assert world.run(words) == 0
+    def prepare(world):
+        assert world.run(arguments) == 0
 
-    return before
+    return prepare
 
 
-def rewritten(before, name, old, new):
+def rewritten(previous, name, old, new):
     """The previous state, with bytes replaced in the first file that contains them."""
 
-    def after(world):
-        before(world)
+    def prepare(world):
+        previous(world)
         content = (world.out / name).read_bytes()
         assert old in content
         (world.out / name).write_bytes(content.replace(old, new, 1))
 
-    return after
+    return prepare
 
 
-def ledgers(words, change):
+def ledgers(arguments, change):
     """A private run of two committed rounds, with ``change(path)`` applied to its ledgers."""
 
-    def before(world):
-        world.begun(words, 3)
+    def prepare(world):
+        world.interrupt(arguments, 3)
         for path in world.out.glob("private/dp/*/ledger.jsonl"):
             change(path)
 
-    return before
+    return prepare
 
 
 def table(text):
@@ -96,12 +96,12 @@ def arrays(**content):
 def truncated(**content):
     """An archive of arrays, cut off at the end."""
 
-    def before(world):
+    def prepare(world):
         arrays(**content)(world)
         path = world.folder / "own.npz"
         path.write_bytes(path.read_bytes()[:-100])
 
-    return before
+    return prepare
 
 
 def pickled_arrays(world):
@@ -144,7 +144,7 @@ def in_the_way(world):
     world.out.write_text("mine")
 
 
-def takes_nothing(world):
+def read_only(world):
     """An output folder on a file system that refuses writes."""
     world.out = Path("/proc/pomona")
 

@@ -4,5 +4,5 @@ from runs import Spawner
 
 @pytest.fixture(scope="module")
 def spawner():
-    with Spawner() as own:
-        yield own
+    with Spawner() as processes:
+        yield processes

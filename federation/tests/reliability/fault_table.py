@@ -26,9 +26,9 @@ def page():
     return HEAD + "".join(line(*row.id.split(" ", 1), row.code, row.then.__doc__) for row in rows)
 
 
-def line(number, done, code, held):
+def line(number, description, code, outcome):
     exit_code = "killed" if code < 0 else code
-    return f"| {number} | {done} | {exit_code} | {' '.join(held.split())} |\n"
+    return f"| {number} | {description} | {exit_code} | {' '.join(outcome.split())} |\n"
 
 
 if __name__ == "__main__":

@@ -10,23 +10,23 @@ def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def killed_at(owner, name, number, after):
+def killed_at(owner, name, number, after_call):
     """Die at call ``number`` of a function, from 0, before or after the call."""
-    function, calls = getattr(owner, name), [0]
+    function, counter = getattr(owner, name), [0]
 
     def counted(*args, **kwargs):
-        at, calls[0] = calls[0] == number, calls[0] + 1
-        if at and not after:
+        is_target, counter[0] = counter[0] == number, counter[0] + 1
+        if is_target and not after_call:
             kill()
         result = function(*args, **kwargs)
-        if at:
+        if is_target:
             kill()
         return result
 
     setattr(owner, name, counted)
 
 
-def killed_in_save(step, after, round_):
+def killed_in_save(step, after_step, round_):
     """Die during the save of a round, before or after one step: open, write, fsync, replace, fsync
     folder, unlink.
     """
@@ -35,25 +35,26 @@ def killed_in_save(step, after, round_):
 
     save, pieces = checkpoint.save, checkpoint.pieces
 
-    def saves(folder, number, *rest):
+    def saves(folder, number, *settings):
         if number == round_:
             match step:
                 case "open":
-                    killed_at(Path, "open", 0, after)
+                    killed_at(Path, "open", 0, after_step)
                 case "write":
-                    checkpoint.pieces = lambda *args: cut_short(pieces(*args))
+                    checkpoint.pieces = lambda *args: truncated(pieces(*args))
                 case "fsync":
-                    killed_at(os, "fsync", 0, after)
+                    killed_at(os, "fsync", 0, after_step)
                 case "replace":
-                    killed_at(Path, "replace", 0, after)
+                    killed_at(Path, "replace", 0, after_step)
                 case "fsync folder":
-                    killed_at(files, "sync", 0, after)
+                    killed_at(files, "sync", 0, after_step)
                 case "unlink":
-                    killed_at(Path, "unlink", 1, after)  # the first is of what a kill left behind
-        return save(folder, number, *rest)
+                    # the first call removes what a previous kill has left
+                    killed_at(Path, "unlink", 1, after_step)
+        return save(folder, number, *settings)
 
-    def cut_short(whole):
-        for count, piece in enumerate(whole):
+    def truncated(chunks):
+        for count, piece in enumerate(chunks):
             if count == 3:
                 kill()
             yield piece
@@ -67,7 +68,7 @@ def killed_after_entries(number):
     """
     from pomona.privacy.ledger import Ledger
 
-    killed_at(Ledger, "append", number - 1, after=True)
+    killed_at(Ledger, "append", number - 1, after_call=True)
 
 
 def no_room(bytes_):
@@ -81,7 +82,7 @@ def killed_after_commit(round_):
     """Die when a round is durable and the next has not started."""
     from pomona.federation.checkpointing import Checkpointing
 
-    killed_at(Checkpointing, "commit", round_ - 1, after=True)
+    killed_at(Checkpointing, "commit", round_ - 1, after_call=True)
 
 
 def worker_killed(times):
@@ -92,11 +93,11 @@ def worker_killed(times):
 
     visit, left = Workers.visit, [times]
 
-    def visits(self, asked, down):
-        if asked.round.number == 3 and asked.trains and left[0]:
+    def visits(self, request, downlink):
+        if request.round.number == 3 and request.trains and left[0]:
             left[0] -= 1
             os.kill(self._workers[0].pid, signal.SIGKILL)
-        return visit(self, asked, down)
+        return visit(self, request, downlink)
 
     Workers.visit = visits
 
@@ -123,6 +124,6 @@ def no_reader(handle):
     os.close(reader)
 
 
-def full(handle):
+def full_disk(handle):
     """Redirect standard output (1) or standard error (2) to a file on a full disk."""
     os.dup2(os.open("/dev/full", os.O_WRONLY), handle)

@@ -37,12 +37,12 @@ def sample(local, owner):
     sums = Counter()
     for process, command in process_tree(local.process(owner).pid).items():
         with suppress(psutil.Error):
-            kind = process_role(process, command)
-            if kind == "ClientApp" or kind in PROCESSES:
-                sums[kind, "MB"] += process.memory_full_info().pss / 1e6
-                sums[kind, "descriptors"] += process.num_fds()
-                sums[kind, "threads"] += process.num_threads()
-                sums[kind, "processes"] += 1
+            role = process_role(process, command)
+            if role == "ClientApp" or role in PROCESSES:
+                sums[role, "MB"] += process.memory_full_info().pss / 1e6
+                sums[role, "descriptors"] += process.num_fds()
+                sums[role, "threads"] += process.num_threads()
+                sums[role, "processes"] += 1
     for entry in (local.folder / "kits" / owner).iterdir():
         sums[entry.name, "MB on disk"] = size(entry)
     return sums
@@ -60,7 +60,7 @@ def size(path):
 def growth(path):
     """By owner, subject and measure: the value halfway, at the end, and the growth per hour.
 
-    What is not there in every sample, such as a study's own processes, is left out.
+    Figures that are missing in a sample, such as those of a study's own processes, are left out.
     """
     with path.open(newline="") as file:
         rows = [
@@ -81,11 +81,11 @@ def growth(path):
 def growing(path):
     """Lines: what grows by itself, or is large; the silos' largest."""
     largest = {}
-    for (owner, *what), figures in growth(path).items():
-        key = ("server" if owner == "server" else "silo", *what)
+    for (owner, *labels), figures in growth(path).items():
+        key = ("server" if owner == "server" else "silo", *labels)
         largest[key] = max(figures, largest.get(key, figures), key=lambda f: f[2])
     return [
-        f"{owner}'s {subject}: {begin:.4g}, {end:.4g} {measure}, {rate:+.3g} an hour"
-        for (owner, subject, measure), (begin, end, rate) in largest.items()
+        f"{owner}'s {subject}: {initial:.4g}, {final:.4g} {measure}, {rate:+.3g} an hour"
+        for (owner, subject, measure), (initial, final, rate) in largest.items()
         if measure == "MB" or abs(rate) >= 0.01
     ]

@@ -48,8 +48,8 @@ def read_history(
     """
     logs = {"server": kits / "server/run/audit.jsonl"}
     logs |= {name: kits / name / "state/audit.jsonl" for name in silos}
-    present = {who: path for who, path in logs.items() if path.exists()}
-    broken = [f"{who}: line {bad}" for who, path in present.items() if (bad := verify(path))]
+    present = {owner: path for owner, path in logs.items() if path.exists()}
+    broken = [f"{owner}: line {bad}" for owner, path in present.items() if (bad := verify(path))]
     return History(
         list(complete_lines(logs["server"])),
         {name: _silo(kits / name / "state", logs[name]) for name in silos},
@@ -68,7 +68,7 @@ def _silo(state: Path, log: Path) -> SiloHistory:
         list(complete_lines(log)) if log.exists() else [],
         {name: list(_json_lines(path / "rounds.jsonl")) for name, path in folders.items()},
         {
-            name: [line for found in path.glob(ledger) for line in list(_json_lines(found))[1:]]
+            name: [line for file in path.glob(ledger) for line in list(_json_lines(file))[1:]]
             for name, path in folders.items()
         },
     )
@@ -88,7 +88,7 @@ def violations(history: History) -> list[str]:
     broken = [f"an audit log's chain is broken: {log}" for log in history.broken]
     runs = by_run(history.server)
     for study, lines in runs.items():
-        found = [
+        problems = [
             *_rounds_follow(lines),
             *_members_are_whole(lines, set(history.silos)),
             *_counted_once(lines),
@@ -96,16 +96,16 @@ def violations(history: History) -> list[str]:
             *_sums(lines, history.minimum.get(study)),
             *_reasons(lines),
         ]
-        broken += [f"{study}: {line}" for line in found]
+        broken += [f"{study}: {line}" for line in problems]
     for name, silo in history.silos.items():
-        found = [
+        problems = [
             *_trained_once(silo.visits),
             *_summed_once(silo.audit, history.minimum, name),
             *_refusals_have_reasons(silo.audit),
             *_consented(silo.audit),
             *_in_ledgers(silo, {s: received(lines, name) for s, lines in runs.items()}, history),
         ]
-        broken += [f"{name}: {line}" for line in found]
+        broken += [f"{name}: {line}" for line in problems]
     return broken + _same_sums(history, runs)
 
 
@@ -133,28 +133,28 @@ def _rounds_follow(lines: Sequence[Line]) -> Iterator[str]:
     """Committed rounds are contiguous. A kill may take the line of a round whose checkpoint is
     durable: the next start then has its number.
     """
-    at = 0
+    committed = 0
     for line in lines:
         number = line.get("round")
         if line["event"] == "start":
-            if number not in {at, at + 1}:
-                yield f"started after round {number}, committed was round {at}"
-            at = number
+            if number not in {committed, committed + 1}:
+                yield f"started after round {number}, committed was round {committed}"
+            committed = number
         elif line["event"] == "round":
-            if number != at + 1:
-                yield f"round {number} was committed after round {at}"
-            at = number
-        elif line["event"] in {"sent", "received"} and number not in {at, at + 1}:
-            yield f"{line['event']} {line['silo']} a message of round {number} after round {at}"
+            if number != committed + 1:
+                yield f"round {number} was committed after round {committed}"
+            committed = number
+        elif line["event"] in {"sent", "received"} and number not in {committed, committed + 1}:
+            yield f"{line['event']} {line['silo']} a message of round {number} after round {committed}"
 
 
 def _members_are_whole(lines: Sequence[Line], members: set[str]) -> Iterator[str]:
     """Each member is present or absent in a committed round, and not twice."""
     for line in lines:
         if line["event"] == "round":
-            named = Counter([*line["present"], *line["absent"]])
-            if named != Counter(members):
-                yield f"round {line['round']} has the members {sorted(named.elements())}"
+            counts = Counter([*line["present"], *line["absent"]])
+            if counts != Counter(members):
+                yield f"round {line['round']} has the members {sorted(counts.elements())}"
 
 
 def _attempts(lines: Sequence[Line]) -> Iterator[list[Line]]:
@@ -172,15 +172,15 @@ def _attempts(lines: Sequence[Line]) -> Iterator[list[Line]]:
 def _counted_once(lines: Sequence[Line]) -> Iterator[str]:
     """A round uses each answer once, and only of silos that have answered in it."""
     answered = defaultdict[object, set[object]](set)
-    for tried in _attempts(lines):
+    for attempt in _attempts(lines):
         admitted = Counter[tuple[object, object]]()
-        for line in tried:
-            number, silo = about = line.get("round"), line.get("silo")
+        for line in attempt:
+            number, silo = key = line.get("round"), line.get("silo")
             if line["event"] == "received":
                 answered[number].add(silo)
             elif line["event"] == ADMITTED:
-                admitted[about] += 1
-                if admitted[about] > 1:
+                admitted[key] += 1
+                if admitted[key] > 1:
                     yield f"round {number}: two answers of {silo} are used"
                 if silo not in answered[number]:
                     yield f"round {number}: {silo} is used, which has not answered"
@@ -215,16 +215,16 @@ def _sums(lines: Sequence[Line], minimum: int | None) -> Iterator[str]:
 
 
 def _reasons(lines: Sequence[Line]) -> Iterator[str]:
-    """Whoever is absent from a committed round has a record that says why, with a reason."""
-    named = defaultdict[object, set[object]](set)
+    """Each silo that is absent from a committed round has a record with the reason."""
+    explained = defaultdict[object, set[object]](set)
     for line in lines:
         if line["event"] == UNUSED:
-            named[line["round"]].add(line["silo"])
+            explained[line["round"]].add(line["silo"])
             if line.get("reason") not in set(Reason):
                 yield f"round {line['round']}: {line['silo']} is unused without a reason"
         elif line["event"] == "round":
-            for missing in sorted(set(line["absent"]) - named[line["round"]]):
-                yield f"round {line['round']}: nothing says why {missing} is absent"
+            for missing in sorted(set(line["absent"]) - explained[line["round"]]):
+                yield f"round {line['round']}: no reason why {missing} is absent"
 
 
 def _trained_once(visits: Mapping[str, Sequence[Line]]) -> Iterator[str]:
@@ -240,11 +240,11 @@ def _summed_once(audit: Sequence[Line], minimum: Mapping[str, int], name: str) -
     """A silo masks in one sum a round, which it is in, of the agreed least number of silos."""
     summed = defaultdict[tuple[str, object], set[tuple[str, ...]]](set)
     for line in audit:
-        about = str(line.get("study", KIT)), line.get("round")
+        key = str(line.get("study", KIT)), line.get("round")
         if line["event"] == "sum":
-            summed[about].add(tuple(line["silos"]))
-            if name not in line["silos"] or len(set(line["silos"])) < minimum.get(about[0], 2**31):
-                yield f"{about[0]}, round {about[1]}: masked for {line['silos']}"
+            summed[key].add(tuple(line["silos"]))
+            if name not in line["silos"] or len(set(line["silos"])) < minimum.get(key[0], 2**31):
+                yield f"{key[0]}, round {key[1]}: masked for {line['silos']}"
     for (study, number), sums in summed.items():
         if len(sums) > 1:
             yield f"{study}, round {number}: its key is in {len(sums)} sums"

@@ -14,36 +14,36 @@ from pomona.scenario import Scenario
 from pomona.storage import checkpoint
 from pomona.storage.run_status import read_status
 
-AWAY = inject.absent()
-ALWAYS_AWAY = inject.absent(rounds=range(1, 6))
+ABSENT = inject.absent()
+ALWAYS_ABSENT = inject.absent(rounds=range(1, 6))
 
 
-def as_whole(world, row):
+def as_undisturbed(world, row):
     """Same result as an undisturbed run."""
-    assert results(world.out) == world.whole(row.words)
+    assert results(world.out) == world.undisturbed(row.arguments)
     assert read_status(world.out).state == "finished"
 
 
 def as_absent(world, row):
     """Same result as a run in which that client is absent in that round."""
-    assert results(world.out) == world.whole(row.words, AWAY)
+    assert results(world.out) == world.undisturbed(row.arguments, ABSENT)
 
 
-def goes_on(world, row):
+def resumes(world, row):
     """The status says so; resumed without the fault, it ends with the result of an undisturbed
     run.
     """
     assert read_status(world.out).code == row.code
-    assert world.run(row.words, "--resume") == 0
-    as_whole(world, row)
+    assert world.run(row.arguments, "--resume") == 0
+    as_undisturbed(world, row)
 
 
 def stops(world, row):
     """The status says so; the rounds that were committed are whole."""
     assert read_status(world.out).code == row.code
-    found, corrupt = checkpoint.newest(world.out / "checkpoints")
+    newest, corrupt = checkpoint.newest(world.out / "checkpoints")
     assert not corrupt
-    assert read_status(world.out).round == (found.number if found else 0)
+    assert read_status(world.out).round == (newest.number if newest else 0)
 
 
 def unwritten(world, row):
@@ -51,16 +51,16 @@ def unwritten(world, row):
     assert not world.out.exists()
 
 
-def as_it_was(world, row):
+def unchanged(world, row):
     """Nothing was computed; the file is as it was."""
     assert world.out.read_text() == "mine"
 
 
 def untouched(world, row):
     """No file of the run changes except its status."""
-    changed = {p.name for p, was in files(world.out).items() if world.before.get(p) != was}
+    changed = {p.name for p, state in files(world.out).items() if world.original.get(p) != state}
     assert changed <= {"status.json", ".lock"}
-    assert world.before.keys() == files(world.out).keys()
+    assert world.original.keys() == files(world.out).keys()
 
 
 def finite(world, row):
@@ -72,27 +72,27 @@ def finite(world, row):
 
 
 def in_quarantine(world, row):
-    """The peers end as in a run without that client, which is asked no more after three
+    """The peers end as in a run without that client, which is not asked again after three
     refusals.
     """
-    asked = []
-    for out, fault in ((world.out, None), (world.folder / "without", ALWAYS_AWAY)):
+    models = []
+    for folder, fault in ((world.out, None), (world.folder / "without", ALWAYS_ABSENT)):
         if fault:
             with world.patch.context() as patch:
                 fault(patch)
-                assert world.run(row.words, out=out) == 0
-        asked.append(
+                assert world.run(row.arguments, out=folder) == 0
+        models.append(
             {
                 p.name: p.read_bytes()
-                for p in out.glob("*/client-*.safetensors")
+                for p in folder.glob("*/client-*.safetensors")
                 if "01" not in p.name
             }
         )
-    assert asked[0] == asked[1] != {}
+    assert models[0] == models[1] != {}
     rounds = [e for e in results(world.out)[1] if e["event"] == "round"]
     assert [e["cohort"] for e in rounds] == [[0, 2, 3]] * len(rounds)
-    said = [json.loads(line) for line in (world.out / "events.jsonl").read_text().splitlines()]
-    assert [len(e["refused"]) for e in said if e["event"] == "round"] == [1, 1, 1, 0, 0]
+    events = [json.loads(line) for line in (world.out / "events.jsonl").read_text().splitlines()]
+    assert [len(e["refused"]) for e in events if e["event"] == "round"] == [1, 1, 1, 0, 0]
 
 
 def stays_put(world, row):
@@ -118,20 +118,20 @@ def as_floats(world, row):
     with np.load(world.folder / "own.npz") as stored:
         images = stored["x"]
     scenario = Scenario.prepare(resolve(read_file(world.out / "config.toml")))
-    seen, _ = scenario.objective().data.gather(torch.arange(len(images)))
+    inputs, _ = scenario.objective().data.gather(torch.arange(len(images)))
     assert images.min() == 0
     assert images.max() == 255
     np.testing.assert_allclose(
-        seen[:, 0].numpy(), (images.astype(np.float64) - 127.5) / 127.5, rtol=1e-6
+        inputs[:, 0].numpy(), (images.astype(np.float64) - 127.5) / 127.5, rtol=1e-6
     )
     trains(world, row)
 
 
 def nulls(world, row):
     """It has an accuracy, and null where a figure needs two classes."""
-    one = [e for e in results(world.out)[1] if e["event"] == "final" and e["client"] == 0]
-    assert one
-    assert all(e["accuracy"] is not None and e["auroc"] is None for e in one)
+    finals = [e for e in results(world.out)[1] if e["event"] == "final" and e["client"] == 0]
+    assert finals
+    assert all(e["accuracy"] is not None and e["auroc"] is None for e in finals)
     trains(world, row)
 
 

@@ -29,9 +29,9 @@ def arrivals(change):
     def fault(patch):
         visit = Inline.visit
 
-        def visits(self, asked, down):
-            given = visit(self, asked, down)
-            return change(asked.round.number, given) if asked.trains else given
+        def visits(self, request, downlink):
+            received = visit(self, request, downlink)
+            return change(request.round.number, received) if request.trains else received
 
         patch.setattr(Inline, "visit", visits)
 
@@ -41,15 +41,16 @@ def arrivals(change):
 def uplink(change, rounds=(2,), clients=(1,)):
     """These clients send ``change(uplink)`` in these rounds."""
 
-    def changed(number, given):
+    def changed(number, received):
         return [
-            sent(a, change) if a.reply.client in clients and number in rounds else a for a in given
+            with_uplink(a, change) if a.reply.client in clients and number in rounds else a
+            for a in received
         ]
 
     return arrivals(changed)
 
 
-def sent(arrival, change):
+def with_uplink(arrival, change):
     """The arrival of a client that sends ``change(uplink)``."""
     return replace(arrival, reply=replace(arrival.reply, uplink=change(arrival.reply.uplink)))
 
@@ -57,31 +58,31 @@ def sent(arrival, change):
 def absent(rounds=(2,), client=1):
     """A client does not answer in these rounds."""
 
-    def without(number, given):
-        away = Reply(client, fault="away")
+    def changed(number, received):
+        reply = Reply(client, fault="away")
         return [
-            replace(a, reply=away) if a.reply.client == client and number in rounds else a
-            for a in given
+            replace(a, reply=reply) if a.reply.client == client and number in rounds else a
+            for a in received
         ]
 
-    return arrivals(without)
+    return arrivals(changed)
 
 
 def core(function):
     """An uplink with another tensor as its core."""
-    return lambda sent: {**sent, "core": function(sent["core"])}
+    return lambda uplink: {**uplink, "core": function(uplink["core"])}
 
 
-def one(value):
+def wrong_number(value):
     """A core with one wrong number."""
     return core(lambda w: torch.where(torch.arange(len(w)) == 7, value, w))
 
 
-def told(**claims):
+def false_claims(**claims):
     """In round 2 client 1 claims another run, round (by difference) or number of samples."""
 
-    def changed(number, given):
-        return [claim(a) if (number, a.reply.client) == (2, 1) else a for a in given]
+    def changed(number, received):
+        return [claim(a) if (number, a.reply.client) == (2, 1) else a for a in received]
 
     def claim(arrival):
         return replace(
@@ -96,15 +97,15 @@ def wire(data):
 
     def fault(patch):
         def judges(arrivals, expected, history):
-            came = [
+            readable = [
                 read(a, expected.spec) if (a.round, a.reply.client) == (2, 1) else a
                 for a in arrivals
             ]
-            return admit(came, expected, history)
+            return admit(readable, expected, history)
 
         def read(arrival, spec):
             try:
-                return sent(arrival, lambda _: decode(data(spec), spec, largest(spec)))
+                return with_uplink(arrival, lambda _: decode(data(spec), spec, largest(spec)))
             except ProtocolError as wrong:
                 return replace(arrival, unread=wrong)
 
@@ -115,11 +116,11 @@ def wire(data):
 
 def late(patch):
     """Deliver all uplinks of a round again in the next, before its own."""
-    before = []
+    previous = []
 
     def admits(arrivals, expected, history):
-        verdict = admit([*before, *arrivals], expected, history)
-        before[:] = arrivals
+        verdict = admit([*previous, *arrivals], expected, history)
+        previous[:] = arrivals
         return verdict
 
     patch.setattr(loop, "admit", admits)
@@ -127,15 +128,17 @@ def late(patch):
 
 def twice(function):
     """Deliver every reply twice, the second time changed and in the opposite order."""
-    return arrivals(lambda _, given: [*given, *(sent(a, function) for a in reversed(given))])
+    return arrivals(
+        lambda _, received: [*received, *(with_uplink(a, function) for a in reversed(received))]
+    )
 
 
 def stopped(number):
     """Ctrl-C after a round has been trained and before it is committed."""
 
     def fault(patch):
-        def on_before_commit(_, at):
-            if at == number:
+        def on_before_commit(_, round_):
+            if round_ == number:
                 raise KeyboardInterrupt
 
         patch.setattr(CallbackList, "on_before_commit", on_before_commit)
@@ -165,17 +168,17 @@ def full_record(number):
     def fault(patch):
         event = RunRecord.event
 
-        class Full:
+        class FullFile:
             def write(self, _):
                 raise OSError(errno.ENOSPC, "No space left on device")
 
             def close(self): ...
 
-        def events(self, kind, **body):
-            if kind == "round" and body["round"] == number:
+        def events(self, event_name, **body):
+            if event_name == "round" and body["round"] == number:
                 self._file.close()
-                self._file = Full()
-            event(self, kind, **body)
+                self._file = FullFile()
+            event(self, event_name, **body)
 
         patch.setattr(RunRecord, "event", events)
 
@@ -186,10 +189,10 @@ def unreadable(patch):
     """A disk error at the newest checkpoint."""
     opens = os.open
 
-    def opened(path, flags, *rest, **more):
+    def opened(path, flags, *args, **kwargs):
         if Path(os.fsdecode(path)).name.startswith("round-000002") and not flags & os.O_WRONLY:
             raise OSError(errno.EIO, "Input/output error")
-        return opens(path, flags, *rest, **more)
+        return opens(path, flags, *args, **kwargs)
 
     patch.setattr(os, "open", opened)
 
@@ -199,7 +202,7 @@ def other_versions(patch):
     patch.setattr(lifecycle, "versions", lambda: {"python": "3.0", "torch": "0.1"})
 
 
-def other_form(patch):
+def other_schema(patch):
     """The code writes checkpoints in another format."""
     patch.setattr(checkpoint, "SCHEMA", -1)
 

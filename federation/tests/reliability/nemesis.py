@@ -1,4 +1,4 @@
-"""A federation of five real silos for as long as one likes, while a seeded nemesis kills, pauses,
+"""A federation of five real silos for a given time, while a seeded nemesis kills, pauses,
 cuts, slows and misdates its processes; then the history checker and the simulator judge it.
 
     export PYTHONPATH=tests:federation/tests
@@ -65,7 +65,7 @@ STUDIES = {
 }
 OWNERS = dict.fromkeys(("SuperLink", "ServerApp"), "server")
 RECOVERY = 300.0  # seconds within which the next event comes, whether a round is committed or not
-AFTER = 1200.0  # seconds without a committed round, with all processes there, that are a fault
+STALLED = 1200.0  # seconds without a committed round, with all processes there, that are a fault
 
 
 @dataclass
@@ -74,15 +74,15 @@ class Arena:
 
     local: object
     rounds: int
-    together: int = 2  # open studies: the server ends with the last
+    open_studies: int = 2  # open studies: the server ends with the last
     lines: dict = field(default_factory=dict)
     clocks: dict = field(default_factory=dict)
     scenarios: dict = field(default_factory=dict)
-    done: Counter = field(default_factory=Counter)
+    operations: Counter = field(default_factory=Counter)
     faults: list = field(default_factory=list)
-    until: float = 0.0
-    due: float = 0.0  # when the studies are looked at again
-    down: set = field(default_factory=set)  # what is to stay down for now
+    end: float = 0.0
+    next_check: float = 0.0  # when the studies are checked again
+    stopped: set = field(default_factory=set)  # owners that stay down for now
     began: float = field(default_factory=time.monotonic)
     sampled: float = -growth.EVERY
     progress: tuple = ()  # committed rounds, and since when there are so many
@@ -91,7 +91,7 @@ class Arena:
         self.progress = (0, self.began)
 
     @property
-    def everybody(self):
+    def owners(self):
         """The server and the silos."""
         return ("server", *self.local.names)
 
@@ -100,61 +100,65 @@ class Arena:
         """The file of what the processes and folders take."""
         return self.local.folder.parent / "samples.csv"
 
-    def start(self, who):
+    def start(self, owner):
         """Start a supervisor, with its own clock if it has one."""
-        more, _ = self.clocks.get(who, ({}, None))
+        environment, _ = self.clocks.get(owner, ({}, None))
         with pytest.MonkeyPatch.context() as patch:
-            for name, value in more.items():
+            for name, value in environment.items():
                 patch.setenv(name, value)
-            self.local.start(who)
+            self.local.start(owner)
 
     def operate(self, seconds):
         """Be the operator for some seconds."""
         limit = time.monotonic() + seconds
         while True:
             self._restart()
-            if time.monotonic() > self.due:
+            if time.monotonic() > self.next_check:
                 self._administer()
                 self._watch()
-                self.due = time.monotonic() + 5.0
+                self.next_check = time.monotonic() + 5.0
             if time.monotonic() > self.sampled + growth.EVERY:
                 self.sampled = time.monotonic()
                 hours = (self.sampled - self.began) / 3600
-                growth.append_sample(self.samples, hours, self.local, self.everybody)
+                growth.append_sample(self.samples, hours, self.local, self.owners)
             if time.monotonic() >= limit:
                 return
             time.sleep(0.5)
 
-    def next_round(self, most):
+    def next_round(self, timeout):
         """Be the operator until another round is committed, or for some seconds at most."""
-        limit, before = time.monotonic() + most, self.progress[0]
-        while self.progress[0] == before and time.monotonic() < limit:
+        limit, committed = time.monotonic() + timeout, self.progress[0]
+        while self.progress[0] == committed and time.monotonic() < limit:
             self.operate(1.0)
 
     def _restart(self):
-        for who in self.everybody:
-            code = self.local.process(who).poll()
-            if code is not None and who not in self.down:
-                self.done[f"{'server' if who == 'server' else 'silo'} ended with {code}"] += 1
-                self.start(who)
+        for owner in self.owners:
+            code = self.local.process(owner).poll()
+            if code is not None and owner not in self.stopped:
+                self.operations[
+                    f"{'server' if owner == 'server' else 'silo'} ended with {code}"
+                ] += 1
+                self.start(owner)
 
     def _administer(self):
         queue = StudyQueue(self.local.server)
         for study in queue.all:
-            said = read_status(study.folder)
-            if said and said.state == "failed":
-                self.done[f"a study failed with code {said.code}"] += 1
-                say(f"{study.name} failed with code {said.code}: {said.reason}")
-                if said.code != 7:
-                    self.faults.append(f"{study.name} ended with code {said.code}: {said.reason}")
+            status = read_status(study.folder)
+            if status and status.state == "failed":
+                self.operations[f"a study failed with code {status.code}"] += 1
+                log(f"{study.name} failed with code {status.code}: {status.reason}")
+                if status.code != 7:
+                    self.faults.append(
+                        f"{study.name} ended with code {status.code}: {status.reason}"
+                    )
                 queue.resume(study.name)
-        if len(queue.open) < self.together and time.monotonic() < self.until:
+        if len(queue.open) < self.open_studies and time.monotonic() < self.end:
             self._submit(queue)
         for name in self.local.names:
-            known = StudyDecisions(self.local.silo(name))
-            for pending in known.all:
+            decisions = StudyDecisions(self.local.silo(name))
+            for pending in decisions.all:
                 if pending.status == "pending":
-                    known.decide(pending, True, "Dr. North")
+                    decisions.decide(pending, True, "Dr. North")
 
     def _submit(self, queue):
         number = len(self.scenarios)
@@ -171,12 +175,12 @@ class Arena:
 
     def _watch(self):
         statuses = [read_status(folder) for folder in self.folders.values()]
-        at = sum(status.round for status in statuses if status)
-        if at > self.progress[0] or self.down:
-            self.progress = (at, time.monotonic())
-        elif time.monotonic() > self.progress[1] + AFTER:
-            self.faults.append(f"no round within {AFTER:.0f} s after {at} rounds")
-            self.progress = (at, time.monotonic())
+        committed = sum(status.round for status in statuses if status)
+        if committed > self.progress[0] or self.stopped:
+            self.progress = (committed, time.monotonic())
+        elif time.monotonic() > self.progress[1] + STALLED:
+            self.faults.append(f"no round within {STALLED:.0f} s after {committed} rounds")
+            self.progress = (committed, time.monotonic())
 
     @property
     def folders(self):
@@ -187,71 +191,73 @@ class Arena:
 
     def kill(self, draw):
         """SIGKILL of a process, of a whole silo, or of the server's machine."""
-        kind = draw.choice(
+        target = draw.choice(
             ["silo", "node", "worker", "ClientApp", "machine", "supervisor", *OWNERS]
         )
-        who = self._owner(kind, draw)
-        found = self._processes(kind, who)
-        for process in found:
+        owner = self._owner(target, draw)
+        processes = self._processes(target, owner)
+        for process in processes:
             with suppress(psutil.Error):
                 process.kill()
-        if kind in {"silo", "machine", "supervisor"} and found:
-            self.down = {who}
+        if target in {"silo", "machine", "supervisor"} and processes:
+            self.stopped = {owner}
             self.operate(draw.uniform(0, 15))
-            self.down = set()
-        return f"kill {kind}", bool(found)
+            self.stopped = set()
+        return f"kill {target}", bool(processes)
 
     def pause(self, draw):
         """SIGSTOP of a process or of a whole silo, for up to 75 seconds."""
-        kind = draw.choice(["silo", "node", "worker", "ClientApp", *OWNERS])
-        found = self._processes(kind, self._owner(kind, draw))
-        for process in found:
+        target = draw.choice(["silo", "node", "worker", "ClientApp", *OWNERS])
+        processes = self._processes(target, self._owner(target, draw))
+        for process in processes:
             with suppress(psutil.Error):
                 process.send_signal(signal.SIGSTOP)
         self.operate(draw.choice([3.0, 20.0, 75.0]))
-        for process in found:
+        for process in processes:
             with suppress(psutil.Error):
                 process.send_signal(signal.SIGCONT)
-        return f"pause {kind}", bool(found)
+        return f"pause {target}", bool(processes)
 
     def line(self, draw):
         """One or three silos' lines are slow and lossy, cut again and again, or dark."""
-        how = str(draw.choice(["slow", "cut", "dark"]))
+        trouble = str(draw.choice(["slow", "cut", "dark"]))
         change = {
-            "slow": {"delay": 0.1, "rate": 50e3, "lost": 0.05, "again": 1.0},
+            "slow": {"delay": 0.1, "rate": 50e3, "lost": 0.05, "resend": 1.0},
             "cut": {"cut": 2e4},
             "dark": {"dark": True},
-        }[how]
+        }[trouble]
         names = draw.permutation(self.local.names)[: draw.choice([1, 3])]
         for name in names:
             vars(self.lines[name]).update(change)
         self.operate(draw.uniform(10, 60))
         for name in names:
             vars(self.lines[name]).update({k: getattr(Line, k) for k in change})
-        return f"line {how}", True
+        return f"line {trouble}", True
 
     def clock(self, draw):
         """One clock steps, and is set right."""
-        who = draw.choice(sorted(self.clocks))
-        _, jump = self.clocks[who]
+        owner = draw.choice(sorted(self.clocks))
+        _, jump = self.clocks[owner]
         jump(int(draw.choice([-3600, -100, -20, 20, 100, 3600])))
         self.operate(draw.uniform(5, 30))
         jump(0)
-        return f"clock of {'the server' if who == 'server' else 'a silo'}", True
+        return f"clock of {'the server' if owner == 'server' else 'a silo'}", True
 
-    def _owner(self, kind, draw):
+    def _owner(self, target, draw):
         silo = str(draw.choice(self.local.names))
-        if kind == "supervisor":
+        if target == "supervisor":
             return str(draw.choice(["server", silo]))
-        return "server" if kind == "machine" else OWNERS.get(kind, silo)
+        return "server" if target == "machine" else OWNERS.get(target, silo)
 
-    def _processes(self, kind, who):
-        top = self.local.process(who)
+    def _processes(self, target, owner):
+        top = self.local.process(owner)
         if top.poll() is not None:
             return []
-        if kind in {"silo", "machine"}:
+        if target in {"silo", "machine"}:
             return list(process_tree(top.pid))
-        return [psutil.Process(top.pid)] if kind == "supervisor" else self.local.find(kind, who)
+        return (
+            [psutil.Process(top.pid)] if target == "supervisor" else self.local.find(target, owner)
+        )
 
 
 def scenario_of(run, rounds, silos):
@@ -260,7 +266,7 @@ def scenario_of(run, rounds, silos):
     return Scenario.prepare(settings(clients=silos, rounds=rounds, **rows, **run))
 
 
-def say(text):
+def log(text):
     """Print a line with the time."""
     sys.stdout.write(f"{time.strftime('%H:%M:%S')} {text}\n")
     sys.stdout.flush()
@@ -279,56 +285,56 @@ def models_differ(arena, patch):
         cohorts = {r.round: r.cohort for r in load(folder).rounds}
         theirs = simulated(scenario, cohorts, arena.local.folder / "simulated" / name, patch)
         for k, silo in enumerate(arena.local.names):
-            home = home_of(arena.local.silo(silo), name)
-            if k not in theirs or not last_visit(home, status.round):
+            study_folder = silo_folder(arena.local.silo(silo), name)
+            if k not in theirs or not last_visit(study_folder, status.round):
                 continue  # a simulation keeps the models of its last round alone
-            ours = load_file(home / "models" / "personal.safetensors")
+            ours = load_file(study_folder / "models" / "personal.safetensors")
             compared += 1
             if any(not ours[key].equal(theirs[k][key]) for key in theirs[k]):
                 different.append(f"{name}: {silo} has another model than the simulation")
     return compared, different
 
 
-def home_of(kit, name):
+def silo_folder(kit, name):
     """A silo's folder of a study."""
-    known = StudyDecisions(kit)
-    return kit / "state" if name == KIT else known.folder(known.lookup(name))
+    decisions = StudyDecisions(kit)
+    return kit / "state" if name == KIT else decisions.folder(decisions.lookup(name))
 
 
-def last_visit(home, number):
+def last_visit(folder, number):
     """Whether a silo had the last visit, which brings the final models."""
-    path = home / "rounds.jsonl"
+    path = folder / "rounds.jsonl"
     return path.exists() and f'"round": {number + 1}, "trained": false' in path.read_text()
 
 
 def main():
     """Run, judge, print; exit code 1 if a rule was broken."""
-    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    words.add_argument("--minutes", type=float, default=60.0)
-    words.add_argument("--seed", type=int, default=time.time_ns() % 2**31)
-    words.add_argument("--rounds", type=int, default=6)
-    words.add_argument("--silos", type=int, default=5)
-    words.add_argument("--calm", action="store_true")
-    words.add_argument("--out", type=Path)
-    given = words.parse_args()
-    out = given.out or Path(tempfile.mkdtemp(prefix="nemesis-"))
-    draw, began, events = stream(given.seed, "nemesis"), time.monotonic(), Counter()
-    say(f"seed {given.seed}, {given.minutes:g} minutes, in {out}")
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--silos", type=int, default=5)
+    parser.add_argument("--calm", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    folder = options.out or Path(tempfile.mkdtemp(prefix="nemesis-"))
+    draw, began, events = stream(options.seed, "nemesis"), time.monotonic(), Counter()
+    log(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}")
     with ExitStack() as closing:
-        kit = scenario_of(STUDIES["apple"], given.rounds, given.silos)
-        kept = {k: v for k, v in TERMS.items() if k != "decide"}
-        local = closing.enter_context(local_federation(kit, out / "local", **kept))
-        arena = Arena(local, given.rounds, until=began + 60 * given.minutes)
+        kit = scenario_of(STUDIES["apple"], options.rounds, options.silos)
+        timeouts = {k: v for k, v in TERMS.items() if k != "decide"}
+        local = closing.enter_context(local_federation(kit, folder / "local", **timeouts))
+        arena = Arena(local, options.rounds, end=began + 60 * options.minutes)
         arena.scenarios[KIT] = kit
         for name in local.names:
             arena.lines[name] = closing.enter_context(between(Line(), local, [name]))
-        for who in () if given.calm else ("server", local.names[-1]):
-            (out / f"clock-{who}").mkdir()
-            arena.clocks[who] = jumping_clock(out / f"clock-{who}")
-        for who in arena.everybody:
-            arena.start(who)
-        while time.monotonic() < arena.until:
-            if given.calm:
+        for owner in () if options.calm else ("server", local.names[-1]):
+            (folder / f"clock-{owner}").mkdir()
+            arena.clocks[owner] = jumping_clock(folder / f"clock-{owner}")
+        for owner in arena.owners:
+            arena.start(owner)
+        while time.monotonic() < arena.end:
+            if options.calm:
                 arena.operate(30.0)
             else:
                 act = [arena.kill, arena.pause, arena.line, arena.clock][
@@ -336,16 +342,16 @@ def main():
                 ]
                 event, hit = act(draw)
                 events[event] += hit
-                say(f"{event}{'' if hit else ' (nothing there)'}; {arena.progress[0]} rounds")
+                log(f"{event}{'' if hit else ' (nothing there)'}; {arena.progress[0]} rounds")
                 arena.next_round(RECOVERY)
                 arena.operate(draw.uniform(0, 10))
-        say("no further studies; the open ones run to their end")
+        log("no further studies; the open ones run to their end")
         limit = time.monotonic() + 1800
         while StudyQueue(local.server).open and time.monotonic() < limit:
             arena.operate(5.0)
         if left := [study.name for study in StudyQueue(local.server).open]:
             arena.faults.append(f"studies {left} did not end")
-    judge(arena, events, time.monotonic() - began, given.seed)
+    judge(arena, events, time.monotonic() - began, options.seed)
 
 
 def judge(arena, events, seconds, seed):
@@ -361,16 +367,16 @@ def judge(arena, events, seconds, seed):
     absent = sum(len(e["absent"]) for e in history.server if e["event"] == "round")
     runs = by_run(history.server)
     finished = sum(any(e["event"] == "finished" for e in run) for run in runs.values())
-    say(f"seed {seed}: {seconds / 60:.0f} minutes, {sum(events.values())} events: {dict(events)}")
-    say(
+    log(f"seed {seed}: {seconds / 60:.0f} minutes, {sum(events.values())} events: {dict(events)}")
+    log(
         f"{finished} of {len(runs)} studies finished, {arena.progress[0]} rounds, {absent} absences, "
-        f"{lines} audit lines, {compared} models compared; operator: {dict(arena.done)}"
+        f"{lines} audit lines, {compared} models compared; operator: {dict(arena.operations)}"
     )
     for line in growth.growing(arena.samples):
-        say(line)
+        log(line)
     for line in broken:
-        say(f"BROKEN {line}")
-    say(f"{len(broken)} rules broken")
+        log(f"BROKEN {line}")
+    log(f"{len(broken)} rules broken")
     sys.exit(bool(broken))
 
 

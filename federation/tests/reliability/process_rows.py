@@ -27,20 +27,20 @@ class Process:
     Attributes:
         id: its number in the table of scenarios, and what is done.
         code: the process's exit code, or minus the signal that killed it.
-        said: required output.
+        phrases: required in the output.
         fault: from ``faults``, by name and arguments.
         act: action while it runs.
         then: what must hold afterwards.
-        words: the run's settings.
+        arguments: the run's method and settings.
     """
 
     id: str
     code: int
-    said: tuple[str, ...]
+    phrases: tuple[str, ...]
     fault: tuple[object, ...]
     act: Callable[["Run"], None]
     then: Callable[["Run", "Process"], None]
-    words: tuple[str, ...]
+    arguments: tuple[str, ...]
 
 
 @dataclass
@@ -51,8 +51,8 @@ class Run:
 
     spawner: Spawner
     folder: Path
-    words: tuple[str, ...]
-    whole: Callable[[tuple[str, ...]], object]
+    arguments: tuple[str, ...]
+    undisturbed: Callable[[tuple[str, ...]], object]
     process: int = 0
 
     @property
@@ -67,9 +67,9 @@ class Run:
         """The command line that starts it, and resumes it."""
         return [
             "run",
-            *self.words[:1],
+            *self.arguments[:1],
             *BASE,
-            *self.words[1:],
+            *self.arguments[1:],
             "--no-report",
             "--resume",
             "--out",
@@ -79,7 +79,7 @@ class Run:
     def start(self, fault=()):
         self.process = self.spawner.start(self.command(), self.log, fault)
 
-    def until(self, round_):
+    def wait_for_round(self, round_):
         """Wait until a round is committed."""
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -97,7 +97,7 @@ def send(number, seconds=30.0):
     """Send a signal during a round, which ends the process soon."""
 
     def act(run):
-        run.until(2)
+        run.wait_for_round(2)
         time.sleep(0.1)  # some steps of the next round
         began = time.monotonic()
         os.kill(run.process, number)
@@ -110,49 +110,49 @@ def send(number, seconds=30.0):
 
 def interrupt_twice(run):
     """Send two interrupts in quick succession."""
-    run.until(2)
+    run.wait_for_round(2)
     os.kill(run.process, signal.SIGINT)
     time.sleep(0.02)
     with suppress(ProcessLookupError):
         os.kill(run.process, signal.SIGINT)
 
 
-def beside(run):
+def in_the_same_folder(run):
     """A second process in the same folder must refuse and name the first."""
-    run.until(1)
+    run.wait_for_round(1)
     os.kill(run.process, signal.SIGSTOP)  # it must not end while the second waits for the lock
     try:
-        code, said = run.spawner.run(run.command(), run.folder / "second.log")
+        code, output = run.spawner.run(run.command(), run.folder / "second.log")
     finally:
         os.kill(run.process, signal.SIGCONT)
-    assert code == 5, said
-    assert f"error[LOCKED]: {run.out} is in use by process {run.process}" in said
+    assert code == 5, output
+    assert f"error[LOCKED]: {run.out} is in use by process {run.process}" in output
 
 
 def orphaned(run):
     """The first process is killed; its lock must not outlive it."""
-    run.until(1)
+    run.wait_for_round(1)
     os.kill(run.process, signal.SIGKILL)
 
 
 # What must still hold.
 
 
-def goes_on(run, row):
+def resumes(run, row):
     """Resumed, it ends with the result of an undisturbed run."""
-    found, corrupt = checkpoint.newest(run.out / "checkpoints")
+    newest, corrupt = checkpoint.newest(run.out / "checkpoints")
     assert corrupt == {}
-    status, done = read_status(run.out), found.number if found else 0
+    status, committed = read_status(run.out), newest.number if newest else 0
     assert status.code == (None if row.code < 0 else row.code)
-    assert done - 1 <= status.round <= done
-    code, said = run.spawner.run(run.command(), run.log)
-    assert code == 0, said
-    as_whole(run, row)
+    assert committed - 1 <= status.round <= committed
+    code, output = run.spawner.run(run.command(), run.log)
+    assert code == 0, output
+    as_undisturbed(run, row)
 
 
-def as_whole(run, row):
+def as_undisturbed(run, row):
     """Same result as an undisturbed run."""
-    assert outcome(run.out) == run.whole(row.words)
+    assert outcome(run.out) == run.undisturbed(row.arguments)
     assert read_status(run.out).state == "finished"
     assert not list(run.out.rglob(".unfinished"))
 
@@ -162,15 +162,15 @@ def is_charged(run, row):
     same cost.
     """
     ledgers = sorted(run.out.glob("private/dp/*/ledger.jsonl"))
-    known = [path.read_text().splitlines() for path in ledgers]
-    assert sum(len(lines) - 1 for lines in known) == row.fault[1]
-    code, said = run.spawner.run(run.command(), run.log)
-    assert code == 0, said
-    as_whole(run, row)
-    for path, lines in zip(ledgers, known, strict=True):
-        after = path.read_text().splitlines()
-        assert after[: len(lines)] == lines
-        assert len(set(after)) == len(after)
+    entries = [path.read_text().splitlines() for path in ledgers]
+    assert sum(len(lines) - 1 for lines in entries) == row.fault[1]
+    code, output = run.spawner.run(run.command(), run.log)
+    assert code == 0, output
+    as_undisturbed(run, row)
+    for path, lines in zip(ledgers, entries, strict=True):
+        resumed = path.read_text().splitlines()
+        assert resumed[: len(lines)] == lines
+        assert len(set(resumed)) == len(resumed)
 
 
 APPLE = ("apple", "rounds=4", "workers=1", "engine=torch")  # whose steps can be slowed down
@@ -178,9 +178,9 @@ WORKERS = ("apple", "rounds=4", "workers=2", "engine=torch")
 HIDDEN = (*APPLE, PRIVATE)
 
 
-def process(id_, code, said=(), fault=(), act=wait, then=goes_on, words=APPLE):
+def process(id_, code, phrases=(), fault=(), act=wait, then=resumes, arguments=APPLE):
     """A fault in a separate process."""
-    return Process(id_, code, said, fault, act, then, words)
+    return Process(id_, code, phrases, fault, act, then, arguments)
 
 
 SLOW = ("slow_steps",)
@@ -189,20 +189,20 @@ KILLED = -signal.SIGKILL
 
 PROCESSES = [
     process("F1 a worker process is killed in a round", 0, ("died", ("retrying from the last "
-                                                                    "committed round")), ("worker_killed", 1), then=as_whole, words=WORKERS),
+                                                                    "committed round")), ("worker_killed", 1), then=as_undisturbed, arguments=WORKERS),
     process("F4 SIGKILL between two rounds", KILLED, fault=("killed_after_commit", 2)),
     process("F5 SIGKILL in the save of a round: half written", KILLED, fault=("killed_in_save", "write", False, 3)),
     *(process(f"F5 SIGKILL in the save of a round: {when} {step}", KILLED, fault=("killed_in_save", step, when == "after", 3)) for step in STEPS for when in ("before", "after")),
     process("F7 no file may grow beyond 8 kB", 6, ("File too large", "then resume"), ("no_room", 8192)),
     process("F41 Ctrl-C in a round", 130, ("error[INTERRUPTED]", "--resume"), SLOW, send(signal.SIGINT)),
-    process("F41 Ctrl-C in a round of worker processes", 130, ("error[INTERRUPTED]", "--resume"), SLOW, send(signal.SIGINT), words=WORKERS),
+    process("F41 Ctrl-C in a round of worker processes", 130, ("error[INTERRUPTED]", "--resume"), SLOW, send(signal.SIGINT), arguments=WORKERS),
     process("F42 Ctrl-C twice", 130, ("error[INTERRUPTED]",), SLOW, interrupt_twice),
     process("F42 SIGTERM in a round", 143, (), SLOW, send(signal.SIGTERM)),
-    process("F43 a second process in the same folder", 0, (), SLOW, beside, as_whole),
+    process("F43 a second process in the same folder", 0, (), SLOW, in_the_same_folder, as_undisturbed),
     process("F43 SIGKILL of the process that holds the folder", KILLED, (), SLOW, orphaned),
-    process("F46 a worker process is killed in a round, and again", 1, ("error[ERROR]", "enough memory"), ("worker_killed", 2), words=WORKERS),
-    process("F47 SIGKILL between ledger and use of a release", KILLED, fault=("killed_after_entries", 20), then=is_charged, words=HIDDEN),
-    process("F50 the reader of standard error is gone", 0, fault=("no_reader", 2), then=as_whole),
-    process("F50 the reader of standard output is gone", 0, fault=("no_reader", 1), then=as_whole),
-    process("F50 standard error goes to a full disk", 0, fault=("full", 2), then=as_whole),
+    process("F46 a worker process is killed in a round, and again", 1, ("error[ERROR]", "enough memory"), ("worker_killed", 2), arguments=WORKERS),
+    process("F47 SIGKILL between ledger and use of a release", KILLED, fault=("killed_after_entries", 20), then=is_charged, arguments=HIDDEN),
+    process("F50 the reader of standard error is gone", 0, fault=("no_reader", 2), then=as_undisturbed),
+    process("F50 the reader of standard output is gone", 0, fault=("no_reader", 1), then=as_undisturbed),
+    process("F50 standard error goes to a full disk", 0, fault=("full_disk", 2), then=as_undisturbed),
 ]  # fmt: skip

@@ -41,7 +41,7 @@ CASES = {
 }
 
 
-def words(case, folder):
+def command_line(case, folder):
     """The command line of a case, which resumes an existing run."""
     method, *settings = case
     return ["run", method, *BASE, *settings, "--no-report", "--resume", "--out", str(folder)]
@@ -68,10 +68,10 @@ class Spawner:
     """Processes that run ``pomona``, forked from one that has PyTorch loaded."""
 
     def __enter__(self):
-        here = Path(__file__)
+        folder = Path(__file__)
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "500"}
         self._server = subprocess.Popen(
-            [sys.executable, str(here.with_name("spawner.py"))],
+            [sys.executable, str(folder.with_name("spawner.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -82,20 +82,20 @@ class Spawner:
     def __exit__(self, *_):
         self._server.communicate(timeout=60)
 
-    def start(self, words, log, fault=()):
+    def start(self, arguments, log, fault=()):
         """Start a process that leads its own group; return its id."""
-        return self._ask({"words": words, "log": str(log), "fault": fault})
+        return self._request({"arguments": arguments, "log": str(log), "fault": fault})
 
     def wait(self, process, seconds=120.0):
         """Exit code, minus the signal for a killed process; None if it has not ended in time."""
-        return self._ask({"wait": process, "seconds": seconds})
+        return self._request({"wait": process, "seconds": seconds})
 
-    def run(self, words, log, fault=()):
+    def run(self, arguments, log, fault=()):
         """Run a process; return exit code and output."""
-        code = self.wait(self.start(words, log, fault))
+        code = self.wait(self.start(arguments, log, fault))
         return code, log.read_text()
 
-    def _ask(self, question):
+    def _request(self, question):
         self._server.stdin.write(json.dumps(question) + "\n")
         self._server.stdin.flush()
         return json.loads(self._server.stdout.readline())

@@ -84,7 +84,7 @@ class Killer:
     no further step.
     """
 
-    at: dict = field(default_factory=dict)  # process -> steps until it is killed
+    remaining: dict = field(default_factory=dict)  # process -> steps until it is killed
     dead: set = field(default_factory=set)
     working: str = "server"
     steps: int = 0
@@ -92,37 +92,37 @@ class Killer:
     def step(self, act, *args, **options):
         """Do a step, or die before or after it."""
         self.steps += 1
-        who = self.working
-        if who in self.dead:
+        process = self.working
+        if process in self.dead:
             raise Killed
-        if who not in self.at:
+        if process not in self.remaining:
             return act(*args, **options)
-        self.at[who] -= 0.5
-        if self.at[who] <= 0:
-            self._die(who)
-        done = act(*args, **options)
-        self.at[who] -= 0.5
-        if self.at[who] <= 0:
-            self._die(who)
-        return done
+        self.remaining[process] -= 0.5
+        if self.remaining[process] <= 0:
+            self._die(process)
+        result = act(*args, **options)
+        self.remaining[process] -= 0.5
+        if self.remaining[process] <= 0:
+            self._die(process)
+        return result
 
-    def _die(self, who):
-        self.dead.add(who)
-        del self.at[who]
+    def _die(self, process):
+        self.dead.add(process)
+        del self.remaining[process]
         raise Killed
 
     @contextmanager
-    def process(self, who, steps=None):
+    def process(self, name, steps=None):
         """Be another process, to be killed after some steps, if it gets that far."""
-        before, self.working = self.working, who
-        self.dead.discard(who)
+        previous, self.working = self.working, name
+        self.dead.discard(name)
         if steps:
-            self.at[who] = steps
+            self.remaining[name] = steps
         try:
             yield
         finally:
-            self.working = before
-            self.at.pop(who, None)
+            self.working = previous
+            self.remaining.pop(name, None)
 
     @contextmanager
     def watching(self, patch):
@@ -145,9 +145,9 @@ class ScheduledBus:
     killer: Killer
     trouble: float
     clock: float = 0.0
-    due: list = field(default_factory=list)  # (time, number, node, ticket, message)
+    in_transit: list = field(default_factory=list)  # (time, number, node, ticket, message)
     replies: dict = field(default_factory=dict)  # ticket -> (time, reply)
-    away: dict = field(default_factory=dict)  # node -> until when
+    offline: dict = field(default_factory=dict)  # node -> until when
     events: Counter = field(default_factory=Counter)
     keys: dict = field(default_factory=dict)  # of sums: the sums that they are in
     numbers: object = field(default_factory=count)
@@ -167,15 +167,15 @@ class ScheduledBus:
 
     def online(self):
         """The nodes that are there."""
-        return frozenset(n for n in self.kits if self.away.get(n, 0.0) <= self.clock)
+        return frozenset(n for n in self.kits if self.offline.get(n, 0.0) <= self.clock)
 
     def send(self, messages):
         """Schedule messages, some twice, some never."""
         tickets = []
-        for out in messages:
+        for outgoing in messages:
             ticket = str(next(self.numbers))
             tickets.append(ticket)
-            self._note_keys(out.message)
+            self._note_keys(outgoing.message)
             if self.happens("lost", 0.05):
                 if self.draw.random() < 0.7:  # else nothing is ever heard of it
                     self.replies[ticket] = (
@@ -184,14 +184,16 @@ class ScheduledBus:
                     )
                 continue
             for _ in range(2 if self.happens("repeated", 0.1) else 1):
-                self.due.append((self.later(), int(ticket), out.node, ticket, out.message))
+                self.in_transit.append(
+                    (self.later(), int(ticket), outgoing.node, ticket, outgoing.message)
+                )
         return tickets
 
     def fetch(self, tickets):
         """Let a little time pass, and take what has come."""
         self._pass(0.05)
-        came = [t for t in tickets if t in self.replies and self.replies[t][0] <= self.clock]
-        return {ticket: self.replies.pop(ticket)[1] for ticket in sorted(came, key=int)}
+        arrived = [t for t in tickets if t in self.replies and self.replies[t][0] <= self.clock]
+        return {ticket: self.replies.pop(ticket)[1] for ticket in sorted(arrived, key=int)}
 
     def wait(self, seconds):
         """Let time pass."""
@@ -200,16 +202,16 @@ class ScheduledBus:
     def restarted(self):
         """The server is another process: answers to the last one are gone, its messages not."""
         self.replies.clear()
-        self.due = [(*entry[:3], "", entry[4]) for entry in self.due]
+        self.in_transit = [(*entry[:3], "", entry[4]) for entry in self.in_transit]
 
     def _pass(self, seconds):
         self.clock += seconds
-        while ready := [entry for entry in self.due if entry[0] <= self.clock]:
+        while ready := [entry for entry in self.in_transit if entry[0] <= self.clock]:
             entry = min(ready)
-            self.due.remove(entry)
+            self.in_transit.remove(entry)
             _, _, node, ticket, message = entry
             if node not in self.online():
-                self.due.append((self.away[node], *entry[1:]))
+                self.in_transit.append((self.offline[node], *entry[1:]))
                 continue
             reply = self._served(node, message)
             if ticket and ticket not in self.replies and not self.happens("answer lost", 0.04):
@@ -224,14 +226,14 @@ class ScheduledBus:
         except Killed:
             self.events["silo killed"] += 1
             if self.draw.random() < 0.3:
-                self.away[node] = self.clock + self.draw.exponential(8.0)
+                self.offline[node] = self.clock + self.draw.exponential(8.0)
             return Undelivered(Reason.WORKER_ENDED, "", retry=True)
 
     def _note_keys(self, message):
         if message.kind == SumRequest.kind:
-            asked = message.read(SumRequest, SumRequest)
-            for shown in asked.keys.values():
-                self.keys.setdefault(shown.key, set()).add((asked.number, tuple(asked.keys)))
+            request = message.read(SumRequest, SumRequest)
+            for mask_key in request.keys.values():
+                self.keys.setdefault(mask_key.key, set()).add((request.number, tuple(request.keys)))
 
 
 @cache
@@ -246,8 +248,10 @@ def prepared(case):
         data={"name": "digits", "train_limit": 90, "test_limit": 60},
         **run,
     )
-    made = Federation(folder, config, deadline=30.0, patience=10.0, wait=20.0, quorum=2, **options)
-    return made, Scenario.prepare(made.simulation)
+    federation = Federation(
+        folder, config, deadline=30.0, patience=10.0, wait=20.0, quorum=2, **options
+    )
+    return federation, Scenario.prepare(federation.simulation)
 
 
 @cache
@@ -255,27 +259,29 @@ def expected(case, cohorts, joins):
     """The simulation's models, with silos that join where they joined, as pairs of place and round
     (None for one that never came), and absent where they are in no round's cohort.
     """
-    made, scenario = prepared(case)
+    federation, scenario = prepared(case)
     if joins:
         membership = Membership(
-            joins={place: first for place, first in joins if first},
-            unseen=tuple(place for place, first in joins if not first),
+            joins={index: first for index, first in joins if first},
+            unseen=tuple(index for index, first in joins if not first),
         )
-        scenario = Scenario.prepare(made.simulation.model_copy(update={"membership": membership}))
-    out = Path(tempfile.mkdtemp(prefix="scheduled-simulation-"))
+        scenario = Scenario.prepare(
+            federation.simulation.model_copy(update={"membership": membership})
+        )
+    folder = Path(tempfile.mkdtemp(prefix="scheduled-simulation-"))
     with pytest.MonkeyPatch.context() as patch:
-        models = simulated(scenario, dict(cohorts), out, patch)
-    shutil.rmtree(out)
-    return {made.names[client]: model for client, model in models.items()}
+        models = simulated(scenario, dict(cohorts), folder, patch)
+    shutil.rmtree(folder)
+    return {federation.names[client]: model for client, model in models.items()}
 
 
 def play(seed, folder):
     """One federation; what happened in it, and every broken rule."""
     draw = stream(seed, "schedule")
     case = list(CASES)[int(draw.integers(len(CASES)))]
-    made, _ = prepared(case)
-    shutil.copytree(made.kits, folder / "kits")
-    kits = {10 + i: folder / "kits" / name for i, name in enumerate(made.names)}
+    federation, _ = prepared(case)
+    shutil.copytree(federation.kits, folder / "kits")
+    kits = {10 + i: folder / "kits" / name for i, name in enumerate(federation.names)}
     killer = Killer()
     bus = ScheduledBus(kits, draw, killer, trouble=float(draw.choice([0.5, 1.0, 2.0])))
     kills = iter(draw.integers(1, 400, size=int(draw.integers(0, 4))).tolist())
@@ -286,12 +292,12 @@ def play(seed, folder):
         with killer.watching(patch):
             for number in range(TRIES):
                 if number >= TRIES - 3:
-                    bus.trouble, bus.away = 0.0, {}
+                    bus.trouble, bus.offline = 0.0, {}
                 if served(folder / "kits" / "server", bus, next(kills, None)):
                     break
             else:
                 broken.append("it did not end")
-    broken += judged(case, made, folder / "kits", bus)
+    broken += broken_rules(case, federation, folder / "kits", bus)
     return case, bus, broken
 
 
@@ -309,12 +315,12 @@ def served(kit, bus, steps):
     return bool(status) and status.state == "finished"
 
 
-def judged(case, made, kits, bus):
+def broken_rules(case, federation, kits, bus):
     """Every broken rule of a federation that has ended."""
     run = CASES[case]
     sums = {KIT: s["minimum"]} if (s := run.get("secure_aggregation")) else {}
     private = frozenset({KIT} if "privacy" in run else ())
-    broken = violations(read_history(kits, made.names, sums, private))
+    broken = violations(read_history(kits, federation.names, sums, private))
     broken += [
         f"a mask's key is in {len(used)} sums" for used in bus.keys.values() if len(used) > 1
     ]
@@ -322,7 +328,7 @@ def judged(case, made, kits, bus):
     roster = json.loads((kits / "server/run" / ROSTER).read_text())["silos"]
     joins = tuple((i, silo["joined"]) for i, silo in enumerate(roster) if silo["joined"] != 1)
     theirs = expected(case, cohorts, joins)
-    models = {n: kits / n / "state/models/personal.safetensors" for n in made.names}
+    models = {n: kits / n / "state/models/personal.safetensors" for n in federation.names}
     for name, ours in loaded(models).items():
         last = kits / name / "state/checkpoints" / EVALUATION  # kept once the model is saved
         if not last.exists() or json.loads(last.read_text())["answer"]["number"] <= ROUNDS:
@@ -341,14 +347,14 @@ def differ(ours, theirs):
 
 def main():
     """Play seeds, print each that breaks a rule; exit code 1 if any does."""
-    words = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    words.add_argument("--minutes", type=float, default=60.0)
-    words.add_argument("--seed", type=int, default=1)
-    words.add_argument("--only", action="store_true")
-    given = words.parse_args()
-    until, times, failures = time.monotonic() + 60 * given.minutes, [], 0
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", action="store_true")
+    options = parser.parse_args()
+    deadline, times, failures = time.monotonic() + 60 * options.minutes, [], 0
     events, cases = Counter(), Counter()
-    for seed in count(given.seed):
+    for seed in count(options.seed):
         folder = Path(tempfile.mkdtemp(prefix=f"scheduled-{seed}-"))
         began = time.monotonic()
         try:
@@ -363,13 +369,13 @@ def main():
             sys.stdout.write(f"seed {seed} ({case}), in {folder}: {line}\n")
         if not broken:
             shutil.rmtree(folder)
-        if given.only or time.monotonic() > until:
+        if options.only or time.monotonic() > deadline:
             break
         if len(times) % 100 == 0:
             sys.stdout.write(f"{len(times)} seeds, {failures} failures\n")
         sys.stdout.flush()
     sys.stdout.write(
-        f"seeds {given.seed} to {seed}: {failures} failures, {1000 * np.mean(times):.0f} ms each; "
+        f"seeds {options.seed} to {seed}: {failures} failures, {1000 * np.mean(times):.0f} ms each; "
         f"{sum(events.values())} events: {dict(events)}; {dict(cases)}\n"
     )
     sys.exit(bool(failures))

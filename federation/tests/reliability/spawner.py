@@ -1,7 +1,7 @@
 """Forks processes that run ``pomona``: real processes that can be killed, without the seconds for
 importing PyTorch.
 
-Requests come on standard input, one line of JSON each: ``{"words": [...], "log": PATH, "fault":
+Requests come on standard input, one line of JSON each: ``{"arguments": [...], "log": PATH, "fault":
 [NAME, ...]}`` starts a process in its own group whose output goes to the log, and returns its id;
 ``{"wait": ID, "seconds": S}`` returns its exit code, minus the signal for a killed process, or null
 if it is still running.
@@ -27,13 +27,13 @@ codes = {}
 def serve():
     """Answer until input ends; in a forked process, return the request."""
     for line in sys.stdin:
-        asked = json.loads(line)
-        if "wait" in asked:
-            answer = waited(asked["wait"], asked["seconds"])
+        request = json.loads(line)
+        if "wait" in request:
+            answer = waited(request["wait"], request["seconds"])
         else:
             answer = os.fork()
             if answer == 0:
-                return asked
+                return request
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
     sys.exit()
@@ -43,8 +43,8 @@ def waited(process, seconds):
     """The exit code of a process if it ends within this many seconds."""
     deadline = time.monotonic() + seconds
     while process not in codes:
-        ended, status = os.waitpid(process, os.WNOHANG)
-        if ended:
+        pid, status = os.waitpid(process, os.WNOHANG)
+        if pid:
             codes[process] = os.waitstatus_to_exitcode(status)
         elif time.monotonic() >= deadline:
             return None
@@ -54,14 +54,14 @@ def waited(process, seconds):
 
 
 torch.set_num_threads(1)
-own = serve()
+request = serve()
 os.setsid()
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests may ignore it
-log = os.open(own["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # the tests' parent may ignore it
+log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 for stream, target in ((0, os.open(os.devnull, os.O_RDONLY)), (1, log), (2, log)):
     os.dup2(target, stream)
-faulthandler.enable()  # whoever hangs can be asked where, by SIGABRT
-if own["fault"]:
-    name, *details = own["fault"]
+faulthandler.enable()  # SIGABRT prints where a process hangs
+if request["fault"]:
+    name, *details = request["fault"]
     getattr(faults, name)(*details)
-main(own["words"])
+main(request["arguments"])

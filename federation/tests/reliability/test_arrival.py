@@ -16,17 +16,17 @@ from representatives import drawn
 pytestmark = pytest.mark.long
 
 
-def trained(folder, **over):
+def trained(folder, **overrides):
     """The outcome of a small run."""
-    pomona.run(tiny("apple", **over), folder)
+    pomona.run(tiny("apple", **overrides), folder)
     return outcome(folder)
 
 
 def shuffled(k):
     """The k-th order of arrival of the uplinks."""
 
-    def change(number, given):
-        return [given[i] for i in stream(k, "arrival", number).permutation(len(given))]
+    def change(number, arrivals):
+        return [arrivals[i] for i in stream(k, "arrival", number).permutation(len(arrivals))]
 
     return inject.arrivals(change)
 
@@ -54,15 +54,17 @@ def test_one_two_and_four_workers_have_one_outcome(tmp_path):
     ]
     tensors, events = zip(*outcomes, strict=True)
     assert len({*tensors}) == 1
-    kept = [[e for e in each if e["event"] in ("round", "evaluation", "final")] for each in events]
-    assert kept[0] == kept[1] == kept[2] != []
+    evaluations = [
+        [e for e in run if e["event"] in ("round", "evaluation", "final")] for run in events
+    ]
+    assert evaluations[0] == evaluations[1] == evaluations[2] != []
 
 
 @pytest.mark.slow
 def test_the_environment_decides_nothing(tmp_path):
     outcomes = []
     for k, (seed, zone, threads) in enumerate([("1", "UTC", "1"), ("4242", "Asia/Kathmandu", "7")]):
-        out = tmp_path / str(k)
+        folder = tmp_path / str(k)
         command = [
             sys.executable,
             "-m",
@@ -72,9 +74,9 @@ def test_the_environment_decides_nothing(tmp_path):
             *BASE,
             "--no-report",
             "--out",
-            str(out),
+            str(folder),
         ]
         changed = {"PYTHONHASHSEED": seed, "TZ": zone, "OMP_NUM_THREADS": threads}
         subprocess.run(command, env={**os.environ, **changed}, check=True, capture_output=True)
-        outcomes.append(outcome(out))
+        outcomes.append(outcome(folder))
     assert outcomes[0] == outcomes[1]

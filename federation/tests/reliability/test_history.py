@@ -25,17 +25,17 @@ def round_of(number, present=SILOS, summed=False):
 
 def silo(name):
     """A silo that has taken part in three rounds of a study in private sums."""
-    about = {"study": "s"}
+    fields = {"study": "s"}
     return SiloHistory(
         [
-            line("accepted", **about),
+            line("accepted", **fields),
             *(
                 entry
                 for n in (1, 2, 3)
                 for entry in (
-                    line("answered", **about, round=n, task=f"t{n}", bytes=0),
-                    line("sum", **about, round=n, silos=list(SILOS)),
-                    line("answered", **about, round=n, task=f"s{n}", bytes=9),
+                    line("answered", **fields, round=n, task=f"t{n}", bytes=0),
+                    line("sum", **fields, round=n, silos=list(SILOS)),
+                    line("answered", **fields, round=n, task=f"s{n}", bytes=9),
                 )
             ),
         ],
@@ -54,7 +54,7 @@ def history(server=None, change=lambda silo: silo, broken=()):
     return History(lines, silos, {"s": 3}, frozenset({"s"}), broken)
 
 
-def without(event, number, name=None):
+def removed(event, number, name=None):
     """The lines without some."""
     return lambda lines: [
         entry
@@ -64,12 +64,14 @@ def without(event, number, name=None):
     ]
 
 
-def after(event, number, *more):
+def inserted(event, number, *entries):
     """The lines with more after the first of an event in a round."""
 
     def changed(lines):
-        at = next(k for k, e in enumerate(lines) if (e["event"], e.get("round")) == (event, number))
-        return [*lines[: at + 1], *more, *lines[at + 1 :]]
+        index = next(
+            k for k, e in enumerate(lines) if (e["event"], e.get("round")) == (event, number)
+        )
+        return [*lines[: index + 1], *entries, *lines[index + 1 :]]
 
     return changed
 
@@ -78,8 +80,8 @@ def audited(changed):
     return lambda silo: SiloHistory(changed(list(silo.audit)), silo.visits, silo.ledgers)
 
 
-def visited(*more):
-    return lambda silo: SiloHistory(silo.audit, {"s": [*silo.visits["s"], *more]}, silo.ledgers)
+def visited(*visits):
+    return lambda silo: SiloHistory(silo.audit, {"s": [*silo.visits["s"], *visits]}, silo.ledgers)
 
 
 def entered(changed):
@@ -92,33 +94,35 @@ def replaced(event, number, **fields):
     ]
 
 
-def begun(number):
+def started(number):
     """The server's line of a start after a round."""
     return line("start", study="s", round=number)
 
 
 SERVER = {
-    "committed after": without("round", 2),
-    "started after": after("round", 2, begun(1)),
-    "a message of round 1 after round 2": after("round", 2, line("received", silo="a", round=1)),
+    "committed after": removed("round", 2),
+    "started after": inserted("round", 2, started(1)),
+    "a message of round 1 after round 2": inserted("round", 2, line("received", silo="a", round=1)),
     "has the members": replaced("round", 2, present=["a", "b"]),
-    "two answers of a are used": after("admitted", 2, line("admitted", silo="a", round=2)),
-    "which has not answered": without("received", 2, "b"),
-    "['b'] present or used": without("admitted", 2, "b"),
-    "different answers of a": after("received", 2, line("received", silo="a", round=2, uplink="x")),
+    "two answers of a are used": inserted("admitted", 2, line("admitted", silo="a", round=2)),
+    "which has not answered": removed("received", 2, "b"),
+    "['b'] present or used": removed("admitted", 2, "b"),
+    "different answers of a": inserted(
+        "received", 2, line("received", silo="a", round=2, uplink="x")
+    ),
     "agreed were 3": replaced("sum", 2, silos=["a", "b"]),
-    "sums over": after("sum", 2, line("sum", round=2, silos=["a", "b", "c", "d"])),
-    "without a reason": after("received", 2, line("unused", silo="a", round=2, reason="so")),
-    "nothing says why": replaced("round", 2, present=["a", "b"], absent=["c"]),
+    "sums over": inserted("sum", 2, line("sum", round=2, silos=["a", "b", "c", "d"])),
+    "without a reason": inserted("received", 2, line("unused", silo="a", round=2, reason="so")),
+    "no reason why": replaced("round", 2, present=["a", "b"], absent=["c"]),
 }
 SILO = {
     "trained round 2 2 times": visited({"round": 2, "trained": True}),
     "its key is in 2 sums": audited(
-        after("sum", 2, line("sum", study="s", round=2, silos=[*SILOS, "d"]))
+        inserted("sum", 2, line("sum", study="s", round=2, silos=[*SILOS, "d"]))
     ),
     "masked for ['a', 'b']": audited(replaced("sum", 2, silos=["a", "b"])),
-    "has not masked for the sum": audited(without("sum", 2)),
-    "a refusal without a reason": audited(after("sum", 2, line("refused", study="s"))),
+    "has not masked for the sum": audited(removed("sum", 2)),
+    "a refusal without a reason": audited(inserted("sum", 2, line("refused", study="s"))),
     "before it was accepted": audited(lambda lines: lines[1:]),
     "released twice": entered(lambda entries: [*entries, entries[1]]),
     "not in its ledger": entered(lambda entries: entries[:2]),
@@ -129,13 +133,13 @@ def test_an_undisturbed_history_keeps_all_rules():
     assert violations(history()) == []
 
 
-ONE, TWO, THREE = (round_of(n, summed=True) for n in (1, 2, 3))
+ROUND1, ROUND2, ROUND3 = (round_of(n, summed=True) for n in (1, 2, 3))
 KILLED = {
-    "after a round": [begun(0), *ONE, *TWO, begun(2), *THREE],
-    "before the line of a round": [begun(0), *ONE, *TWO[:-1], begun(2), *THREE],
-    "within a round": [begun(0), *ONE, *TWO[:8], begun(1), *TWO, *THREE],
-    "at the end": [begun(0), *ONE, *TWO, *THREE, begun(3), line("finished", round=3)],
-    "never, but a round is tried twice": [begun(0), *ONE, *TWO[:-1], *TWO, *THREE],
+    "after a round": [started(0), *ROUND1, *ROUND2, started(2), *ROUND3],
+    "before the line of a round": [started(0), *ROUND1, *ROUND2[:-1], started(2), *ROUND3],
+    "within a round": [started(0), *ROUND1, *ROUND2[:8], started(1), *ROUND2, *ROUND3],
+    "at the end": [started(0), *ROUND1, *ROUND2, *ROUND3, started(3), line("finished", round=3)],
+    "never, but a round is tried twice": [started(0), *ROUND1, *ROUND2[:-1], *ROUND2, *ROUND3],
 }
 
 
@@ -144,16 +148,16 @@ def test_kills_between_and_within_rounds_and_a_second_try_break_no_rule(server):
     assert violations(history(lambda _: server)) == []
 
 
-@pytest.mark.parametrize(("says", "server"), SERVER.items())
-def test_a_server_that_breaks_a_rule_is_named(says, server):
-    assert any(says in broken for broken in violations(history(server)))
+@pytest.mark.parametrize(("message", "server"), SERVER.items())
+def test_a_server_that_breaks_a_rule_is_named(message, server):
+    assert any(message in broken for broken in violations(history(server)))
 
 
-@pytest.mark.parametrize(("says", "change"), SILO.items())
-def test_a_silo_that_breaks_a_rule_is_named(says, change):
+@pytest.mark.parametrize(("message", "change"), SILO.items())
+def test_a_silo_that_breaks_a_rule_is_named(message, change):
     broken = violations(history(change=change))
-    assert any(says in each for each in broken)
-    assert all("a" in each.partition(":")[0] or "masked" in each for each in broken)
+    assert any(message in problem for problem in broken)
+    assert all("a" in problem.partition(":")[0] or "masked" in problem for problem in broken)
 
 
 def test_a_broken_chain_is_named():

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 
 import pytest
-from runs import CASES, ROUNDS, outcome, vanished, words
+from runs import CASES, ROUNDS, command_line, outcome, vanished
 
 from pomona.core.files import UNFINISHED
 from pomona.core.rng import stream
@@ -27,30 +27,30 @@ def found_after_a_kill(folder):
     them.
     """
     checkpoints = folder / "checkpoints"
-    found, corrupt = checkpoint.newest(checkpoints)
+    newest, corrupt = checkpoint.newest(checkpoints)
     assert corrupt == {}
     status = read_status(folder)
-    done = found.number if found else 0
+    committed = newest.number if newest else 0
     if status and status.state == "finished":
         return END, ROUNDS
     if status:
         assert status.state == "running"
-        assert done - 1 <= status.round <= done
-    if found:
-        mark = found.meta["events"]
+        assert committed - 1 <= status.round <= committed
+    if newest:
+        mark = newest.meta["events"]
         counted = (folder / "events.jsonl").read_bytes()[: mark["bytes"]]
         assert hashlib.sha256(counted).hexdigest() == mark["sha256"]
         assert json.loads(counted.splitlines()[0])["event"] == "start"
     if not (folder / "events.jsonl").exists():
-        return "before the record", done
+        return "before the record", committed
     if (checkpoints / UNFINISHED).exists():
-        return "while a checkpoint was written", done
-    if done == ROUNDS:
-        return "after the last round", done
-    return "in a round", done
+        return "while a checkpoint was written", committed
+    if committed == ROUNDS:
+        return "after the last round", committed
+    return "in a round", committed
 
 
-def moment(spawner, process, folder, done, pace, draws, log):
+def moment(spawner, process, folder, committed, pace, draws, log):
     """Let a run continue until a random moment of its start or its progress.
 
     Returns whether it still runs then.
@@ -59,11 +59,11 @@ def moment(spawner, process, folder, done, pace, draws, log):
     """
     if draws.random() < 0.25:
         return spawner.wait(process, draws.uniform(0, 1.2 * pace[0])) is None
-    rounds, rest = divmod(draws.uniform(done, ROUNDS + 0.5), 1)
+    rounds, fraction = divmod(draws.uniform(committed, ROUNDS + 0.5), 1)
     events, deadline = folder / "events.jsonl", time.monotonic() + 900  # a busy machine
     while time.monotonic() < deadline and spawner.wait(process, 0.003) is None:
         if events.exists() and events.read_text().count('"event": "round"') >= rounds:
-            return spawner.wait(process, rest * pace[1]) is None
+            return spawner.wait(process, fraction * pace[1]) is None
     if spawner.wait(process, 0.0) is None:
         os.kill(process, signal.SIGABRT)
         spawner.wait(process)
@@ -71,54 +71,54 @@ def moment(spawner, process, folder, done, pace, draws, log):
     return False
 
 
-def killed_and_resumed(spawner, case, folder, pace, draws, most):
-    """Kill a run up to ``most`` times at random moments, then let it end.
+def killed_and_resumed(spawner, case, folder, pace, draws, limit):
+    """Kill a run up to ``limit`` times at random moments, then let it end.
 
     Returns where the kills struck.
     """
-    struck, groups, done, log = [], [], 0, folder.with_suffix(".log")
-    while len(struck) < most:
-        process = spawner.start(words(case, folder), log)
+    struck, groups, committed, log = [], [], 0, folder.with_suffix(".log")
+    while len(struck) < limit:
+        process = spawner.start(command_line(case, folder), log)
         groups.append(process)
-        if not moment(spawner, process, folder, done, pace, draws, log):
+        if not moment(spawner, process, folder, committed, pace, draws, log):
             break
         (os.killpg if draws.random() < 0.5 else os.kill)(process, signal.SIGKILL)
         if spawner.wait(process) == 0:
             break  # it ended just before
-        place, done = found_after_a_kill(folder)
-        if place == END:
+        stage, committed = found_after_a_kill(folder)
+        if stage == END:
             break
-        struck.append(place)
-    code, said = spawner.run(words(case, folder), log)
-    assert code == 0, said
+        struck.append(stage)
+    code, output = spawner.run(command_line(case, folder), log)
+    assert code == 0, output
     assert all(vanished(group) for group in groups)
     return struck
 
 
-def kills(spawner, tmp_path, name, wanted):
-    """Kill runs of a case ``wanted`` times in total; each ends like an undisturbed one.
+def kills(spawner, tmp_path, name, total):
+    """Kill runs of a case ``total`` times in total; each ends like an undisturbed one.
 
     Returns where kills struck.
     """
     case, draws = CASES[name], stream(SEED, "kills", list(CASES).index(name))
-    whole = tmp_path / "whole"
+    undisturbed = tmp_path / "whole"
     began = time.monotonic()
-    code, said = spawner.run(words(case, whole), tmp_path / "whole.log")
-    assert code == 0, said
-    events = [json.loads(line) for line in (whole / "events.jsonl").read_text().splitlines()]
+    code, output = spawner.run(command_line(case, undisturbed), tmp_path / "whole.log")
+    assert code == 0, output
+    events = [json.loads(line) for line in (undisturbed / "events.jsonl").read_text().splitlines()]
     training = sum(e["seconds"] for e in events if e["event"] == "round")
     pace = time.monotonic() - began - training, training / ROUNDS
-    expected, struck = outcome(whole), Counter()
-    for trial in range(10 * wanted):
-        if struck.total() == wanted:
+    expected, struck = outcome(undisturbed), Counter()
+    for trial in range(10 * total):
+        if struck.total() == total:
             break
         folder = tmp_path / f"killed-{trial}"
-        most = min(int(draws.integers(1, 5)), wanted - struck.total())
-        struck.update(killed_and_resumed(spawner, case, folder, pace, draws, most))
+        limit = min(int(draws.integers(1, 5)), total - struck.total())
+        struck.update(killed_and_resumed(spawner, case, folder, pace, draws, limit))
         assert outcome(folder) == expected
         assert read_status(folder).state == "finished"
         assert not list(folder.rglob(UNFINISHED))
-    assert struck.total() == wanted
+    assert struck.total() == total
     return struck
 
 

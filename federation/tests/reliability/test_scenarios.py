@@ -33,35 +33,35 @@ def number(row):
 def test_scenario(row, tmp_path, monkeypatch, capsys, wholes):
     monkeypatch.setenv("COLUMNS", "500")  # messages in one line
     world = World(tmp_path, capsys, monkeypatch, wholes)
-    row.before(world)
-    world.before = files(world.out) if world.out.is_dir() else {}
+    row.prepare(world)
+    world.original = files(world.out) if world.out.is_dir() else {}
     with monkeypatch.context() as patch:
         row.fault(patch)
-        code = world.run(row.words, *row.options, base=row.base)
-    assert code == row.code, world.said
-    assert all(word in world.said for word in row.said), world.said
-    assert world.said.count("error[") == bool(code), world.said
+        code = world.run(row.arguments, *row.options, base=row.base)
+    assert code == row.code, world.stderr
+    assert all(phrase in world.stderr for phrase in row.phrases), world.stderr
+    assert world.stderr.count("error[") == bool(code), world.stderr
     row.then(world, row)
 
 
 @pytest.mark.parametrize("row", drawn(PROCESSES, group=number), ids=[row.id for row in PROCESSES])
 def test_scenario_of_a_process(row, tmp_path, spawner, wholes):
-    def whole(words):
-        if words not in wholes:
-            own = Run(spawner, tmp_path / "whole", words, whole)
-            own.folder.mkdir()
-            own.start()
-            assert spawner.wait(own.process) == 0, own.log.read_text()
-            wholes[words] = outcome(own.out)
-        return wholes[words]
+    def undisturbed(arguments):
+        if arguments not in wholes:
+            reference = Run(spawner, tmp_path / "whole", arguments, undisturbed)
+            reference.folder.mkdir()
+            reference.start()
+            assert spawner.wait(reference.process) == 0, reference.log.read_text()
+            wholes[arguments] = outcome(reference.out)
+        return wholes[arguments]
 
-    run = Run(spawner, tmp_path, row.words, whole)
+    run = Run(spawner, tmp_path, row.arguments, undisturbed)
     run.start(row.fault)
     row.act(run)
-    code, said = spawner.wait(run.process), " ".join(run.log.read_text().split())
-    assert code == row.code, said
-    assert all(word in said for word in row.said), said
-    assert "Traceback" not in said
+    code, output = spawner.wait(run.process), " ".join(run.log.read_text().split())
+    assert code == row.code, output
+    assert all(phrase in output for phrase in row.phrases), output
+    assert "Traceback" not in output
     row.then(run, row)
 
 

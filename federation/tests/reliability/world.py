@@ -12,7 +12,7 @@ from pomona.cli import main
 from pomona.storage.run_status import read_status
 
 
-def nothing(_):
+def do_nothing(_):
     """Do nothing."""
 
 
@@ -25,43 +25,43 @@ class World:
         self._capsys = capsys
         self.patch = patch
         self._wholes = wholes
-        self.said, self.before = "", {}
+        self.stderr, self.original = "", {}
 
-    def call(self, *words):
+    def call(self, *arguments):
         """Run a command and return its exit code; its standard error is kept, as one line."""
         self._capsys.readouterr()
         try:
-            main([*words])
+            main([*arguments])
             code = 0
         except SystemExit as end:
             code = end.code
-        self.said = " ".join(self._capsys.readouterr().err.split())
+        self.stderr = " ".join(self._capsys.readouterr().err.split())
         return code
 
-    def run(self, words, *options, base=BASE, out=None):
+    def run(self, arguments, *options, base=BASE, out=None):
         """Train, with settings as words after the method's name."""
-        method, *settings = (w.replace("{here}", str(self.folder)) for w in words)
+        method, *settings = (w.replace("{here}", str(self.folder)) for w in arguments)
         return self.call(
             "run", method, *base, *settings, "--no-report", *options, "--out", str(out or self.out)
         )
 
-    def whole(self, words, fault=nothing):
+    def undisturbed(self, arguments, fault=do_nothing):
         """The outcome of an undisturbed run with these settings."""
-        key = (words, fault)
+        key = (arguments, fault)
         if key not in self._wholes:
             with self.patch.context() as patch:
                 fault(patch)
                 out = self.folder / "whole"
-                assert self.run(words, out=out) == 0
+                assert self.run(arguments, out=out) == 0
                 self._wholes[key] = results(out)
                 shutil.rmtree(out)
         return self._wholes[key]
 
-    def begun(self, words, number):
+    def interrupt(self, arguments, number):
         """Leave a run that was interrupted before round ``number`` was committed."""
         with self.patch.context() as patch:
             inject.stopped(number)(patch)
-            assert self.run(words) == 130
+            assert self.run(arguments) == 130
         assert read_status(self.out).state == "interrupted"
 
 
@@ -72,31 +72,31 @@ class Row:
     Attributes:
         id: its number in the table of scenarios, and what is done.
         code: of the command.
-        words: the run's settings.
-        said: what standard error must name.
-        before: makes what lies in the folder before.
+        arguments: the run's method and settings.
+        phrases: required on standard error.
+        prepare: writes the contents of the folder before the command.
         fault: put into the process while the command runs.
         then: what must hold afterwards.
         options: of the command.
-        base: settings before ``words``.
+        base: settings before ``arguments``.
     """
 
     id: str
     code: int
-    words: tuple[str, ...]
-    said: tuple[str, ...]
-    before: Callable[[World], object]
+    arguments: tuple[str, ...]
+    phrases: tuple[str, ...]
+    prepare: Callable[[World], object]
     fault: Callable[[pytest.MonkeyPatch], object]
     then: Callable[[World, "Row"], None]
     options: tuple[str, ...]
     base: tuple[str, ...]
 
 
-def results(out):
+def results(folder):
     """The outcome of a run: tensors, evaluations, and rounds without remarks on refused uplinks."""
-    tensors, events = outcome(out)
-    kept = [e for e in events if e["event"] in ("round", "evaluation", "unseen", "final")]
-    return tensors, [{k: v for k, v in e.items() if k != "refused"} for e in kept]
+    tensors, events = outcome(folder)
+    comparable = [e for e in events if e["event"] in ("round", "evaluation", "unseen", "final")]
+    return tensors, [{k: v for k, v in e.items() if k != "refused"} for e in comparable]
 
 
 def files(folder):
