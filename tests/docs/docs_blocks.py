@@ -87,7 +87,7 @@ class Runner:
                     ["bash", "-euo", "pipefail", "-c", line],
                     check=False,
                     env=self._surroundings(),
-                    timeout=300,
+                    timeout=900,
                 ).returncode
             assert code == 0, f"{block.position}: {line} ends with {code}"
 
