@@ -348,7 +348,12 @@ def test_a_client_that_answers_otherwise_counts_as_absent(scenario, answer, word
 
 @pytest.mark.parametrize(
     ("change", "words"),
-    [({"model": {}}, "its model: "), ({"samples": {"train": -1}}, "samples"), ({"\n": 1}, ": ")],
+    [
+        ({"model": {}}, "its model: "),
+        ({"samples": {"train": -1}}, "samples"),
+        ({"samples": {"train": 0}}, "no training samples"),
+        ({"\n": 1}, ": "),
+    ],
 )
 def test_a_client_that_introduces_itself_otherwise_takes_no_part(scenario, change, words, caplog):
     app = App(scenario("fedavg"))

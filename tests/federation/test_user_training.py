@@ -306,6 +306,8 @@ def test_an_optimizer_of_another_model_is_refused(scenario, method):
         ({"loss": 0.5, "f1": 0.4}, "returns f1;.* metric 'accuracy'"),
         ({"loss": 0.5, "balanced_accuracy": 0.4}, "returns balanced_accuracy;"),
         ((0.5, {"inaccuracy": 0.4}), "returns inaccuracy;"),
+        ((0.5, {"val_balanced_accuracy": 0.4}), "returns val_balanced_accuracy;"),
+        ((0.5, {"top5_acc": 0.9}), "returns top5_acc;"),
         ("high", "type str as its loss"),
         ((0.5, np.zeros(2)), "type ndarray as its metric"),
     ],

@@ -8,6 +8,7 @@ import pomona
 from plain_pytorch import Plain
 from pomona.core.errors import ConfigError
 from pomona.models import ModelSettings, build
+from pomona.personal import PersonalModel
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from problems import tiny
@@ -103,6 +104,14 @@ def test_each_family_of_networks_takes_a_valve_and_keeps_its_last_layer(name):
     )
     trained = {k.partition(".")[0] for k, p in module.named_parameters() if p.requires_grad}
     assert trained == {"valve", "head"}
+
+
+def test_rows_are_near_by_the_features_that_the_head_answers_by():
+    scenario = Scenario.prepare(tiny("gpfl", rounds=1))
+    model = PersonalModel.of(simulate(scenario), 0)
+    x = scenario.dataset.x[:5]
+    features, head = model.features(x), model.module.get_submodule("head")
+    torch.testing.assert_close(linear(features, head.weight, head.bias), model.outputs(x))
 
 
 @pytest.mark.parametrize("train", [["fc2.*"], "head"])

@@ -21,13 +21,14 @@ def last_layer(network: nn.Module, name: str, key: str) -> tuple[str, nn.Linear]
     """Return path and module of a network's last layer.
 
     Raises ConfigError, with the name and the setting ``key``, unless it is ``nn.Linear`` above
-    other layers.
+    other layers, without low-rank changes.
     """
     *below, (path, _) = layers(network)
     last = network.get_submodule(path)
     if not below or type(last) is not nn.Linear:
         raise ConfigError(
-            f"{key}: {name} does not end with nn.Linear above other layers; take another network"
+            f"{key}: {name} does not end with nn.Linear above other layers; take another network, "
+            "or leave its last layer out of model.train.lora.on"
         )
     return path, last
 

@@ -14,10 +14,10 @@ from pomona.core.errors import ConfigError, DataError, listed
 from pomona.core.round import Round
 from pomona.core.training_settings import Adam, Passes
 from pomona.core.training_settings import Optimizer as OptimizerSettings
-from pomona.metrics.metric import METRICS
 from pomona.objective.paused_function import single
 
 ABBREVIATIONS = {"accuracy": "acc", "auroc": "auc", "macro_f1": "f1"}
+VARIANT = re.compile("balanced|micro|weighted|dynamic|integrated|adjusted|root|top[^a-z]?[0-9]")
 Loaders = Mapping[str, Any]  # split -> a loader: iterates batches, again and again
 
 
@@ -172,8 +172,8 @@ def figures_of(value: Any) -> dict[str, Any]:
 
 def metric_of(figures: Mapping[str, Any], metric: str) -> float | None:
     """Return a metric, or the loss, among a user's figures, None where it is not finite: that of
-    its name; else the only one whose name ends in the metric's or its short form, but is not that
-    of another metric; else the figure of a pair.
+    its name; else the only one whose name ends in the metric's or its short form, without a word
+    that makes it another metric; else the figure of a pair.
 
     Raises ConfigError if there is none, or several.
     """
@@ -192,7 +192,10 @@ def metric_of(figures: Mapping[str, Any], metric: str) -> float | None:
 
 
 def _is_called(name: str, metric: str) -> bool:
-    """Return whether the last word of a figure's name is a metric's name or its short form."""
+    """Return whether a figure's name ends in a metric's name or its short form, without a word
+    before that makes it another metric.
+    """
     name = re.sub("(?<=[a-z])(?=[A-Z])", "_", name).lower()
     forms = "|".join(map(re.escape, (metric, ABBREVIATIONS.get(metric, metric))))
-    return name not in METRICS and bool(re.search(f"(?:^|[^a-z0-9])(?:{forms})$", name))
+    match = re.search(f"(?:^|[^a-z0-9])(?:{forms})$", name)
+    return match is not None and not VARIANT.search(name[: match.start()])

@@ -17,6 +17,7 @@ from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.preprocessing import Preprocessing
 from pomona.data.settings import ImageFiles, table_form
+from pomona.models.around_last_layer import LinearOnFirst
 from pomona.models.layers import layers
 from pomona.models.segmentation import on_whole_images
 from pomona.personal.inputs import Samples, read
@@ -160,13 +161,14 @@ class PersonalModel:
         return self._outputs(self._samples(x))
 
     def features(self, x: Any) -> Tensor:
-        """Return the numbers (n, f) that the last layer receives; ``x`` and errors as for
+        """Return the numbers (n, f) that the last layer answers by; ``x`` and errors as for
         ``outputs``.
         """
         features: list[Tensor] = []
         last = self.module.get_submodule(layers(self.module)[-1][0])
+        used = last.in_features if isinstance(last, LinearOnFirst) else None
         hook = last.register_forward_pre_hook(
-            lambda _, inputs: features.append(inputs[0].flatten(1).float())
+            lambda _, inputs: features.append(inputs[0].flatten(1)[:, :used].float())
         )
         with hook:
             outputs = self.outputs(x)

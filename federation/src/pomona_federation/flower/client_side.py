@@ -210,7 +210,7 @@ class _Client:
                 raise ProtocolError(f"the task's {name} is not one row")
             if len(ids) > len(self.task.sizes) or max(ids, default=0) >= len(self.task.sizes):
                 raise ProtocolError(f"the task's {name} is of clients that the run does not have")
-            examples |= dict.fromkeys(row_keys(name, rows, ids, client), rows.bank[0])
+            examples |= dict.fromkeys(records.row_keys(name, rows, ids, client), rows.bank[0])
         received = records.tensors(record, examples)
         return {
             name: _rows(name, rows, index[name], received, self.task)
@@ -224,13 +224,6 @@ class _Client:
         objective.show(row.clone(), i)
 
 
-def row_keys(name: str, rows: Rows, index: tuple[int, ...], client: int) -> dict[str, int]:
-    """Return the names of an entry's rows in a message, with the client whose row each is."""
-    if rows.index.dim() == 1:
-        return {name: 0}
-    return {f"{name}.{j}": j for j in index if j != client}
-
-
 def _rows(
     name: str, example: Rows, index: tuple[int, ...], received: Mapping[str, Tensor], task: Task
 ) -> Rows:
@@ -239,6 +232,6 @@ def _rows(
         return Rows(received[name].unsqueeze(0), torch.zeros(1, dtype=torch.long))
     # rows that were not sent stay zeros, which take up no memory
     bank = torch.zeros(len(task.sizes), example.bank.shape[1], dtype=example.bank.dtype)
-    for key, j in row_keys(name, example, index, task.client).items():
+    for key, j in records.row_keys(name, example, index, task.client).items():
         bank[j] = received[key]
     return Rows(bank, torch.tensor([index], dtype=torch.long))

@@ -20,7 +20,6 @@ from pomona.methods.base import Downlink
 from pomona.metrics.metric import Score
 from pomona.user_training import SETTINGS, UserFederation
 from pomona_federation.flower import records
-from pomona_federation.flower.client_side import row_keys
 from pomona_federation.flower.records import Answer, Task
 from pomona_federation.server.round_messages import possible_scores
 
@@ -211,7 +210,7 @@ def _sent_rows(task: Task, downlink: Downlink, k: int) -> dict[str, Tensor]:
     """Return the rows of the k-th client's downlink, by their names in a message."""
     row_of: dict[str, Tensor] = {}
     for name, rows in downlink.items():
-        keys = row_keys(name, rows, task.downlink[name], task.client)
+        keys = records.row_keys(name, rows, task.downlink[name], task.client)
         single = rows.index.dim() == 1
         row_of |= {key: rows.bank[int(rows.index[k]) if single else j] for key, j in keys.items()}
     return row_of

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pomona.core.bounds import MAX_CLIENTS, ClientId, Count, Label, Line, Measured, Number, first
 from pomona.core.errors import ProtocolError
 from pomona.core.settings import Settings
+from pomona.methods.base import Rows
 from pomona.metrics.metric import Score
 from pomona.storage.safetensors_stream import quoted
 from pomona.storage.tensor_validation import non_finite
@@ -99,6 +100,13 @@ def read(content: RecordDict, body_type: type[Body]) -> Body:
 def arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Return named tensors as a record of Flower."""
     return ArrayRecord({name: Array(t.detach().cpu().numpy()) for name, t in tensors.items()})
+
+
+def row_keys(name: str, rows: Rows, index: tuple[int, ...], client: int) -> dict[str, int]:
+    """Return the names of an entry's rows in a message, with the client whose row each is."""
+    if rows.index.dim() == 1:
+        return {name: 0}
+    return {f"{name}.{j}": j for j in index if j != client}
 
 
 def tensors(record: ArrayRecord | None, examples: Mapping[str, Tensor]) -> dict[str, Tensor]:

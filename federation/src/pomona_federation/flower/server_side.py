@@ -155,8 +155,12 @@ class PersonalStrategy:
         return introductions
 
     def _introduction(self, content: RecordDict) -> Introduction:
-        """Read who a client is. Raises ProtocolError, also for a model of another form."""
+        """Read who a client is. Raises ProtocolError, also for a model of another form, and for no
+        training samples.
+        """
         introduction, layout = records.read(content, Introduction), records.layout_of(self.model)
+        if not introduction.samples.get("train"):
+            raise ProtocolError("it has no training samples")
         if difference := records.difference(introduction.model, layout):
             raise ProtocolError(f"its model: {difference}; give both the same")
         return introduction

@@ -217,11 +217,16 @@ class LocalFederation:
 
 
 def process_role(process: psutil.Process, command: str) -> str:
-    """The role of a deployment's process; "ClientApp" for a fork of a worker, "" for others."""
-    signs = f"pomona_federation.{process.name()} {command}"  # a fork has its parent's command line
-    role = next((role for role, sign in PROCESSES.items() if sign in signs), "")
-    parent = process.parent() if role == "worker" else None
-    return "ClientApp" if parent and PROCESSES["worker"] in " ".join(parent.cmdline()) else role
+    """The role of a deployment's process; "ClientApp" for a fork of a worker, "" for others, and
+    for one that has just ended.
+    """
+    try:
+        signs = f"pomona_federation.{process.name()} {command}"  # a fork's command is its parent's
+        role = next((role for role, sign in PROCESSES.items() if sign in signs), "")
+        parent = process.parent() if role == "worker" else None
+        return "ClientApp" if parent and PROCESSES["worker"] in " ".join(parent.cmdline()) else role
+    except psutil.Error:
+        return ""
 
 
 @contextmanager

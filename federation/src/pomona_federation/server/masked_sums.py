@@ -9,7 +9,6 @@ part comes late.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -129,8 +128,10 @@ class MaskedSums:
     def _leave_out(
         self, silos: Iterable[str], number: int, reason: Reason, detail: str = ""
     ) -> None:
-        fields: dict[str, Any] = {"round": number, "reason": reason, "detail": detail}
-        self.unused |= {silo: UnusedUplink(silo=silo, **fields) for silo in silos}
+        self.unused |= {
+            silo: UnusedUplink(silo=silo, round=number, reason=reason, detail=detail)
+            for silo in silos
+        }
 
     def _mean(
         self, total: Integers, client: int, request: ClientRequest, downlink: Downlink
