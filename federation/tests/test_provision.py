@@ -201,7 +201,20 @@ def test_a_silos_file_fits_other_kinds_of_data_and_privacy(tmp_path, task):
     assert "\nopacus==" in (home / "wheels/requirements.lock").read_text()
 
 
-@pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"}))
+SENDING_LOSSES = {"q-fedavg", "pgfed", "pgfedmo", "ifca"}
+
+
+@pytest.mark.parametrize("method", sorted(SENDING_LOSSES))
+def test_a_method_that_sends_losses_needs_silos_that_share_them(tmp_path, method):
+    run = {"method": method, "lr": 0.1}
+    assert Federation.load(written(tmp_path, {"name": "north"}, run=run)).agreement
+    with pytest.raises(ConfigError, match=f"{method}' sends training losses.*share_scores = true"):
+        _ = Federation.load(
+            written(tmp_path, {"name": "north"}, run=run, share_scores=False)
+        ).agreement
+
+
+@pytest.mark.parametrize("method", sorted(set(METHODS) - {"fedavg-data"} - SENDING_LOSSES))
 def test_the_readme_says_what_leaves_the_silo(tmp_path, method):
     card = METHODS[method]().method().card
     path = written(

@@ -12,7 +12,7 @@ from pomona.scenario.checks import require_task
 from pomona.tasks import TASKS
 from pomona.tasks.scores import require
 from pomona_federation import cross_evaluation
-from pomona_federation.study import EvaluationStudy, RunStudy, SearchStudy
+from pomona_federation.study import EvaluationStudy, RunStudy, SearchStudy, TrainingStudy
 from pomona_federation.task_settings import TaskSettings
 
 # Keys of a run that every silo sets for itself, or that are set elsewhere in the federation's file.
@@ -76,11 +76,12 @@ def resolved(
 
 def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
     """Raise ConfigError for settings that a simulation supports and a federation does not."""
-    privacy = config.privacy
+    privacy, method = config.privacy, config.method.method()
     require_sums(config)
+    sends_losses = any(r.name == "training-loss" for r in method.card.privacy.releases)
     faults = (
         (
-            config.method.method().share,
+            method.share,
             (
                 f"run.method = {config.method.name!r} sends samples to every client; silos keep "
                 "theirs: choose another"
@@ -92,6 +93,11 @@ def _require_possible(config: Config, study: RunStudy, insecure: bool) -> None:
                 "run.stop.patience looks at the silos' scores on validation samples; set "
                 "share_scores = true"
             ),
+        ),
+        (
+            sends_losses and isinstance(study, TrainingStudy) and not study.share_scores,
+            f"run.method = {config.method.name!r} sends training losses, or choices by them, which "
+            "share_scores = false keeps at the silos: choose another, or set share_scores = true",
         ),
         (
             privacy and isinstance(study, SearchStudy),
