@@ -421,6 +421,21 @@ def test_privacy_is_projected_and_held_against_what_the_silo_accepts(tmp_path):
     assert (lines["data"].result, lines["data"].code) == ("failed", 9)
 
 
+def test_a_budget_that_ends_the_silos_rounds_early_is_a_remark(tmp_path):
+    pytest.importorskip("opacus")
+    acknowledged = ["sample-counts", "metrics", "feature-moments"]
+    noise = {"noise_multiplier": 1.0, "max_grad_norm": 1.0, "delta": 1e-5}
+    privacy = {**noise, "acknowledge": acknowledged, "epsilon_budget": 0.5}
+    folder, _ = kit(tmp_path, privacy=privacy)
+    lines, _, _ = preflight.run(folder)
+    remarks = [line.text for line in lines if "epsilon_budget is 0.5" in line.text]
+    agreed = Federation.load(folder / "federation.toml").kit_terms
+    own = silo_scenario.own_scenario(SiloFile.load(folder / "silo.toml"), agreed, 0)
+    (remark,) = remarks
+    assert f"epsilon {max(epsilons(own)):.3g}," in remark
+    assert "absent" in remark
+
+
 def test_certificates_must_be_valid_fit_and_be_the_authoritys(tmp_path):
     ca, other = certificates.authority("a"), certificates.authority("a")
     pair = certificates.server(ca, ["localhost"])

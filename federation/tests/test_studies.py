@@ -21,12 +21,13 @@ from pomona_federation.messages.message_bodies import STUDIES, StudyVisit
 from pomona_federation.provision.provision import add
 from pomona_federation.server import contacts, launcher
 from pomona_federation.server.consents import Consents
-from pomona_federation.server.registry_admin import dismiss
+from pomona_federation.server.registry_admin import dismiss, uplinks
 from pomona_federation.server.study_queue import StudyQueue
 from pomona_federation.server.study_requests import StudyRequests, overview
 from pomona_federation.silo.study_decisions import StudyDecisions
 from pomona_federation.silo.study_proposals import compare, consider, visit
 from pomona_federation.study import study_of
+from pomona_federation.unused_uplinks import Reason
 
 pytestmark = pytest.mark.long
 
@@ -149,6 +150,8 @@ def test_a_silo_that_declines_is_left_out_and_not_waited_for(world, federation):
         if r["event"] == "sent"
     }
     assert names == {"silo-0", "silo-2"}
+    unused = uplinks(federation.server, "silo-1")["unused"]
+    assert {row["reason"] for row in unused} == {Reason.DECLINED}
 
 
 def test_a_study_that_too_many_decline_never_runs(federation):

@@ -4,6 +4,7 @@ study.
 
 import tomllib
 
+import numpy as np
 import pytest
 import tomli_w
 
@@ -178,6 +179,10 @@ def test_a_kit_without_a_study_passes_its_check(world, capsys):
     )
     assert lines["view later"].text == lines["data"].text
     assert leaves == {}
+    with np.load(kit / "data/train.npz") as rows:
+        few = {name: rows[name][:5] for name in ("x", "y")}
+    np.savez(kit / "data/train.npz", **few)  # fewer than a survey may report: no survey is offered
+    assert checked(kit)[0]["data"].result == "ok"
     (kit / "data/train.npz").unlink()
     assert checked(kit)[0]["data"].code == 3
     assert command("silo", "report", "--folder", kit) == 2

@@ -104,9 +104,9 @@ def test_why_says_of_every_round_what_the_log_says(tmp_path, capsys):
             main(["server", "why", *words, "--folder", str(folder)])
         return capsys.readouterr().out
 
-    assert "nothing: 4 of 4 rounds used" in said("north")
+    assert "nothing: 4 of 4 rounds of all studies used" in said("north")
     text = said("south")
-    assert "1 of 4 rounds used" in text
+    assert "1 of 4 rounds of all studies used" in text
     assert "2-3" in text
     assert json.loads(said("south", "--json")) == south
 

@@ -221,11 +221,11 @@ def test_how_the_tasks_of_a_round_stand():
     tasks[4].fail(Reason.ROWS_MISSING, retry=True)
     known = {"north": Contact(False, 60.0, 60.0), "clinic": Contact(True, 0.0, 70.0)}
     missing = {
-        "north": "is not connected since 1970-01-01 00:01:00Z",
+        "north": "is not connected since 1970-01-01 00:01:00Z, given up after 300 s",
         "east": "has not answered yet",
-        "clinic": "is not connected",
+        "clinic": "is not connected, given up after 300 s",
     }
-    assert progress(tasks, [3], known) == (["south"], missing, ["west"])
+    assert progress(tasks, [3], known, 300.0) == (["south"], missing, ["west"])
 
 
 def test_a_line_names_some_silos_and_counts_the_others():

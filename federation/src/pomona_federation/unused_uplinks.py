@@ -189,7 +189,10 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.SUM_LATE: Explanation("sum", "it answered after the sum was settled", NO_ACTION),
     Reason.SUM_SHORT: Explanation("sum", "the round has no sum, as others are missing", MISSING),
     Reason.SUM_MISSING: Explanation(
-        "sum", "the sum includes this silo, which does not answer", MISSING
+        "sum",
+        "the sum includes this silo, which does not answer",
+        f"{MISSING}; if it is lost or was restored: docs/guides/secure-aggregation.md, silos that "
+        "drop out",
     ),
     Reason.SUM_PART: Explanation("sum", "its part of the sum is not as agreed", CALL),
     Reason.SUM_RANGE: Explanation(

@@ -56,7 +56,8 @@ def provision(
             provisioned, closing = kits.provision(federation, out, wheels, libraries), _kit_lines
         else:
             raise ConfigError(
-                "give either a federation.toml, or --add NAME with or without --key FILE"
+                "give either a federation.toml, or --add NAME with or without --key FILE; a "
+                "newcomer's kit has the wheels and libraries of the earlier kits"
             )
     if json:
         emit(_record(provisioned))

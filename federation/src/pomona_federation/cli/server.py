@@ -193,7 +193,11 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
         emit(history)
         return
     rounds = history["rounds"]
-    used = f"{history['used']} of {rounds} rounds used" if rounds else "no round is finished yet"
+    used = (
+        f"{history['used']} of {rounds} rounds of all studies used"
+        if rounds
+        else "no round is finished yet"
+    )
     if not history["unused"]:
         print(f"nothing: {used}")
         return

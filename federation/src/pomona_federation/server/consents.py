@@ -16,6 +16,7 @@ from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SiloName
 from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import Decision
+from pomona_federation.unused_uplinks import Reason
 
 CONSENTS = "consents.json"
 # of a silo's decision on a study: each is a line of the audit log, and disks are finite
@@ -54,6 +55,15 @@ class Consents:
     def declined(self) -> frozenset[str]:
         """The silos that will not take part."""
         return frozenset(silo for silo, decision in self.decisions.items() if not decision.accepted)
+
+    def unused(self, silo: str) -> Reason | None:
+        """Why a silo takes no part by its own decision; None if it has accepted, or if none has
+        decided, as on the kit's own study.
+        """
+        decisions = self.decisions
+        if silo in decisions:
+            return None if decisions[silo].accepted else Reason.DECLINED
+        return Reason.UNDECIDED if decisions else None
 
     def awaited(self, silos: Collection[str]) -> frozenset[str]:
         """The silos that a study waits for: those that accepted; for the kit's own, which needs no

@@ -25,6 +25,7 @@ from pomona_federation.messages.message_bus import (
     Undelivered,
     untrusted,
 )
+from pomona_federation.server.consents import Consents
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.unused_uplinks import UNUSED, Reason, UnusableError, UnusedUplink
 from pomona_federation.versions import Versions, installed, note, require_begun
@@ -171,7 +172,9 @@ class Handshake:
             raise
         note(self.registry.path.parent, reply.silo, message.versions)
         if isinstance(reply, Refusal):
-            self._turn_away(reply.silo, message.refused(reply))
+            decision = Consents(self.registry.path.parent).unused(reply.silo)
+            fault = UnusableError(decision, "") if decision else message.refused(reply)
+            self._turn_away(reply.silo, fault)
             return
         if (reply.nonce, reply.run, reply.agreement) != (hello.nonce, hello.run, hello.agreement):
             raise ProtocolError(f"{reply.silo}: an answer to a different hello")

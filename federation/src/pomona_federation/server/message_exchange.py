@@ -227,6 +227,7 @@ class MessageExchange:
                 outcome in the message.
         """
         start_time, deadline = monotonic(), self.terms.study.deadline
+        patience = self.terms.study.patience
         last_online, in_transit = dict.fromkeys(messages, start_time), dict[str, int]()
         self.waiting.start(stage, deadline)
         while (pending := _open(messages)) and monotonic() < start_time + deadline:
@@ -251,12 +252,12 @@ class MessageExchange:
                 if p not in in_transit.values()
             }
             self._abandon_offline(messages, offline, now - start_time, connections)
-            self.waiting.update(*progress(messages, in_transit.values(), connections))
+            self.waiting.update(*progress(messages, in_transit.values(), connections, patience))
             if not progressed and _open(messages):
                 self.bus.wait(self.pause)
         for client in _open(messages):
             messages[client].finished = True
-        self.waiting.update(*progress(messages, (), {}))
+        self.waiting.update(*progress(messages, (), {}, patience))
 
     def verified(
         self, client: int, outgoing: OutgoingMessage, body_type: type[B], message: Message
@@ -339,6 +340,7 @@ def progress(
     messages: Mapping[int, OutgoingMessage],
     in_transit: Collection[int],
     connections: Mapping[str, Contact],
+    patience: float,
 ) -> tuple[list[str], dict[str, str], list[str]]:
     """The state of messages, by client id in, by name out.
 
@@ -346,6 +348,7 @@ def progress(
         messages: all of them.
         in_transit: the client ids of those in transit, or at their silos.
         connections: the silos', by name.
+        patience: seconds after which a silo that is offline is given up.
 
     Returns:
         The silos that have answered; those awaited, each with a short reason; and those given up.
@@ -358,7 +361,8 @@ def progress(
         elif message.finished:
             abandoned.append(message.silo)
         else:
-            offline = f"is not connected{_offline_since(connections.get(message.silo))}"
+            since = _offline_since(connections.get(message.silo))
+            offline = f"is not connected{since}, given up after {patience:g} s"
             missing[message.silo] = "has not answered yet" if client in in_transit else offline
     return answered, missing, abandoned
 

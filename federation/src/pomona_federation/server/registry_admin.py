@@ -182,7 +182,7 @@ def uplinks(kit: Path, silo: str) -> Row:
                 rounds[key] = False
     return {
         "silo": silo,
-        "rounds": len(rounds),
+        "rounds": len(rounds | unused),
         "used": sum(rounds.values()),
         "unused": list(unused.values()),
     }

@@ -267,14 +267,11 @@ class ServerStatusFile(NullCallback):
 
     def _unasked(self, client: int, number: int) -> UnusedUplink:
         """Why a member was not asked in a round."""
-        entry, decisions = self.transport.registry.entries[client], self.consents.decisions
-        decision = decisions.get(entry.name)
+        entry = self.transport.registry.entries[client]
         if client in self._quarantined:
             reason = Reason.QUARANTINE
-        elif decision and not decision.accepted:
-            reason = Reason.DECLINED
-        elif decisions and not decision:
-            reason = Reason.UNDECIDED
+        elif decision := self.consents.unused(entry.name):
+            reason = decision
         elif entry.joined is not None and entry.joined <= number:
             reason = Reason.NOT_DRAWN
         else:

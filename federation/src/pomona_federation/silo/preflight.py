@@ -2,6 +2,7 @@
 it starts.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from math import isinf
 from pathlib import Path
@@ -12,6 +13,7 @@ from pomona.core.registry import importable
 from pomona.data.settings import DataSettings
 from pomona.federation.noise_in_sums import against
 from pomona.privacy.settings import groups_note
+from pomona.scenario import Scenario
 from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
@@ -31,8 +33,9 @@ from pomona_federation.silo.study_decisions import StudyDecision
 from pomona_federation.silo.study_facts import facts, remarks, summary
 from pomona_federation.silo.study_proposals import compare, over_the_network
 from pomona_federation.study import EvaluateTerms
+from pomona_federation.survey.raw_data import read_raw
 from pomona_federation.survey.settings import SurveySettings
-from pomona_federation.survey.silo import columns, offered, raw_data
+from pomona_federation.survey.silo import offered, raw_data
 from pomona_federation.versions import installed, mismatch
 
 TELEPHONE = "read these 16 digits to the lead by telephone; theirs must be the same"
@@ -244,7 +247,7 @@ def _digits(silo: Silo, federation: Federation) -> tuple[None, str]:
 
 def _readable(work: Silo, data: DataSettings) -> tuple[None, str]:
     """Check that data can be read as a survey reads them."""
-    return None, summary(columns(SurveySettings(), data, work.member))
+    return None, summary(read_raw(data, SurveySettings().seed, work.member).description())
 
 
 def _surveyed(work: Silo, leaves: dict[str, Any]) -> tuple[None, str]:
@@ -290,7 +293,20 @@ def _data(work: Silo, leaves: dict[str, Any]) -> tuple[list[str], str]:
             f"{n} {c}" for c, n in zip(local.dataset.classes, counts, strict=True)
         )
     text = f"{sizes}; the model takes it ({n_parameters} numbers, loss {costs.loss:.3g} untrained)"
-    return remarks(work), text
+    return [*_beyond_budget(local), *remarks(work)], text
+
+
+def _beyond_budget(local: Scenario) -> Iterator[str]:
+    """A line if the agreed budget ends this silo's part in the study before the last round."""
+    privacy = local.config.privacy
+    if privacy is None or privacy.epsilon_budget is None or local.config.void:
+        return
+    if (cost := worst_cost(local).epsilon) > privacy.epsilon_budget:
+        yield (
+            f"all rounds would cost epsilon {cost:.3g}, but the study's epsilon_budget is "
+            f"{privacy.epsilon_budget:g}: this silo stops before that and is absent from then on; "
+            "to take part in all, the lead submits a study with fewer rounds or more noise"
+        )
 
 
 def _whole_run(cost: Cost, protects: str) -> str:

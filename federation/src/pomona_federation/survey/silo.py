@@ -139,8 +139,8 @@ def secret_generator() -> np.random.Generator:
 def _require_rows(raw: RawData, survey: SurveySettings) -> RawData:
     if len(raw.rows) < survey.least:
         raise DataError(
-            f"fewer training rows than the survey's least count of {survey.least}; nothing can be "
-            "reported"
+            f"fewer training rows than the survey's least count of {survey.least}, so nothing can "
+            "be reported; decline it"
         )
     return raw
 
