@@ -537,6 +537,13 @@ def test_training_alone_is_the_method_separate_on_the_own_data(tmp_path):
     assert (alone["loss"], alone["accuracy"]) == (last.loss[0], last.accuracy[0])
 
 
+def test_training_alone_needs_no_sum_over_other_silos(tmp_path):
+    sums = {"max_norm": 10.0, "minimum": 2}
+    folder, _ = kit(tmp_path, method="fedavg", secure_aggregation=sums)
+    visited(folder, visit(3, 0.5))
+    assert silo_report.report(folder)[0].alone["round"] == 3
+
+
 def test_the_closing_visit_is_no_further_round(tmp_path):
     """Of 3 rounds; the visit that evaluates after the last of them has the number 4."""
     folder, _ = kit(tmp_path)

@@ -54,7 +54,9 @@ def require_device(name: str) -> str:
 
 
 def _config(silo: SiloFile, terms: StudyAgreement, method: MethodSettings | None = None) -> Config:
-    """The run with this silo as its only client; with another method if one is given."""
+    """The run with this silo as its only client; with another method, if one is given, and then
+    without noise and sums.
+    """
     overrides = {
         "data": silo.data.model_dump(mode="json", exclude_unset=True),
         "clients": 1,
@@ -63,7 +65,10 @@ def _config(silo: SiloFile, terms: StudyAgreement, method: MethodSettings | None
     overrides["metric"], overrides["engine"] = terms.config.metric, terms.config.engine
     overrides["device"] = require_device(silo.device)
     resolved = resolve(expand_names(terms.run_study.run), overrides)
-    return resolved.model_copy(update={"method": method, "privacy": None}) if method else resolved
+    if method is None:
+        return resolved
+    alone = {"method": method, "privacy": None, "secure_aggregation": None}
+    return resolved.model_copy(update=alone)
 
 
 def own_scenario(
