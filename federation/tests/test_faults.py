@@ -312,10 +312,10 @@ def counted(patch):
     trained = []
     visit = client_app.ClientApp._visit
 
-    def visits(self, task, *terms):
-        if task.trains:
-            trained.append((task.number, task.place))
-        return visit(self, task, *terms)
+    def visits(self, checked):
+        if checked.task.trains:
+            trained.append((checked.task.number, checked.task.place))
+        return visit(self, checked)
 
     patch.setattr(client_app.ClientApp, "_visit", visits)
     return trained

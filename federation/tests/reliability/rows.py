@@ -145,7 +145,7 @@ STORAGE = [
     resumed("F14 a finished run is resumed with another method", 4, ("config.method.name",), begin.finished(APPLE), arguments=("fedavg", *APPLE[1:]), then=holds.untouched),
     resumed("F14 a finished run is resumed with fewer rounds", 4, ("rounds = 4", ("more rounds, "
                                                                                  "not fewer")), begin.finished(APPLE), arguments=(*APPLE, "rounds=3"), then=holds.untouched),
-    resumed("F14 a finished run is given more rounds", 0, ("going on",), begin.finished((*APPLE, "rounds=2"))),
+    resumed("F14 a finished run is given more rounds", 0, ("is finished after round 2; continuing",), begin.finished((*APPLE, "rounds=2"))),
     *(resumed(f"F51 {done} in an unfinished run", 4, (name, "restore"), begin.rewritten(begin.interrupted(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
     *(resumed(f"F51 {done} in a finished run", 4, (name, "restore"), begin.rewritten(begin.finished(APPLE), name, old, new), then=holds.untouched) for done, name, old, new in REWRITTEN),
 ]  # fmt: skip
