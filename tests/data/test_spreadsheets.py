@@ -426,6 +426,7 @@ def _rounded(folder):
     rows = [["id", "n"], [12345678901234567, 1], [12345678901234569, 2]]
     note(read(xlsx(folder, rows))[1], "16 digits", "id")
     assert read(xlsx(folder, [["id"], [123456789012345]]))[1] == ()
+    assert read(xlsx(folder, [["copies"], [2.5e15], [1234.5]]))[1] == ()
 
 
 @pytest.mark.parametrize("name", CASES.names)

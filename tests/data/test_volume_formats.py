@@ -145,6 +145,11 @@ def segments_of_slicer(tmp):
     assert "by number" in mask.notes[0]
     with pytest.raises(DataError, match=r"1 \(Tumour\)"):
         masks.read(tmp / "m.seg.nrrd", file.shape[:-1], ("rest", "liver"), grid=file.grid)
+    for label in (-1, 10**12):
+        image.SetMetaData("Segment1_LabelValue", str(label))
+        sitk.WriteImage(image, str(tmp / "m.seg.nrrd"))
+        with pytest.raises(DataError, match=f"LabelValue {label}; renumber"):
+            opened(tmp / "m.seg.nrrd")
 
 
 @VOLUMES.line("V12")

@@ -82,6 +82,8 @@ def test_answers_are_not_markers_of_gaps(tmp_path):
     patients(smoker=["1", "0", "yes", "no"] * 10).to_csv(path, index=False)
     notes = " ".join(table(path, categories=["smoker"]).notes)
     assert "column smoker: categories that may be one answer: 0, no" in notes
+    patients(smoker=["f", "n", "y", "t"] * 10).to_csv(path, index=False)  # letters as codes
+    assert "one answer" not in " ".join(table(path, categories=["smoker"]).notes)
 
 
 @pytest.mark.parametrize(

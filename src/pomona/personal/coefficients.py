@@ -77,13 +77,17 @@ def coefficients(
         scenario: whose network is ``linear``.
         rows: each client's models, in id order.
     """
-    network, terms, too_large = LinearModel.of(scenario), 0, _too_large(scenario)
+    terms, too_large = 0, _too_large(scenario)
     units = max(1, len(scenario.dataset.preprocessing))
+
+    @cache  # late: of a network that is too large, they take much memory
+    def network() -> LinearModel:
+        return LinearModel.of(scenario)
 
     @cache
     def contrasts(client: int) -> Contrasts:
         description = metadata(scenario, client, ("", ""))
-        return Contrasts.of(description, network.weight, len(scenario.initial()))
+        return Contrasts.of(description, network().weight, len(scenario.initial()))
 
     for model, sources, shared in _distinct(scenario, rows):
         reason = too_large
@@ -91,9 +95,10 @@ def coefficients(
             reason = "each client has units of its own (data.fit)"
         elif terms > MAX_TERMS:
             reason = f"a run records about {MAX_TERMS} coefficients"
-        row = rows[sources[0]][model]
-        compared = contrasts(sources[0] % units)
-        event = _omitted(reason) if reason else _event(scenario, network, row, sources, compared)
+        event = _omitted(reason)
+        if not reason:
+            compared, row = contrasts(sources[0] % units), rows[sources[0]][model]
+            event = _event(scenario, network(), row, sources, compared)
         terms += len(event["terms"])
         client = None if shared else sources[0]
         yield {"model": model[0], "when": model[1], "client": client, **event}

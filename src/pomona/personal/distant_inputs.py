@@ -11,6 +11,7 @@ from pomona.record.model_metadata import ModelMetadata
 
 # deviations from the mean: at most one in 25 training rows is further away, however they lie
 DISTANT = 5.0
+DISTANT_SINGLE = 10.0  # the same for a single row: one in 100
 
 
 def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
@@ -23,6 +24,7 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
             mean, deviation = np.array(preprocessing.shift), np.array(preprocessing.scale)
         mean = mean + np.array(preprocessing.offsets)
     names = metadata.columns or tuple(map(str, range(x.shape[1])))
+    limit = DISTANT if len(x) > 1 else DISTANT_SINGLE
     lines = []
     for k, column_type in enumerate(_column_types(metadata, x.shape[1])):
         if column_type == "category":
@@ -30,13 +32,13 @@ def remarks(x: NDArray[Any], metadata: ModelMetadata) -> list[str]:
         z = (np.asarray(x[:, k], np.float64) - shift[k]) / scale[k]
         values = z * deviation[k] + mean[k]
         # 0 and 1 may be rare answers
-        far = (np.abs(z) > DISTANT) & (np.abs(values - 0.5).round(4) != 0.5)
+        far = (np.abs(z) > limit) & (np.abs(values - 0.5).round(4) != 0.5)
         if 2 * far.sum() > len(x):
             median, expected = (_text(v, column_type) for v in (np.median(values), mean[k]))
             line = (
-                f"column {names[k]}: {int(far.sum())} of {len(x)} rows are more than {DISTANT:g} "
+                f"column {names[k]}: {int(far.sum())} of {len(x)} rows are more than {limit:g} "
                 f"standard deviations from the training rows' mean (median {median}, mean "
-                f"{expected}); check its unit"
+                f"{expected}); check {'its unit' if column_type == 'number' else 'the dates'}"
             )
             lines.append((names[k], line))
     return capped(lines)

@@ -17,6 +17,7 @@ from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, stored_typ
 from pomona.data.images.packages import package
 
 MOST_HEADER = 1 << 20  # bytes
+MOST_SEGMENTS = 2**16 - 1  # as in DICOM
 DATA_FILE = re.compile(
     rb"^(?:data ?file|ElementDataFile)\s*[:=]\s*(.*?)\s*$", re.MULTILINE | re.IGNORECASE
 )
@@ -70,9 +71,14 @@ def _attributes(path: Path, header: bytes, reader: Any) -> dict[str, Any]:
     for number, key, text in SEGMENT.findall(header):
         facts[number][key] = text
     segments = tuple(
-        (int(fact.get(b"LabelValue", 1)), bounds.plain(fact.get(b"Name", b"").decode(), 60))
+        (number, bounds.plain(fact.get(b"Name", b"").decode(), 60))
         for fact in facts.values()
+        if (number := int(fact.get(b"LabelValue", 1)))  # 0 is the background
     )
+    if outside := [number for number, _ in segments if not 0 < number <= MOST_SEGMENTS]:
+        raise DataError(
+            f"{path} gives a segment the LabelValue {outside[0]}; renumber the segments from 1 on"
+        )
     return {"segments": segments, "notes": tuple(notes)}
 
 

@@ -310,8 +310,11 @@ def _text(cell: Cell, decimal: str = ".") -> str | None:
 
 
 def _is_rounded(cells: NDArray[np.object_]) -> bool:
-    """Return whether a column has whole numbers of more digits than a spreadsheet keeps."""
-    return any(isinstance(cell, float) and DIGITS <= abs(cell) < LARGEST for cell in cells)
+    """Return whether a column is of whole numbers, some of more digits than a spreadsheet keeps."""
+    numbers = [cell for cell in cells if isinstance(cell, float)]
+    return any(DIGITS <= abs(number) < LARGEST for number in numbers) and all(
+        map(float.is_integer, numbers)
+    )
 
 
 def _in_seconds(cells: NDArray[np.object_]) -> list[float | None] | None:

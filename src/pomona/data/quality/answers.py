@@ -15,6 +15,7 @@ ANSWERS = (
     {"0", "no", "n", "false", "f", "nein", "non", "neg", "negative", "negativ", "absent"},
     {"1", "yes", "y", "true", "t", "ja", "oui", "pos", "positive", "positiv", "present"},
 )
+LETTERS = ({"f", "n"}, {"t", "y"})  # which stand for two things where both occur
 MAX_CODES = 10  # categories of a column that may be codes
 ENOUGH_ROWS = 20  # rows of a client that show all of its codes
 SHARED = "if they are the same answers, write them the same way at all clients"
@@ -107,7 +108,7 @@ def _one_answer(subject: str, names: Sequence[str]) -> list[str]:
     return [
         f"{subject} that may be one answer: {listed(same)}; if so, write them the same way"
         for same in spellings
-        if len(same) > 1
+        if len(same) > 1 and {*map(str.casefold, same)} not in LETTERS
     ]
 
 
