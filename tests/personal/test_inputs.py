@@ -8,6 +8,7 @@ import zipfile
 import zlib
 
 import numpy as np
+import pandas as pd
 import pytest
 from crafted import craft, good, tree
 from PIL import Image
@@ -447,9 +448,15 @@ def test_numbers_in_another_unit_are_noted(table, tmp_path):
     assert "mean 75" in note(70000)
     assert note(70, 95, 130) == note(70, 95, 70000) == ""  # a single slip among several
     assert note(1, 0) == note(1) == ""  # may be an answer
+    assert note(170) == "" != note(170, 170)  # a single row may be the heaviest of many
     arrays = np.array([[60.0, 75.0], [60.0, 70000.0]], np.float32)
     assert read(arrays[:1], about).note == ""
     assert "column dose" in read(arrays[1:], about).note
+
+
+def test_a_frame_without_rows_is_refused(table):
+    with pytest.raises(DataError, match="no rows"):
+        read(pd.DataFrame({"age": [], "dose": []}), table.about)
 
 
 def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
@@ -470,3 +477,4 @@ def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
     assert note("2024-03-01") == ""
     assert "median 2034-03-01" in note("2034-03-01")
     assert "mean 2024-02-1" in note("2034-03-01")
+    assert "check the dates" in note("2034-03-01")

@@ -168,8 +168,8 @@ def opened(
     sources = []
     for path in paths:
         columns = path.columns if isinstance(path, Frame) else next(read)
-        has_names = header(columns.first_cells()) if callable(header) else header
-        if has_names and not columns.has_names:
-            columns = columns.headed()
+        if not columns.has_names:
+            has_names = header(columns.first_cells()) if callable(header) else header
+            columns = columns.headed() if has_names else columns
         sources.append(TableSource(path, columns.named_once(path), settings, columns.has_names))
     return sources
