@@ -340,10 +340,11 @@ def test_a_silo_whose_code_fails_tells_nothing(world):
     federation = world.federation(run={"rounds": 4})
     visit = client_app.ClientApp._visit
 
-    def fails(self, task, *terms):
+    def fails(self, checked):
+        task = checked.task
         if task.trains and task.number == 2 and self.silo.file.name == "silo-1":
             raise RuntimeError(f"patient 17 in {self.silo.folder}")
-        return visit(self, task, *terms)
+        return visit(self, checked)
 
     world.patch.setattr(client_app.ClientApp, "_visit", fails)
     federation.run()
