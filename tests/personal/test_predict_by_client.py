@@ -186,3 +186,19 @@ def test_nearest_rows_need_the_run_and_its_data(run, tmp_path, capsys):
     assert (code, "leave --neighbours out" in message) == (3, True)
     code, _, message = call(capsys, "predict", tmp_path / "none", new)
     assert (code, "none does not exist" in message) == (6, True)
+
+
+def test_numbers_are_distant_from_those_of_the_models_own_client(tmp_path):
+    """Each client standardises by its own rows: 1,000 is usual at West, and far away elsewhere."""
+    draw = np.random.default_rng(3)
+    site = np.array(SITES)[np.arange(120) % 3]
+    rows = pd.DataFrame({"age": draw.normal(size=120) + 1000 * (site == "West"), "hospital": site})
+    rows["outcome"] = np.where(draw.random(120) < 0.5, "ill", "well")
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    columns = {"label_column": "outcome", "client_column": "hospital", "fit": "client"}
+    data = {"name": "table", "path": tmp_path / "rows.csv", **columns}
+    run = pomona.run(method="separate", data=data, model="logistic", rounds=1, lr=0.1)
+    west = rows[rows["hospital"] == "West"].drop(columns="outcome")
+    assert not any("standard deviations" in note for note in predict(run, west).notes)
+    (note,) = (n for n in predict(run, west.assign(age=1e6)).notes if "standard deviations" in n)
+    assert "West: column age: 40 of 40 rows" in note

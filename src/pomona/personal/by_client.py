@@ -12,12 +12,15 @@ from pomona.core.files import text
 from pomona.core.toml import read_text
 from pomona.data import cell_values
 from pomona.partition.partition import Partition
+from pomona.personal import distant_inputs
 from pomona.personal.inputs import Samples, cells_of, opened, read
 from pomona.personal.model import PersonalModel
 from pomona.record.result import NAME, Result
 
 if TYPE_CHECKING:
     from pomona.personal.memory import Memories
+
+CLIENTS_SHOWN = 3  # clients whose distant columns are named
 
 
 class Answers(NamedTuple):
@@ -62,18 +65,24 @@ def predict(
     clients = list(map(cell_values.name, samples.clients))
     _require_models(str(source), clients, names)
     answers: list[dict[str, Any]] = [{}] * len(clients)
+    distant: dict[str, list[str]] = {}
     for name in dict.fromkeys(clients):
         model = PersonalModel.of(result, names[name], own_code)
         alike = model.about.preprocessing == first.about.preprocessing
         x = samples.x if alike else read(source, model.about, id_column, column).x
         rows = [row for row, client in enumerate(clients) if client == name]
+        if lines := distant_inputs.remarks(x[rows], model.about):
+            distant[name] = [f"{source}, {name}: {line}" for line in lines]
         answering = memories.of(names[name], model) if memories else model
         for row, answer in zip(rows, answering.predict(Samples(x[rows])), strict=True):
             answers[row] = {"client": name, **answer}
     note = (
         f"{source}: each row is answered by its own client's model: {with_counts(Counter(clients))}"
     )
-    return Answers(answers, samples.ids, (*filter(None, [samples.note]), note))
+    shown = [line for lines in [*distant.values()][:CLIENTS_SHOWN] for line in lines]
+    if further := [*distant][CLIENTS_SHOWN:]:
+        shown.append(f"{source}: numbers as distant in the rows of {listed(further, 8)}")
+    return Answers(answers, samples.ids, (*filter(None, [samples.note]), *shown, note))
 
 
 def _client_column(result: Result, column: str | int | None) -> str | int:

@@ -81,7 +81,7 @@ def read(
         if in_memory
         else _of_file(Path(samples), metadata, extra)
     )
-    if metadata.kind != "table":
+    if metadata.kind != "table" or client_column is not None:
         return answer
     distant = distant_inputs.remarks(answer.x, metadata)
     notes = distant if in_memory else [f"{samples}: {line}" for line in distant]
