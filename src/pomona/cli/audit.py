@@ -46,8 +46,9 @@ def privacy_audit(
     """
     if invalid := [e for e in epsilon if not e > 0]:
         raise ConfigError(f"--epsilon {invalid[0]:g} must be above 0, for example 8")
-    folder, result = out or run / "privacy-audit", load(run)
+    folder = out or run / "privacy-audit"
     try:
+        result = load(run)
         with own_code_barred(not own_code), StatusLine() as line:
             line.show(f"reading the data of {printable(str(run))}", 0, 1, "reading")
             from pomona.audit.audit import audit  # late: what follows imports PyTorch
