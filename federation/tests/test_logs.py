@@ -123,6 +123,7 @@ def stamped(second, text):
 def test_logs_are_merged_by_time_and_followed(tmp_path, capsys):
     folder = tmp_path / "run" / "logs"
     folder.mkdir(parents=True)
+    (tmp_path / "federation.toml").touch()  # a server's kit
     (folder / "server.log").write_text(
         stamped(2, "INFO     [round 1] b") + stamped(5, "ERROR    e") + " of another\n"
     )
