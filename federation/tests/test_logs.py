@@ -162,8 +162,12 @@ def test_logs_are_merged_by_time_and_followed(tmp_path, capsys):
         "round": 1,
         "text": "b",
     } in rows
+    silo = tmp_path / "silo"
+    silo.mkdir()
+    for name in ("federation.toml", "silo.toml"):
+        (silo / name).touch()
     with pytest.raises(SystemExit, match="6"):
-        main(["silo", "logs", "--folder", str(tmp_path)])
+        main(["silo", "logs", "--folder", str(silo)])
     assert "nothing has been started here yet" in capsys.readouterr().err
 
 
