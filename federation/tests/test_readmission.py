@@ -26,7 +26,7 @@ from test_backup import NODE, PRIVATE, SILO, restored
 pytestmark = pytest.mark.long
 
 PLACE = 1
-METHODS = ["ditto", "fedala", "fedper", "fedfomo", "feddyn", "pgfed", "auto"]
+METHODS = ["ditto", "fedala", "fedper", "fedfomo", "pgfed", "auto"]
 SUMS = {"secure_aggregation": {"minimum": 2, "max_norm": 10.0}}
 
 

@@ -102,14 +102,13 @@ def test_a_silo_of_another_line_is_absent_and_both_sides_name_both_versions(worl
     (row,) = [row for row in standing["silos"] if row["silo"] == SILO]
     assert row["version"] == "0.2.0"
     assert any(f"{SILO} has Pomona 0.2.0" in line for line in standing["notes"])
-    refused = [
-        line["reason"]
+    details = [
+        line["detail"]
         for line in complete_lines(federation.server / "run" / "audit.jsonl")
-        if line["event"] == "refused"
+        if line["event"] == "unused"
     ]
-    assert any(
-        f"the sender has {installed()}, the receiver Pomona 0.2.0" in reason for reason in refused
-    )
+    both = f"the sender has {installed()}, the receiver Pomona 0.2.0"
+    assert any(both in detail for detail in details)
     with with_pomona(monkeypatch, "0.2.0"):
         silo = status.silo(federation.kits / SILO)
     assert "the server has Pomona 0.1.0" in silo["version_warning"]
