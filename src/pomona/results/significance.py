@@ -171,7 +171,7 @@ def client_keys(entry: ComparisonRow) -> set[str]:
     settings = partition if isinstance(partition, Mapping) else {}
     if settings.get("name") in {"natural", "file"} or settings.get("draw", "own") != "own":
         return {repr(settings)} if entry.cells else set()
-    return {cell["figures"]["partition"] for cell in entry.cells}
+    return {str(cell["figures"]["partition"]) for cell in entry.cells}
 
 
 def _tests(comparison: Comparison, entries: Sequence[ComparisonRow]) -> list[list[str]]:
