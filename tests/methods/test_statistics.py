@@ -181,7 +181,7 @@ def test_admission_knows_that_statistics_are_no_model(monkeypatch):
     monkeypatch.setattr(loop, "admit", lambda *given: seen.append(given[1]) or admit(*given))
     changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
     pomona.run(tiny("fednova", **changed, rounds=1))
-    assert all(set(e.spec) - set(e.beside) == {"model"} for e in seen)
+    assert all(set(e.spec) - set(e.auxiliary) == {"model"} for e in seen)
     assert seen
 
 
