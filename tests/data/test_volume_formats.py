@@ -145,10 +145,11 @@ def segments_of_slicer(tmp):
     assert "by number" in mask.notes[0]
     with pytest.raises(DataError, match=r"1 \(Tumour\)"):
         masks.read(tmp / "m.seg.nrrd", file.shape[:-1], ("rest", "liver"), grid=file.grid)
-    for label in (-1, 10**12):
-        image.SetMetaData("Segment1_LabelValue", str(label))
+    refusals = {label: f"LabelValue {label}; renumber" for label in ("-1", "1000000000000", "one")}
+    for label, reason in (refusals | {"1": "one LabelValue, in layers"}).items():
+        image.SetMetaData("Segment1_LabelValue", label)
         sitk.WriteImage(image, str(tmp / "m.seg.nrrd"))
-        with pytest.raises(DataError, match=f"LabelValue {label}; renumber"):
+        with pytest.raises(DataError, match=reason):
             opened(tmp / "m.seg.nrrd")
 
 

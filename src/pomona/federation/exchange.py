@@ -64,11 +64,11 @@ def with_name(fault: str, client: int, name: str) -> str:
     """Return a client's fault with its name in front, in place of the number that it has for
     itself.
     """
-    number = f"client {client}"
-    rest = fault.removeprefix(number)
-    if rest != fault and not rest[:1].isdigit():
-        return f"{name}{rest}"
-    return fault if fault.startswith(name) else f"{name}: {fault}"
+    for start in (f"client {client}", name):
+        rest = fault.removeprefix(start)
+        if rest != fault and not rest[:1].isalnum():
+            return f"{name}{rest}"
+    return f"{name}: {fault}"
 
 
 @dataclass(frozen=True)

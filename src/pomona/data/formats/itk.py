@@ -70,16 +70,30 @@ def _attributes(path: Path, header: bytes, reader: Any) -> dict[str, Any]:
     facts: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
     for number, key, text in SEGMENT.findall(header):
         facts[number][key] = text
-    segments = tuple(
-        (number, bounds.plain(fact.get(b"Name", b"").decode(), 60))
+    segments = [
+        (_label(path, fact.get(b"LabelValue", b"1")), fact.get(b"Name", b""))
         for fact in facts.values()
-        if (number := int(fact.get(b"LabelValue", 1)))  # 0 is the background
+    ]
+    names = tuple(
+        (number, bounds.plain(name.decode(errors="replace"), 60))
+        for number, name in segments
+        if number  # 0 is the background
     )
-    if outside := [number for number, _ in segments if not 0 < number <= MOST_SEGMENTS]:
+    if len(dict(names)) < len(names):
         raise DataError(
-            f"{path} gives a segment the LabelValue {outside[0]}; renumber the segments from 1 on"
+            f"{path} has segments with one LabelValue, in layers; export them as one label map"
         )
-    return {"segments": segments, "notes": tuple(notes)}
+    return {"segments": names, "notes": tuple(notes)}
+
+
+def _label(path: Path, text: bytes) -> int:
+    """Return a segment's number in the mask. Raises DataError for one that cannot be."""
+    if text.isdigit() and len(text) <= len(str(MOST_SEGMENTS)) and int(text) <= MOST_SEGMENTS:
+        return int(text)
+    raise DataError(
+        f"{path} gives a segment the LabelValue {bounds.plain(text.decode(errors='replace'), 20)}; "
+        "renumber the segments from 1 on"
+    )
 
 
 def _header(path: Path) -> bytes:
