@@ -70,6 +70,17 @@ def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
     assert [a["probabilities"] for a in answers] == [
         pytest.approx(e["probabilities"]) for e in expected
     ]
+    write_nifti(tmp_path / "all" / "v.nii", x[0])
+    write_series(tmp_path / "all" / "ct", x[1])
+    (tmp_path / "all" / "list.txt").write_text("v, ct")
+    with pytest.raises(SystemExit):
+        main(["predict", str(path), str(tmp_path / "all"), "--json"])
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == [
+        answer | {"input": str(tmp_path / "all" / name)}
+        for answer, name in zip(answers, ("v.nii", "ct"), strict=False)
+    ]
+    assert f"{tmp_path}/all: files that are not images are left out (list.txt)" in printed.err
     write_dicom(tmp_path / "1.dcm", x[0, 0])
     Image.new("L", (3, 4)).save(tmp_path / "p.png")
     for file, told in (
@@ -92,7 +103,7 @@ def test_volumes_of_both_kinds_get_the_answer_of_the_array(tmp_path, capsys):
             read(file, model.about)
 
 
-def test_a_window_goes_with_the_model(tmp_path):
+def test_a_window_goes_with_the_model(tmp_path, capsys):
     path = trained(
         tmp_path, lambda p, x: write_dicom(p.with_suffix(".dcm"), x[0]), window=[-500, 1000]
     )
@@ -107,6 +118,14 @@ def test_a_window_goes_with_the_model(tmp_path):
         read(write_dicom(tmp_path / "q.dcm", raw), model.about).x.tolist()
         == np.full((1, 4, 3, 1), 191).tolist()
     )
+    with pytest.raises(SystemExit):  # files of one image each, no series
+        main(["predict", str(path), str(tmp_path / "in"), "--json"])
+    answers = json.loads(capsys.readouterr().out)
+    assert [a["input"] for a in answers] == [str(p) for p in sorted((tmp_path / "in").iterdir())]
+    (tmp_path / "none").mkdir()
+    with pytest.raises(SystemExit):
+        main(["predict", str(path), str(tmp_path / "none")])
+    assert "none has no images; name a folder" in capsys.readouterr().err
     larger = np.full((8, 6), -250, np.int16)  # images, not volumes, are brought to the model's size
     assert (
         read(write_dicom(tmp_path / "r.dcm", larger), model.about).x.tolist()

@@ -1,6 +1,6 @@
 """``pomona predict`` and ``pomona export``: using a saved personal model."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -84,10 +84,10 @@ def predict(
     model
         a run folder, or a file of its models/
     inputs
-        images (resized to what the model saw), volumes, folders with a DICOM series, tables
-        (.csv, .tsv, .txt, .data or .parquet, in the format of the training tables; columns are
-        matched by name if those had names), .txt files with one text per line for a model of texts,
-        or .npz files with an array x
+        images (resized to what the model saw), volumes, folders of these or of a DICOM series,
+        tables (.csv, .tsv, .txt, .data or .parquet, in the format of the training tables; columns
+        are matched by name if those had names), .txt files with one text per line for a model of
+        texts, or .npz files with an array x
     """
     if not inputs:
         raise DataError("no input given; name images, tables, .txt or .npz files")
@@ -223,6 +223,8 @@ def _by_one_client(
     if memories:
         number = memories.result.about["clients"].index(net.about.client)
         answering = memories.of(number, net).predict
+    if net.about.kind == "image":
+        inputs = list(_image_files(inputs, len(net.about.sample_shape) == 4))
     for path in inputs:
         samples = read(path, net.about, id_column)
         remarks = by_client.remarks(run, path, net) if run and format_of(path) else []
@@ -235,6 +237,18 @@ def _by_one_client(
     if masks:
         echo_stderr(mask_files.write(masks, maps))
     return Predictions(rows, net.about.client)
+
+
+def _image_files(paths: Iterable[Path], volumes: bool) -> Iterator[Path]:
+    """Yield the paths, in place of a folder the images in it. Raises DataError if it has none."""
+    from pomona.personal import image_inputs
+
+    for path in paths:
+        images, remarks = image_inputs.files(path, volumes)
+        _print_notes(remarks)
+        if not images:
+            raise DataError(f"{path} has no images; name a folder with images or a DICOM series")
+        yield from images
 
 
 def _print_notes(notes: Iterable[str]) -> None:

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
+from pomona.data.array_file import reading
 from pomona.data.formats import image_formats
+from pomona.data.formats.dicom_header import is_dicom
 from pomona.data.images import image_arrays, image_stack
 from pomona.data.images.grid import Grid
 from pomona.data.images.image_file import ImageFile
@@ -33,6 +35,29 @@ class ImageInput(NamedTuple):
     notes: tuple[str, ...]
     grid: Grid | None
     sides: tuple[int, ...]
+
+
+def files(path: Path, volumes: bool) -> tuple[list[Path], list[str]]:
+    """Return the images of a folder and of the folders in it, in the order of their names, and
+    remarks on other files; any other path as it is.
+
+    For a model of ``volumes`` a folder with DICOM files is one image, a series.
+    """
+    if not path.is_dir():
+        return [path], []
+    with reading(path):
+        entries = sorted(entry for entry in path.iterdir() if entry.name[0] != ".")
+    single = [entry for entry in entries if entry.is_file()]
+    if volumes and any(map(is_dicom, single)):
+        return [path], []
+    images, remarks = [entry for entry in single if image_formats.is_image(entry)], []
+    if others := [entry.name for entry in single if entry not in images]:
+        remarks.append(f"{path}: files that are not images are left out ({listed(others, 3)})")
+    for folder in filter(Path.is_dir, entries):
+        inner_images, inner_remarks = files(folder, volumes)
+        images += inner_images
+        remarks += inner_remarks
+    return images, remarks
 
 
 def read(path: Path, metadata: ModelMetadata) -> ImageInput:
