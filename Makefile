@@ -16,7 +16,7 @@ PIP := --quiet --disable-pip-version-check
 # Python compiles what is imported, when it is: a tenth of what is installed
 INSTALL := $(BIN)/pip install $(PIP) --no-compile $(CONSTRAINTS:%=-c %)
 
-BENCHMARKS := fedavg_round native_step native_networks apple_step methods weight_learning growth many_clients kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
+BENCHMARKS := fedavg_round native_step native_networks apple_step methods weight_learning growth many_clients build_steps kept_copies workers rate memory startup stacked frozen_features segmentation_step patches
 
 .PHONY: demo setup lock native bytecode test test-core test-federation test-slow fuzz fuzz-guided check wheel dist dist-check dist-audit coverage size same calibrate bench peers-setup peers image site clean
 
