@@ -27,11 +27,13 @@ Table = dict[str, object]
 
 def machine() -> Table:
     """Hardware and software of the measurement."""
-    names = [line for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")]
+    pairs = (line.partition(":") for line in reversed(_lines(Path("/proc/cpuinfo"))))
+    processor = {key.strip(): value.strip() for key, _, value in pairs}
+    name = processor.get("model name") or platform.processor() or platform.machine()
+    # a name such as "AMD EPYC" stands for generations whose rates differ by two
+    family = [f"{key} {processor[key]}" for key in ("cpu family", "model") if key in processor]
     return {
-        "processor": names[0].partition(":")[2].strip()
-        if names
-        else platform.processor() or platform.machine(),
+        "processor": ", ".join([name, *family]),
         "cores": len(os.sched_getaffinity(0))
         if hasattr(os, "sched_getaffinity")
         else os.cpu_count(),
