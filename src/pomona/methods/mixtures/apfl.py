@@ -75,14 +75,12 @@ def client(settings: APFL) -> base.Client:
         rows = (W, V, A, base.optimizer_state(W, round_), base.optimizer_state(V, round_))
         for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.passes, *rows):
             mixed = torch.lerp(w, v, a)
-            _, at_w = training.gradient(w, batch)
-            _, at_mixed = training.gradient(mixed, batch)
-            pushed = a * at_mixed
-            if settings.adaptive and batch.step == 0:
-                slope = ((v - w) * at_mixed).sum(1, keepdim=True)
-                a.sub_(round_.lr * slope).clamp_(0, 1)
-            base.optimizer_step(w, at_w, velocity_w, round_)
-            base.optimizer_step(v, pushed, velocity_v, round_)
+            apart = v - w if settings.adaptive and batch.step == 0 else None
+            training.step(w, batch, velocity_w, round_)
+            _, g = training.gradient(mixed, batch)
+            base.optimizer_step(v, a * g, velocity_v, round_)
+            if apart is not None:
+                a.sub_(round_.lr * (apart * g).sum(1, keepdim=True)).clamp_(0, 1)
         training.observe("personal", torch.lerp(W, V, A), "trained")
         return APFLState(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
 
