@@ -61,7 +61,7 @@ def test_samples_that_depend_on_others_are_refused_wherever_there_are_two(n, ref
 
 
 def test_a_ledger_is_opened_once_and_continues_from_its_position_alone(tmp_path):
-    p = problem(tmp_path, privacy())
+    p = problem(tmp_path / "first", privacy())
     assert p.objective.key_store(0) is p.objective.key_store(0)
     before = p.objective.position(0)
     p.objective.gradient(p.row.unsqueeze(0), [max(p.batch(), key=len)])
@@ -70,7 +70,7 @@ def test_a_ledger_is_opened_once_and_continues_from_its_position_alone(tmp_path)
     p.objective.require(0, after)
     with pytest.raises(PrivacyError):  # behind: as if the release had not been
         p.objective.require(0, (2, after.chain))
-    copies = [shutil.copytree(tmp_path, tmp_path.with_name(f"{tmp_path.name}-{k}")) for k in "ab"]
+    copies = [shutil.copytree(tmp_path / "first", tmp_path / name) for name in "ab"]
     again = rebuilt(p, copies[0])
     again.require(0, after)
     assert again.position(0) == after
