@@ -67,17 +67,6 @@ def test_what_lies_in_the_current_folder_is_not_imported(how, tmp_path):
     assert (done.returncode, "fedavg" in done.stdout) == (0, True), done.stderr
 
 
-def test_help_is_quick_and_loads_no_torch():
-    code = (
-        "import sys; sys.argv = ['pomona', '--help']\nfrom pomona.cli import main\ntry: "
-        "main()\nexcept SystemExit: pass\n"
-    )
-    code += "assert 'torch' not in sys.modules and 'matplotlib' not in sys.modules"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    for command in ("demo", "run", "compare", "report", "predict", "methods", "data"):
-        assert command in done.stdout
-
-
 @pytest.mark.parametrize(
     "command",
     [

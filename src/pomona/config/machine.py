@@ -2,9 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-import torch
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from pomona.core.lazy_torch import torch
 from pomona.core.settings import Settings
 
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")

@@ -8,9 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TypeVar
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.training_settings import Optimizer, Passes
 
 

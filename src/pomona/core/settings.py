@@ -39,6 +39,7 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         populate_by_name=True,  # for a key that is no name in Python: lambda, lambda_ in code
         serialize_by_alias=True,
+        defer_build=True,  # until first used: a command uses few of all methods' and data's
     )
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -49,6 +50,13 @@ class Settings(BaseModel):
             if key in types and "ClassVar" not in str(get_origin(types[key])):
                 types[key] = Annotated[types[key], Field(description=text)]
         cls.__annotations__ = types
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        """Complete the class, which pydantic 2.12 does not do before it writes unpickled
+        settings.
+        """
+        type(self).model_rebuild()
+        super().__setstate__(state)
 
     @field_validator("*")
     @classmethod

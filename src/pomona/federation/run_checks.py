@@ -11,8 +11,8 @@ from pomona.federation.secure_sum import require_sums
 from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
 from pomona.models.final_activation import final_activation
-from pomona.models.lora import is_lora_factor
 from pomona.models.packages import package
+from pomona.models.settings import is_lora_factor
 from pomona.objective.engine import load_engine
 from pomona.scenario import Scenario
 

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from numpy.typing import NDArray
 from pydantic import field_validator
-from torch import Tensor
 
 from pomona.core.bounds import Stage, Targets
 from pomona.core.errors import ConfigError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import Roster, Round
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Steps

@@ -5,9 +5,7 @@ on others.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import Round
 from pomona.core.training_settings import Passes
 from pomona.objective.objective import Objective, Pull, RowCriterion

@@ -6,9 +6,7 @@ Methods reach it through ``base``.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import Roster
 from pomona.storage.mapped_tensor import Chunked, chunked, with_rows
 from pomona.storage.row_bank import RowBank

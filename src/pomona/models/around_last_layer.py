@@ -12,9 +12,7 @@ from torch.nn.functional import normalize
 
 from pomona.core.errors import ConfigError
 from pomona.models.layers import layers
-
-OWN_BODY, SHARED_BODY = "own_body", "shared_body"
-CONDITIONS, EMBEDDINGS, VALVE, HEAD = "valve.conditions", "valve.embeddings", "valve.", "head."
+from pomona.models.settings import OWN_BODY, SHARED_BODY
 
 
 def last_layer(network: nn.Module, name: str, key: str) -> tuple[str, nn.Linear]:

@@ -9,16 +9,14 @@ below it: its BatchNorm uses its stored statistics, which are frozen too, and it
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-import torch
-from torch import Tensor, nn
-
 from pomona.core.errors import ConfigError
+from pomona.core.lazy_torch import Module, Tensor, torch
 
 MOST_BYTES = 2**31  # of one layer's output for one sample
 
 
 def require_small(
-    outline: nn.Module, input_shape: tuple[int, ...], tokens: bool
+    outline: Module, input_shape: tuple[int, ...], tokens: bool
 ) -> tuple[int, ...] | None:
     """Return the shape of the outputs (1, ...) of a network on the meta device for one sample.
 
@@ -37,8 +35,8 @@ def require_small(
         ValueError: a layer's output has more than ``MOST_BYTES`` bytes in float32.
     """
 
-    def check_size(module: nn.Module, _: object, outputs: object) -> None:
-        if isinstance(outputs, Tensor) and 4 * outputs.numel() > MOST_BYTES:
+    def check_size(module: Module, _: object, outputs: object) -> None:
+        if isinstance(outputs, torch.Tensor) and 4 * outputs.numel() > MOST_BYTES:
             raise _LargeError(
                 f"a sample of shape {input_shape} takes {4 * outputs.numel() / 1e9:.1f} GB in one "
                 f"layer ({type(module).__name__}); the limit is {MOST_BYTES / 1e9:.1f} GB"
@@ -49,7 +47,7 @@ def require_small(
         with torch.no_grad():
             dtype = torch.int64 if tokens else torch.float32
             outputs = outline.eval()(torch.empty((1, *input_shape), dtype=dtype, device="meta"))
-        return tuple(outputs.shape) if isinstance(outputs, Tensor) else None
+        return tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else None
     except _LargeError:
         raise
     except (
@@ -71,7 +69,7 @@ class _LargeError(ValueError):
     pass
 
 
-def layers(module: nn.Module) -> list[tuple[str, list[str]]]:
+def layers(module: Module) -> list[tuple[str, list[str]]]:
     """Return the layers of a network from input to output as (path, parameter names); each
     parameter is in one layer.
 
@@ -93,7 +91,7 @@ HEAD = "head"
 LISTED = 6  # names listed in a message
 
 
-def unfreeze(module: nn.Module, globs: Sequence[str], key: str) -> None:
+def unfreeze(module: Module, globs: Sequence[str], key: str) -> None:
     """Train the parameters that match one of the globs; ``"head"`` stands for the last layer.
 
     Raises ConfigError, naming the setting ``key``, for a glob without matches.
@@ -125,7 +123,7 @@ def matching(names: Sequence[str], globs: Sequence[str], key: str, noun: str) ->
     return matches
 
 
-def frozen(module: nn.Module) -> dict[str, Tensor]:
+def frozen(module: Module) -> dict[str, Tensor]:
     """Return the tensors that training does not change, by name; empty if the whole network is
     trained.
     """
@@ -133,11 +131,12 @@ def frozen(module: nn.Module) -> dict[str, Tensor]:
     return {
         name: tensor.detach()
         for name, tensor in module.state_dict(keep_vars=True).items()
-        if id(tensor) in fixed or (isinstance(tensor, nn.Parameter) and not tensor.requires_grad)
+        if id(tensor) in fixed
+        or (isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad)
     }
 
 
-def share(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def share(module: Module, tensors: Mapping[str, Tensor]) -> None:
     """Make a network use these tensors as its frozen ones, without copying."""
     module.load_state_dict(tensors, strict=False, assign=True)
     for name, parameter in module.named_parameters():
@@ -145,7 +144,7 @@ def share(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
             parameter.requires_grad_(False)
 
 
-def evaluated(module: nn.Module) -> Iterator[nn.Module]:
+def evaluated(module: Module) -> Iterator[Module]:
     """Yield the outermost submodules whose parameters are all frozen; they run in evaluation
     mode.
     """
@@ -157,7 +156,7 @@ def evaluated(module: nn.Module) -> Iterator[nn.Module]:
             yield from evaluated(child)
 
 
-def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def active(module: Module) -> Iterator[tuple[str, Module]]:
     """Yield all submodules by path, the network itself first, except those that run in evaluation
     mode.
     """
@@ -171,7 +170,7 @@ def active(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     )
 
 
-def training_mode(module: nn.Module) -> Callable[[], None]:
+def training_mode(module: Module) -> Callable[[], None]:
     """Put the network into training mode except for its frozen parts; return a function that
     restores the modes.
     """

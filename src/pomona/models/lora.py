@@ -13,8 +13,6 @@ of the same length. It is not used because it brings ten packages, including ``t
 ``accelerate``, 95 MB in all, and takes 5 s to import, where the class below is sufficient.
 """
 
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 
@@ -23,11 +21,6 @@ from pomona.models.layers import matching
 from pomona.models.settings import LoraPart
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
-
-
-def is_lora_factor(name: str, factor: Literal["A", "B"]) -> bool:
-    """Return whether a parameter is A, or B, of a change."""
-    return name.endswith(f".lora_{factor}.weight")
 
 
 class Lora(nn.Module):

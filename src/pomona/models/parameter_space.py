@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
-
 from pomona.core.errors import ConfigError
+from pomona.core.lazy_torch import Module, Tensor, torch
 from pomona.models.layers import frozen, layers
 
 Buffers = Literal["local", "average"]
@@ -78,7 +76,7 @@ class ParameterSpace:
     ``head`` the last layer if it is linear, with a bias, and trained, else None.
     """
 
-    def __init__(self, module: nn.Module, buffers: Buffers = "local") -> None:
+    def __init__(self, module: Module, buffers: Buffers = "local") -> None:
         fixed = frozen(module)
         statistics = [
             (k, b) for k, b in module.named_buffers() if b.is_floating_point() and k not in fixed
@@ -109,7 +107,7 @@ class ParameterSpace:
             start = stop
         return tuple(entries)
 
-    def _slices(self, module: nn.Module) -> tuple[slice, ...]:
+    def _slices(self, module: Module) -> tuple[slice, ...]:
         """Return one slice of a row per layer, from input to output; a layer's parameters are
         contiguous.
         """
@@ -129,9 +127,9 @@ class ParameterSpace:
             )
         return slices
 
-    def _norms(self, module: nn.Module) -> tuple[slice, ...]:
+    def _norms(self, module: Module) -> tuple[slice, ...]:
         """Return the slices of a row that belong to normalisation layers."""
-        norm_types = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+        norm_types = (torch.nn.modules.batchnorm._NormBase, torch.nn.GroupNorm, torch.nn.LayerNorm)
         paths = {
             path for path, submodule in module.named_modules() if isinstance(submodule, norm_types)
         }
@@ -139,14 +137,14 @@ class ParameterSpace:
             slice(e.start, e.stop) for e in self.parameters if e.name.rpartition(".")[0] in paths
         )
 
-    def linear(self, module: nn.Module, path: str) -> Head | None:
+    def linear(self, module: Module, path: str) -> Head | None:
         """Return the place of a layer of the module; None unless it is linear, with a bias, and
         trained.
         """
         layer, prefix = module.get_submodule(path), f"{path}." if path else ""
         slices = {e.name: slice(e.start, e.stop) for e in self.parameters}
         names = f"{prefix}weight", f"{prefix}bias"
-        if type(layer) is not nn.Linear or not all(name in slices for name in names):
+        if type(layer) is not torch.nn.Linear or not all(name in slices for name in names):
             return None
         weight, bias = (slices[name] for name in names)
         return Head(weight, bias, layer.out_features, layer.in_features)
@@ -163,12 +161,12 @@ class ParameterSpace:
         """
         return self.buffers if rows.shape[-1] > self.trained else ()
 
-    def _padding(self, module: nn.Module) -> tuple[slice, ...]:
+    def _padding(self, module: Module) -> tuple[slice, ...]:
         offsets, slices = {e.name: e.start for e in self.parameters}, []
         for path, submodule in module.named_modules():
             start = offsets.get(f"{path}.weight".lstrip("."))
             if (
-                isinstance(submodule, nn.Embedding | nn.EmbeddingBag)
+                isinstance(submodule, torch.nn.Embedding | torch.nn.EmbeddingBag)
                 and submodule.padding_idx is not None
                 and start is not None
             ):
@@ -186,7 +184,7 @@ class ParameterSpace:
         """All slices of a row, in order."""
         return self.parameters + self.buffers
 
-    def pack(self, module: nn.Module) -> Tensor:
+    def pack(self, module: Module) -> Tensor:
         """Return the row (d,) float32 of a module's current values."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())
         row = torch.empty(self.size)

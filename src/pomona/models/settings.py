@@ -14,6 +14,9 @@ Weight = Annotated[float, Field(gt=0, le=1e6)]
 Glob = Annotated[str, Field(min_length=1, max_length=200)]
 Globs = Annotated[tuple[Glob, ...], Field(min_length=1, max_length=1000)]
 LoraPart = Literal["both", "B"]
+# names of what ``bodies`` and ``valve`` add
+OWN_BODY, SHARED_BODY = "own_body", "shared_body"
+CONDITIONS, EMBEDDINGS, VALVE, HEAD = "valve.conditions", "valve.embeddings", "valve.", "head."
 MOST_WINDOWS = 2**18  # of one image
 
 
@@ -95,6 +98,11 @@ class PatchSettings(Settings):
                 "model.patch.overlap"
             )
         return None
+
+
+def is_lora_factor(name: str, factor: Literal["A", "B"]) -> bool:
+    """Return whether a parameter is A, or B, of a change."""
+    return name.endswith(f".lora_{factor}.weight")
 
 
 class ModelSettings(Settings):

@@ -13,12 +13,11 @@ from math import pi
 from typing import Annotated
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import AfterValidator
-from torch import Tensor, nn
 
 from pomona.core.errors import ConfigError, suggestion
+from pomona.core.lazy_torch import Tensor, torch
 
 Draws = Sequence[np.random.Generator]  # one per sample
 # images (b, C, H, W) or volumes (b, C, D, H, W), and their targets (b, ...)
@@ -65,13 +64,15 @@ def rotate(x: Tensor, y: Tensor, draws: Draws, max_degrees: float = 10) -> Pair:
     turns = torch.stack(
         [torch.stack([cos, -sin * h / w, zero], 1), torch.stack([sin * w / h, cos, zero], 1)], 1
     )
-    grid = nn.functional.affine_grid(turns, [len(x), 1, h, w], align_corners=False)
+    grid = torch.nn.functional.affine_grid(turns, [len(x), 1, h, w], align_corners=False)
 
     def resampled(t: Tensor) -> Tensor:
         image = t.dim() == x.dim()
         mode = "bilinear" if image else "nearest"
         source = (t if image else t.unsqueeze(1)).to(x)
-        target = nn.functional.grid_sample(source, grid, mode, "reflection", align_corners=False)
+        target = torch.nn.functional.grid_sample(
+            source, grid, mode, "reflection", align_corners=False
+        )
         return target if image else target.squeeze(1).to(t.dtype)
 
     return _warped(x, y, resampled)

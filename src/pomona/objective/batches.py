@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
 from pomona.core.training_settings import Passes
 

@@ -6,11 +6,9 @@ so this scales a sample's loss in every engine. With privacy, this precedes clip
 gradient.
 """
 
-import torch
-from torch import Tensor
-
 from pomona.core.bounds import Targets
 from pomona.core.errors import ConfigError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.models.settings import ModelSettings
 
 

@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, multiprocessing
 
 from pomona.core.bounds import SPLITS, Targets
 from pomona.core.errors import WorkerError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.data.dataset import Dataset
-from pomona.models.frozen_prefix import SplitNetwork
 from pomona.models.settings import PatchSettings
 from pomona.objective.augmentation import augment
 from pomona.objective.batches import View
@@ -26,6 +24,9 @@ from pomona.objective.class_weights import masses
 from pomona.partition.partition import Partition
 from pomona.storage.mapped_array import mapped
 from pomona.tasks import Task, task_of
+
+if TYPE_CHECKING:
+    from pomona.models.frozen_prefix import SplitNetwork
 
 Precision = Literal["fp32", "bf16"]
 # (outputs of a batch, targets) -> tensors, a row a sample
@@ -279,7 +280,7 @@ def _selected(x: Tensor, select: Callable[[Tensor], Tensor]) -> Tensor:
 
 
 def cached(
-    network: SplitNetwork, data: DeviceDataset, precision: Precision, workers: int = 1
+    network: "SplitNetwork", data: DeviceDataset, precision: Precision, workers: int = 1
 ) -> DeviceDataset:
     """Return the data set whose samples are features, float32, memory-mapped.
 
@@ -327,7 +328,7 @@ def cached(
 
 
 def _forked(fill: Callable[[Sequence[Tensor]], None], shares: Sequence[Sequence[Tensor]]) -> None:
-    context = multiprocessing.get_context("fork")
+    context = torch.multiprocessing.get_context("fork")
     processes = [
         context.Process(target=fill, args=(share,), daemon=True) for share in shares if share
     ]

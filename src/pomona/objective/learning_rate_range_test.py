@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite, isinf
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.training_settings import Passes
 from pomona.objective.batches import Pass, View, ordinary
 from pomona.objective.objective import Objective

@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import Round
 from pomona.models.parameter_space import Head, ParameterSlice
 from pomona.objective.batches import Pass, Views, ordinary

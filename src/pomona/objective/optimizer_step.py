@@ -1,8 +1,6 @@
 """A step of the local optimizer on rows, and its state: SGD, Adam and AdamW."""
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import Round
 from pomona.core.training_settings import Adam
 

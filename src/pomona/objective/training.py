@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from pomona.core.bounds import Stage
 from pomona.core.errors import DivergedError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import Roster, Round
 from pomona.core.training_settings import Passes
 from pomona.models.parameter_space import Head, ParameterSlice

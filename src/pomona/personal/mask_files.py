@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.core.files import publish, writing
+from pomona.data.images import package
 from pomona.data.images.grid import Grid
 from pomona.data.images.image_arrays import nearest
-from pomona.data.images.packages import package
 
 NIFTI = (".nii.gz", ".nii")
 

@@ -15,10 +15,8 @@ from functools import reduce
 from itertools import islice, pairwise
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from pomona.core.errors import StorageError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.storage.mapped_array import reserve
 
 SLICE = 2**18
@@ -31,7 +29,7 @@ _PREFIX = "pomona-scratch-"
 _DONTNEED = 4
 
 
-def mapped(shape: Sequence[int], dtype: torch.dtype, folder: Path) -> Tensor:
+def mapped(shape: Sequence[int], dtype: "torch.dtype", folder: Path) -> Tensor:
     """Allocate a zero tensor in a file in a folder; an empty tensor has no file.
 
     Raises StorageError if there is no space, here rather than on a later write.

@@ -13,10 +13,8 @@ from itertools import count
 from typing import IO, Any, Protocol, Self
 from weakref import WeakValueDictionary, finalize
 
-import torch
-from torch import Tensor
-
 from pomona.core.errors import StorageError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.storage.mapped_array import reserve
 
 PIECE = 2**30

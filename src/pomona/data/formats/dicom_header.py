@@ -11,8 +11,8 @@ import numpy as np
 from pomona.core import bounds, files
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file
+from pomona.data.images import package
 from pomona.data.images.image_file import NoPixelsError, decoding
-from pomona.data.images.packages import package
 
 SUFFIXES = {".dcm", ".dicom", ".ima"}
 GRAY = {"MONOCHROME1", "MONOCHROME2"}

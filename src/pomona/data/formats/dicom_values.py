@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from pomona.core import bounds
 from pomona.core.errors import DataError
 from pomona.data.formats.dicom_header import DOSE
+from pomona.data.images import package
 from pomona.data.images.image_file import RELATIVE_UNITS, ROUNDED, scaled, scaled_type
-from pomona.data.images.packages import package
 
 OVERLAYS = [(group, 0x3000) for group in range(0x6000, 0x6020, 2)]
 DISPLAY = {

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from pomona.core import bounds, files
 from pomona.core.errors import DataError, listed
 from pomona.data.array_file import file
+from pomona.data.images import package
 from pomona.data.images.grid import LPS_TO_RAS, Grid
 from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, stored_type, volume
-from pomona.data.images.packages import package
 
 MOST_HEADER = 1 << 20  # bytes
 MOST_SEGMENTS = 2**16 - 1  # as in DICOM

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
 from pomona.data.array_file import file
+from pomona.data.images import package
 from pomona.data.images.grid import Grid
 from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, stored_type, volume
-from pomona.data.images.packages import package
 
 PACKED = (".gz", ".bz2")
 IN_MM = {"meter": 1000, "micron": 0.001}

@@ -20,10 +20,10 @@ from PIL import Image
 from pomona.core.errors import ConfigError, DataError, with_extra
 from pomona.data.array_file import file
 from pomona.data.formats import pictures
+from pomona.data.images import package
 from pomona.data.images.grid import UNORIENTED, Grid
 from pomona.data.images.image_arrays import sample_type
 from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, volume
-from pomona.data.images.packages import package
 
 ALPHA = {1, 2}  # of the tag ExtraSamples
 COLOURS = {"MINISBLACK", "MINISWHITE", "RGB", "PALETTE", "SEPARATED", "YCBCR"}

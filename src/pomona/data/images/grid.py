@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pomona.core.errors import DataError
-from pomona.data.images.packages import package
+from pomona.data.images import package
 
 TOLERANCE = 0.1  # of the smallest side of a voxel: less is rounding of numbers in headers
 ORIENTATION = "RAS"  # the ends to which x, y and z grow: right, anterior (front), superior (head)

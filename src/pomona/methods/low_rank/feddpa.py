@@ -30,15 +30,14 @@ that code.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from pomona.core.errors import ConfigError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 from pomona.methods.shared_parts.partly_shared import KeptState, RowLayout
-from pomona.models.lora import is_lora_factor
+from pomona.models.settings import is_lora_factor
 from pomona.objective.training import TRAINING
 
 OWN_CHANGE = "own"  # the random stream of the batches of the own change

@@ -25,7 +25,7 @@ from pydantic import Field
 
 from pomona.methods import base
 from pomona.methods.shared_parts import partly_shared
-from pomona.models.lora import is_lora_factor
+from pomona.models.settings import is_lora_factor
 
 
 class FedSALoRA(base.MethodSettings):

@@ -25,10 +25,9 @@ and adds a ridge of 0.02 alpha. Here it is dF_i / dalpha_i, by the chain rule.
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 

@@ -10,9 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.training_settings import Optimizer
 from pomona.methods import base
 from pomona.objective.objective import Mixture
@@ -40,7 +38,7 @@ class Mixing:
 
     def copies_of(self, n: int) -> Any:
         """Return the copies of the first n clients."""
-        if isinstance(self.copies, Tensor) and self.copies.dim() == 3:
+        if isinstance(self.copies, torch.Tensor) and self.copies.dim() == 3:
             return self.copies[:n]
         return self.copies
 

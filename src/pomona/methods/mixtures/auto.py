@@ -27,9 +27,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.mixtures.apple import APPLE
 from pomona.methods.one_model.fedavg import FedAvgLocal

@@ -41,11 +41,10 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.row_algebra import cosine_similarity
 from pomona.storage.mapped_tensor import Chunked

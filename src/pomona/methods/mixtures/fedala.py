@@ -33,10 +33,9 @@ early as it may.
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.settings import Settings
 from pomona.methods import base
 from pomona.methods.one_model import fedavg

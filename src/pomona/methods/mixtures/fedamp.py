@@ -45,10 +45,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.row_algebra import cosine_similarity
 

@@ -16,9 +16,7 @@ mean, and the mean itself if no weight is positive.
 from dataclasses import replace
 from typing import Literal
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.mixtures import fedfomo
 from pomona.methods.mixtures.fedfomo import (

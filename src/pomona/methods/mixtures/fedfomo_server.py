@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.mixtures.request_bank import (

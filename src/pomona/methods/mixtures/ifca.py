@@ -31,10 +31,9 @@ training samples.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 
 UNASSIGNED = -1

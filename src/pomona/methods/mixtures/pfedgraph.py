@@ -30,10 +30,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.row_algebra import TINY, cosine_similarity, onto_simplex
 

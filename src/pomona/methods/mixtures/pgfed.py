@@ -47,10 +47,9 @@ schedule of rates.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import SLACK
 from pomona.methods import base
 from pomona.methods.mixtures import pgfed_private

@@ -7,9 +7,7 @@ For the equations see ``pgfed``, under ``mixing = "client"``; the choice under a
 
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.mixtures.pgfed_risks import (
     UNMET,

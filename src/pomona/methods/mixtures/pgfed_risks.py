@@ -8,10 +8,9 @@ ICCV 2023; for the equations see ``pgfed``.
 from math import inf
 from typing import Literal, Self
 
-import torch
 from pydantic import Field, model_validator
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.settings import Settings
 from pomona.methods import base
 

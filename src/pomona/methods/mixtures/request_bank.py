@@ -8,10 +8,9 @@ import math
 from collections.abc import Iterable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
 from pomona.core.round import Roster
 

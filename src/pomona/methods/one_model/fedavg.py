@@ -29,8 +29,8 @@ from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor
 from pomona.methods import base
 
 HEAD_PHASE = "finetuning-head"

@@ -25,10 +25,9 @@ evaluates the mean by samples, from before the mixing.
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.row_algebra import cosine_similarity
@@ -130,7 +129,7 @@ def partners(models: Tensor, rule: str, number: int) -> Tensor:
     if rule == "in-order":
         return (torch.arange(K) + number % (K - 1) + 1) % K
     sign = 1 if rule == "lowest" else -1
-    similarity = sign * cosine_similarity(base.chunked(models).apply(Tensor.double))
+    similarity = sign * cosine_similarity(base.chunked(models).apply(torch.Tensor.double))
     return similarity.fill_diagonal_(torch.inf).argmin(1)
 
 

@@ -23,10 +23,9 @@ only (there: it is part of the weight decay).
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 
 

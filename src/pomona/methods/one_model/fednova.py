@@ -33,10 +33,9 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 from pomona.methods.one_model.reweighting import reweighted_server

@@ -37,10 +37,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.settings import Settings
 from pomona.methods import base
 from pomona.methods.one_model.fedavg import FedAvg

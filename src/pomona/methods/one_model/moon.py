@@ -22,11 +22,9 @@ three models in every epoch.
 
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 
@@ -97,9 +95,14 @@ def contrast(z: Tensor, z_w: Tensor, z_p: Tensor, temperature: float) -> Tensor:
     by ``z_p``.
     """
     similar = (
-        torch.stack([cosine_similarity(z, reference) for reference in (z_w, z_p)], 1) / temperature
+        torch.stack(
+            [torch.nn.functional.cosine_similarity(z, reference) for reference in (z_w, z_p)], 1
+        )
+        / temperature
     )
-    return cross_entropy(similar, torch.zeros(len(z), dtype=torch.long, device=z.device))
+    return torch.nn.functional.cross_entropy(
+        similar, torch.zeros(len(z), dtype=torch.long, device=z.device)
+    )
 
 
 CARD = base.Card(

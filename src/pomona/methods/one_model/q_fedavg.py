@@ -25,8 +25,8 @@ from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 from pomona.methods.one_model.reweighting import reweighted_server

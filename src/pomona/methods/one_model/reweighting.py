@@ -5,9 +5,7 @@ q-FedAvg.
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.round import SLACK, reweighted
 from pomona.methods import base
 from pomona.methods.one_model import fedavg

@@ -24,10 +24,9 @@ without a step keeps its c_i.
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 
 

@@ -14,9 +14,7 @@ FL4Health 0.4.2 holds Ditto's and MR-MTL's models to the received one in this wa
 widths on normalised features, whose weights it solves for every 20 steps; here all weigh alike.
 """
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.row_algebra import TINY
 

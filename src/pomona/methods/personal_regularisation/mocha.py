@@ -23,10 +23,9 @@ Absent clients count with the last layer they sent last, before that with the in
 
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 
 

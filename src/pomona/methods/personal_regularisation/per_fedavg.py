@@ -36,8 +36,8 @@ from itertools import islice
 from typing import Any, Literal
 
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 from pomona.objective.batches import Batch

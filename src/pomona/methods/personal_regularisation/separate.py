@@ -9,8 +9,7 @@ same model.
 
 from typing import Literal
 
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor
 from pomona.methods import base
 
 

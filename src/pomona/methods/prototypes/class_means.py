@@ -16,10 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.nn.functional import one_hot
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 
 REVEALS = {
@@ -69,7 +66,7 @@ def means_of(features: Sequence[tuple[Tensor, Tensor]], classes: int) -> tuple[T
     """
     means, counts = [], []
     for z, y in features:
-        membership = one_hot(y, classes).double()
+        membership = torch.nn.functional.one_hot(y, classes).double()
         counts.append(membership.sum(0))
         means.append((membership.T @ z.double() / counts[-1].clamp_min(1).unsqueeze(1)).to(z))
     return torch.stack(means), torch.stack(counts)

@@ -34,10 +34,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.prototypes import class_means
 from pomona.methods.prototypes.class_means import ClassMeans

@@ -26,10 +26,9 @@ accuracies of both named models; PFLlib's is that by prototypes.
 from dataclasses import replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.prototypes import class_means
 from pomona.methods.prototypes.class_means import ClassMeans

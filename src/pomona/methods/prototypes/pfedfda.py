@@ -35,11 +35,9 @@ from math import isqrt
 from typing import Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.shared_parts.partly_shared import drop_columns, insert_columns
 
@@ -210,7 +208,7 @@ def fitted(
 
 def estimated(z: Tensor, y: Tensor, common: Gaussians, ridge: float) -> Gaussians:
     """Return m_i and C_i of features z (n, f) of classes y (n,)."""
-    member = one_hot(y, len(common.means)).to(z)
+    member = torch.nn.functional.one_hot(y, len(common.means)).to(z)
     counts = member.sum(0).unsqueeze(1)
     means = torch.where(counts > 0, member.T @ z / counts.clamp_min(1), common.means)
     deviations = z - means[y]
@@ -222,7 +220,7 @@ def beta(z: Tensor, y: Tensor, common: Gaussians, settings: PFedFDA) -> Tensor:
     """Return b_i (1 or 2,) of a client's features z (n, f) and classes y (n,)."""
     from scipy.optimize import minimize  # imported late, for silo processes
 
-    member = one_hot(y, len(common.means))
+    member = torch.nn.functional.one_hot(y, len(common.means))
     rank = (member.cumsum(0) * member).sum(1)  # of a sample among those of its class, from 1
     several, p = member.sum(0)[y] > 1, shares(member.sum(0), len(common.means))
     folds = [several & (rank % 2 == k) for k in (0, 1)]
@@ -235,7 +233,7 @@ def beta(z: Tensor, y: Tensor, common: Gaussians, settings: PFedFDA) -> Tensor:
         total = z.new_zeros(())
         for statistics, fold in zip(fold_statistics, reversed(folds), strict=True):
             weight, bias = statistics.between(common, b).head(p)
-            total = total + cross_entropy(z[fold] @ weight.T + bias, y[fold])
+            total = total + torch.nn.functional.cross_entropy(z[fold] @ weight.T + bias, y[fold])
         (slope,) = torch.autograd.grad(total, b)
         return float(total.detach()), slope.cpu().numpy()
 

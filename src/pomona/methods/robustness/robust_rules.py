@@ -8,9 +8,7 @@ clients lying, they are no larger than an honest one's.
 
 from collections.abc import Callable
 
-import torch
-from torch import Tensor
-
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods.row_algebra import floored
 from pomona.storage.mapped_tensor import chunked
 

@@ -25,10 +25,9 @@ shares of a mean are limited, so is that of t_i.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 from pomona.methods.one_model.reweighting import reweighted_server

@@ -31,10 +31,9 @@ and more than the share tau where sensitivities are equal: a layer without other
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 
 
@@ -132,7 +131,7 @@ def overlaps(masks: Tensor) -> Tensor:
     It is the share of them that j has too where counts are equal, and negative if j's is much
     larger.
     """
-    common = base.chunked(masks).apply(Tensor.double).gram()
+    common = base.chunked(masks).apply(torch.Tensor.double).gram()
     count = common.diagonal().unsqueeze(1)
     differing = count + count.T - 2 * common
     return torch.where(count > 0, 1 - differing / (2 * count.clamp_min(1)), 0.0)

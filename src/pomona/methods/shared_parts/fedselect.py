@@ -25,10 +25,9 @@ that of its code.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.training_settings import Passes
 from pomona.methods import base
 from pomona.methods.one_model import fedavg

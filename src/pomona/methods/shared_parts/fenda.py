@@ -25,15 +25,14 @@ more layers.
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model.moon import contrast
 from pomona.methods.shared_parts import partly_shared
 from pomona.methods.shared_parts.partly_shared import drop_columns, insert_columns, select_columns
-from pomona.models.around_last_layer import OWN_BODY
+from pomona.models.settings import OWN_BODY
 
 
 class FENDA(base.MethodSettings):

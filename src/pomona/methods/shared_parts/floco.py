@@ -28,11 +28,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.row_algebra import TINY, onto_simplex

@@ -27,15 +27,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
 
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.shared_parts import partly_shared
 from pomona.methods.shared_parts.partly_shared import drop_columns, insert_columns, select_columns
-from pomona.models.around_last_layer import CONDITIONS, EMBEDDINGS, HEAD, VALVE
+from pomona.models.settings import CONDITIONS, EMBEDDINGS, HEAD, VALVE
 
 
 class GPFL(base.MethodSettings):
@@ -113,7 +111,11 @@ def guided(settings: GPFL, training: base.LocalTraining, embeddings: Tensor) -> 
             _, common, cosines = features.split([f, f, classes], 1)
             distance: Tensor = (common - embeddings[y]).norm(dim=1).mean()
             task_loss = plain(outputs, targets).mean()
-            return task_loss + cross_entropy(cosines, y) + settings.lambda_ * distance
+            return (
+                task_loss
+                + torch.nn.functional.cross_entropy(cosines, y)
+                + settings.lambda_ * distance
+            )
 
         return loss
 
@@ -128,7 +130,7 @@ def norm_gradient(mu: float, row: partly_shared.RowLayout) -> Callable[[Tensor],
     def gradient(W: Tensor) -> Tensor:
         G = torch.zeros_like(W)
         for block in blocks:
-            G[:, block] = mu * normalize(W[:, block])
+            G[:, block] = mu * torch.nn.functional.normalize(W[:, block])
         return G
 
     return gradient

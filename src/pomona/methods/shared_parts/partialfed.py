@@ -28,11 +28,10 @@ whichever source a layer was drawn from. The logits' steps are plain whatever th
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from pomona.core.errors import ConfigError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
 from pomona.methods import base
 from pomona.methods.one_model import fedavg

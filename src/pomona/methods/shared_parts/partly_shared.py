@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Protocol
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from pomona.core.errors import ConfigError
+from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.one_model import fedavg
 from pomona.models.layers import matching
