@@ -21,7 +21,7 @@ class Dense {
  public:
   Dense(Shape from, Shape made, Geometry geometry) : from_(from), made_(made), geometry_(geometry) {}
 
-  // sums (outputs, kernel's height, run in whole vectors) += those of an image: `slopes` (places, outputs in whole
+  // sums (kernel's height, outputs, run in whole vectors) += those of an image: `slopes` (places, outputs in whole
   // vectors) are its gradients.
   void weigh(Maps& input, ptrdiff_t n, const float* slopes, float* sums) const {
     const auto& g = geometry_;
@@ -30,7 +30,7 @@ class Dense {
     for (ptrdiff_t r = 0; r < g.kernel.y; ++r)
       product<float>(made_.channels, wide, {slopes, 1, lanes, made_.width * lanes}, places,
                      {input.framed(n, g.padding) + r * input.row, g.stride.x * from_.channels, g.stride.y * input.row},
-                     sums + r * wide, g.kernel.y * wide, true);
+                     sums + r * made_.channels * wide, wide, true);
   }
 
   // Weights (outputs, taps, channels) as `pull` takes them: of each tap (outputs, channels in whole vectors).

@@ -1,6 +1,6 @@
 // One vector of floats, as wide as the processor that this file is compiled for has them.
 //
-// GCC's and Clang's vector types stand for AVX2, AVX-512 and NEON alike; only bf16's product needs an intrinsic.
+// GCC's and Clang's vector types stand for AVX2, AVX-512 and NEON alike; bf16's product and permutations need intrinsics.
 #pragma once
 
 #include <cstddef>

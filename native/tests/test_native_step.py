@@ -69,15 +69,15 @@ sizes = st.tuples(st.integers(1, 4), st.integers(1, 4))
 
 @pytest.mark.long
 @given(
-    st.integers(1, 3), st.integers(1, 20), sizes, sizes, st.tuples(st.integers(0, 2), st.integers(0, 2)), sizes, sizes,
-    st.booleans(), st.booleans(), st.integers(5, 12), st.sampled_from(KINDS),
+    st.integers(1, 3), st.integers(1, 20) | st.sampled_from([32, 64]), st.sampled_from([5, 33, 70]),
+    *[sizes] * 2, st.tuples(*[st.integers(0, 2)] * 2), *[sizes] * 2, *[st.booleans()] * 2, st.integers(5, 12), st.sampled_from(KINDS),
 )  # fmt: skip
 @settings(max_examples=120)
 def test_geometry_is_pytorchs(
-    channels, width, kernel, stride, padding, window, hop, rectified, bias, side, kind
+    channels, width, outputs, kernel, stride, padding, window, hop, rectified, bias, side, kind
 ):
     """Two convolutions, so that one passes gradients on, with pooling that may overlap or leave
-    gaps.
+    gaps; of short runs, and of many vectors in several pieces and blocks of outputs.
 
     Of small whole numbers: both sides agree exactly on which is largest in a window, and which are
     above zero.
@@ -85,7 +85,7 @@ def test_geometry_is_pytorchs(
     layers = [
         nn.Conv2d(channels, width, 2, bias=bias),
         *([nn.ReLU()] if rectified else []),
-        nn.Conv2d(width, 5, kernel, stride, padding, bias=bias),
+        nn.Conv2d(width, outputs, kernel, stride, padding, bias=bias),
         nn.MaxPool2d(window, hop),
         nn.ReLU(),
         nn.Flatten(),
