@@ -26,10 +26,11 @@ from typing import Any
 from torch import Tensor
 
 from pomona.config import Config, own_method, resolve
+from pomona.config.machine import FREE, INERT
 from pomona.core.errors import CheckpointError, ConfigError, LockedError, StorageError
 from pomona.core.files import MAX_LOG_BYTES, content
 from pomona.core.toml import read_file
-from pomona.federation.checkpointing import FREE, INERT, find, identity, omit, require_same
+from pomona.federation.checkpointing import find, identity, omit, require_same
 from pomona.objective.engine import usable_engines
 from pomona.record.events import EVENTS
 from pomona.record.result import Result, gather

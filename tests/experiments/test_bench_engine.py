@@ -14,6 +14,7 @@ from bench_suites import SUITE, Counting, Never, changed, here, outcome
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, LockedError, StorageError, WorkerError
 from pomona.core.files import content
+from pomona.data import reading
 from pomona.experiments import job as bench_job
 from pomona.experiments import load, run
 from pomona.experiments.bench_table import csv, markdown, value
@@ -107,9 +108,9 @@ def test_a_process_reads_the_same_data_once(monkeypatch, tmp_path):
         seen.append(settings.test_limit)
         return verdict_read(settings)
 
-    verdict_read = bench_job.read
+    verdict_read = reading.read
     bench_job._read_once.cache_clear()
-    monkeypatch.setattr(bench_job, "read", counted)
+    monkeypatch.setattr(reading, "read", counted)
     scenarios = {"few": {"data": {"test_limit": 60}}, "more": {"data": {"test_limit": 90}}}
     with here() as executor:
         bench = run(

@@ -288,7 +288,7 @@ def methods(*, json: Json = False) -> None:
     headline model.
     """
     with activity("reading the methods"):
-        from pomona.methods import installed  # late: it imports PyTorch
+        from pomona.methods import installed  # late: it imports every method
 
         built = {name: settings().method() for name, settings in installed().items()}
     cards = {name: method.card for name, method in built.items()}

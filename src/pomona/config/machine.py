@@ -8,6 +8,14 @@ from pomona.core.lazy_torch import torch
 from pomona.core.settings import Settings
 
 TRACKERS = ("mlflow", "tensorboard", "trackio", "wandb")
+LOCAL = ("workers", "cluster", "state_memory", "checkpoint_every", "data.dir", "model.init")
+"""Settings of the machine that a run uses."""
+INERT = (*LOCAL, "privacy.epsilon_budget")
+"""Settings that do not affect any number of a run."""
+FREE = (*INERT, "membership.adapt_rounds")
+"""Settings that may change between the parts of a run, since committed numbers do not depend on
+them.
+"""
 
 
 def _device(value: Any) -> Any:

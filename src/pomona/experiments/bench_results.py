@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from pomona.config import merge
+from pomona.config.machine import LOCAL
 from pomona.core.bounds import first, parse, plain
 from pomona.core.errors import StorageError
 from pomona.core.files import content, publish
@@ -24,7 +25,6 @@ from pomona.experiments.grid import RULE, Cell, Group
 from pomona.experiments.job import JobState
 from pomona.experiments.results_schema import SavedResults, Timing
 from pomona.experiments.suite import Size, Suite
-from pomona.federation.checkpointing import LOCAL
 from pomona.methods import is_registered, resolve
 from pomona.record.result import as_frame
 

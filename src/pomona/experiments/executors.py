@@ -19,13 +19,14 @@ from pathlib import Path
 from queue import SimpleQueue
 from tempfile import NamedTemporaryFile
 from threading import Lock, Thread
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from pomona.core.errors import StorageError, WorkerError
 from pomona.core.files import writing
 from pomona.core.registry import importable, own_code_folders
-from pomona.federation import ray_cluster
-from pomona.lifecycle import shared_versions
+
+if TYPE_CHECKING:
+    from pomona.federation.ray_cluster import Jobs
 
 CONTEXT = get_context("forkserver")
 P = ParamSpec("P")
@@ -142,7 +143,7 @@ def _start_server() -> None:
     seconds, in which a signal would end it and every start of a worker with it; a blocked signal
     stays blocked in all child processes.
     """
-    CONTEXT.set_forkserver_preload(["pomona.experiments.job"])
+    CONTEXT.set_forkserver_preload(["pomona.experiments.job", "pomona.simulation"])
     # otherwise the server is started implicitly, and unblocks the signal
     resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -179,7 +180,7 @@ def _follow_parent() -> None:
 
 
 @contextmanager
-def on_cluster(cluster: str, folder: Path) -> Iterator[ray_cluster.Jobs]:
+def on_cluster(cluster: str, folder: Path) -> Iterator["Jobs"]:
     """Yield an executor of the Ray cluster at an address (``ray_cluster.connected``), which gives
     each job a core.
 
@@ -191,6 +192,9 @@ def on_cluster(cluster: str, folder: Path) -> Iterator[ray_cluster.Jobs]:
             versions.
         StorageError: a node cannot access ``folder``.
     """
+    from pomona.federation import ray_cluster  # late: it imports PyTorch
+    from pomona.lifecycle import shared_versions
+
     with ray_cluster.connected(cluster, len(os.sched_getaffinity(0))):
         for node, versions in ray_cluster.on_each_node(shared_versions):
             ray_cluster.require_same(node, versions, shared_versions())

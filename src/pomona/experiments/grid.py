@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pomona.config import Config
+from pomona.config.machine import INERT
 from pomona.core.errors import ConfigError
 from pomona.core.rng import stream
 from pomona.core.toml import flat
 from pomona.experiments.job import JobState
 from pomona.experiments.suite import Point, Size, Suite
-from pomona.federation.checkpointing import INERT
 
 
 @dataclass(frozen=True)

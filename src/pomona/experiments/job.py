@@ -10,17 +10,17 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import TypeAdapter, ValidationError
 
+import pomona.data
 from pomona.config import Config, fitted, resolve
+from pomona.config.machine import INERT
 from pomona.core.bounds import parse
 from pomona.core.errors import DataError, StorageError, stated
 from pomona.core.files import content, publish
 from pomona.core.toml import Tree, flat
-from pomona.data import data_settings, read
 from pomona.data.axes import InMemory, PublicImages, PublicTexts
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.settings import DataSettings, OwnPath
-from pomona.federation.checkpointing import INERT
 from pomona.metrics.best_round import best
 from pomona.metrics.client_statistics import summarize
 from pomona.metrics.metric import ACCURACY
@@ -29,8 +29,6 @@ from pomona.record.result import Result
 from pomona.record.rows import Evaluation
 from pomona.record.run_folder import load
 from pomona.record.run_summary import attack_of
-from pomona.scenario import Scenario
-from pomona.simulation import simulate
 from pomona.storage.run_status import FOLDER, exit_code, read_status
 
 FAILURE = "failure.json"
@@ -88,8 +86,11 @@ def work(tree: Tree, folder: str, data: InMemory | None = None) -> Failure | Non
     Returns:
         None once the folder has a finished run, else the failure.
     """
+    from pomona.scenario import Scenario  # late: they import PyTorch
+    from pomona.simulation import simulate
+
     try:
-        reader = (lambda _: read(data)) if data else _read
+        reader = (lambda _: pomona.data.read(data)) if data else _read
         simulate(Scenario.prepare(resolve(tree), reader), Path(folder), resume=True)
     except Exception as fault:  # any failure of a cell leaves the others running
         return Failure.from_exception(fault)
@@ -103,7 +104,7 @@ def _read(settings: DataSettings) -> Dataset:
 
 @lru_cache(maxsize=1)
 def _read_once(settings: str) -> Dataset:
-    return read(data_settings(**json.loads(settings)))
+    return pomona.data.read(pomona.data.data_settings(**json.loads(settings)))
 
 
 def read_state(folder: Path, config: Config) -> JobState:

@@ -10,21 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from pomona.config import Config
+from pomona.config.machine import FREE
 from pomona.core.errors import CheckpointError
 from pomona.core.state import NamedTensors
 from pomona.core.toml import Tree
 from pomona.storage import checkpoint
 from pomona.storage.checkpoint import Checkpoint
 from pomona.storage.run_status import FOLDER, Status, write_status
-
-LOCAL = ("workers", "cluster", "state_memory", "checkpoint_every", "data.dir", "model.init")
-"""Settings of the machine that a run uses."""
-INERT = (*LOCAL, "privacy.epsilon_budget")
-"""Settings that do not affect any number of a run."""
-FREE = (*INERT, "membership.adapt_rounds")
-"""Settings that may change between the parts of a run, since committed numbers do not depend on
-them.
-"""
 
 
 def identity(config: Config, fingerprint: str, partition: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pydantic.dataclasses import dataclass
 from pomona.core.bounds import MAX_CLIENTS, Count, Number, plain
 from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.files import text, writing
+from pomona.core.round import weights
 from pomona.core.settings import Settings
 from pomona.storage.lock import waiting_lock
 from pomona_federation.agreement import SHARE, Certificate, Federation, SiloName
@@ -307,8 +308,6 @@ def weight_by_name(samples: Mapping[str, int], largest: float) -> dict[str, floa
     """Each silo's weight in a mean over all of them, by name; ``largest`` is the agreed maximum
     share.
     """
-    from pomona.core.round import weights  # late: it imports PyTorch
-
     return dict(zip(samples, weights(list(samples.values()), largest), strict=True))
 
 

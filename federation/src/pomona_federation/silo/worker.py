@@ -282,15 +282,16 @@ class Forker:
 
 
 def preload() -> None:
-    """Import the modules that messages need, compile the card's template, and limit PyTorch to one
-    thread, as each message does.
+    """Import the modules that messages need, complete settings and the card's template, and limit
+    PyTorch to one thread, as each message does.
     """
-    for name in MODULES:
-        import_module(name)
+    list(map(import_module, MODULES))
     import torch
 
+    from pomona.config import Config
     from pomona.personal import model_card
 
+    Config()  # pydantic completes settings when they are first used
     model_card.template()
     torch.set_num_threads(1)
 
