@@ -90,7 +90,7 @@ class Convolution {
     const Shape to = output.shape;
     const auto& g = geometry_;
     const Numbers<T>& weights = turned<T>(row + weight_);
-    sums_.resize(static_cast<size_t>(made_.height * made_.width * lane_outputs_));
+    sums_.resize(static_cast<size_t>(g.window.y * made_.width * lane_outputs_));  // rows take turns, in a first cache
     places_.resize(static_cast<size_t>(batch * to.height * to.width * lane_outputs_));
     const Common common{static_cast<int>(runs_), static_cast<int>(run_ / PER<T>)};
     const auto pool = g.window.y == 2 && g.window.x == 2 ? &Convolution::pool<2> : &Convolution::pool<0>;
@@ -104,10 +104,10 @@ class Convolution {
                      {image + ready * g.stride.y * input.row / PER<T>, g.stride.x * from_.channels / PER<T>, 1,
                       input.row / PER<T>},
                      common,
-                     {weights.data(), lane_outputs_, common.length * lane_outputs_}, sums_.data() + ready * made_.width * lane_outputs_,
+                     {weights.data(), lane_outputs_, common.length * lane_outputs_}, sums_.data() + ready % g.window.y * made_.width * lane_outputs_,
                      lane_outputs_, false);
         for (ptrdiff_t x = 0; x < to.width; ++x)
-          (this->*pool)(row, y, x, output.values(n) + y * output.row + x * to.channels,
+          (this->*pool)(row, y * g.hop.y % g.window.y, x, output.values(n) + y * output.row + x * to.channels,
                places_.data() + ((n * to.height + y) * to.width + x) * lane_outputs_);
       }
     }
@@ -144,19 +144,20 @@ class Convolution {
   }
 
   // The largest number of a window, its place in the window, then bias and ReLU. As in PyTorch the first of equals
-  // counts, and what is no number is largest. Adding a bias never changes which is largest.
+  // counts, and what is no number is largest. Adding a bias never changes which is largest. `first`: of its rows.
   template <int SIDE>
-  void pool(const float* row, ptrdiff_t y, ptrdiff_t x, float* result, uint8_t* places) const {
+  void pool(const float* row, ptrdiff_t first, ptrdiff_t x, float* result, uint8_t* places) const {
     const auto& g = geometry_;
-    const float* first = sums_.data() + (y * g.hop.y * made_.width + x * g.hop.x) * lane_outputs_;
+    const float* columns = sums_.data() + x * g.hop.x * lane_outputs_;
     for (ptrdiff_t o = 0; o < made_.channels; o += LANES) {
-      Vector best = load(first + o);
+      Vector best = load(columns + first * made_.width * lane_outputs_ + o);
       Integers place{};
 #pragma GCC unroll 2
       for (ptrdiff_t wy = 0; wy < (SIDE ? SIDE : g.window.y); ++wy)
 #pragma GCC unroll 2
         for (ptrdiff_t wx = 0; wx < (SIDE ? SIDE : g.window.x); ++wx) {
-          const Vector here = load(first + (wy * made_.width + wx) * lane_outputs_ + o);
+          const ptrdiff_t turn = first + wy < g.window.y ? first + wy : first + wy - g.window.y;
+          const Vector here = load(columns + (turn * made_.width + wx) * lane_outputs_ + o);
           const Integers better = (here > best) | (here != here);
           best = better ? here : best;
           place = better ? Integers{} + static_cast<int32_t>(wy * (SIDE ? SIDE : g.window.x) + wx) : place;
