@@ -41,7 +41,9 @@ def test_a_wrong_word_loads_no_pytorch(words, part, tmp_path):
     (tmp_path / "cut.toml").write_text("lr_milestones = [1\n")
     (tmp_path / "wrong.toml").write_text("method = 'apple'\nlr_milestone = [1]\n")
     done = run(words, tmp_path)
-    assert (done.returncode, part in done.stderr) == (6 if "absent" in words else 2, True), done
+    assert (done.returncode, part in done.stderr) == (6 if "absent" in words else 2, True), (
+        done.stderr
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_a_wrong_word_loads_no_pytorch(words, part, tmp_path):
     ],
 )
 def test_settings_and_listings_load_no_pytorch(words, part, tmp_path):
-    assert part in run(words, tmp_path).stdout
+    assert part in (done := run(words, tmp_path)).stdout, done.stderr
 
 
 def run(words, folder):
