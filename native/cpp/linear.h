@@ -14,31 +14,29 @@ class Linear {
   void forward(const Pass& pass, const Ends& ends) {
     affine_.reserve(pass.batch);
     for (ptrdiff_t n = 0; n < pass.batch; ++n) flatten(ends.input, n);
-    affine_.forward(pass.row, pass.batch);
-    for (ptrdiff_t first = 0; first < pass.batch; first += BLOCK)
+    affine_.forward(pass.row, pass.batch, pass.pairs, ends.output.values(0), ends.output.image);
+    for (ptrdiff_t n = 0; n < pass.batch; ++n) {
+      float* made = ends.output.values(n);
       for (ptrdiff_t o = 0; o < affine_.outputs; ++o) {
-        const float bias = affine_.bias(pass.row, o);
-        for (ptrdiff_t n = first; n < std::min(first + BLOCK, pass.batch); ++n) {
-          const float sum = affine_.results(o)[n] + bias;
-          ends.output.values(n)[o] = rectified_ && sum < 0 ? 0.0f : sum;
-        }
+        const float sum = made[o] + affine_.bias(pass.row, o);
+        made[o] = rectified_ && sum < 0 ? 0.0f : sum;
       }
+    }
   }
 
   void backward(const Update& update, const Pass& pass, const Ends& ends) {
-    for (ptrdiff_t first = 0; first < pass.batch; first += BLOCK)
-      for (ptrdiff_t o = 0; o < affine_.outputs; ++o)
-        for (ptrdiff_t n = first; n < std::min(first + BLOCK, pass.batch); ++n)
-          affine_.results(o)[n] = rectified_ && !(ends.output.values(n)[o] > 0) ? 0.0f : ends.output.gradients(n)[o];
-    affine_.backward(update, pass.batch, ends.wanted);
+    for (ptrdiff_t n = 0; n < pass.batch; ++n) {
+      const float *dy = ends.output.gradients(n), *made = ends.output.values(n);
+      float* __restrict slopes = affine_.slopes(n);
+      for (ptrdiff_t o = 0; o < affine_.outputs; ++o) slopes[o] = rectified_ && !(made[o] > 0) ? 0.0f : dy[o];
+    }
+    affine_.learn(update, pass.batch, ends.wanted);
     if (!ends.wanted) return;
     ends.input.clear(pass.batch);
     for (ptrdiff_t n = 0; n < pass.batch; ++n) unflatten(ends.input, n);
   }
 
  private:
-  static constexpr ptrdiff_t BLOCK = 2 * LANES;  // samples whose numbers are turned together
-
   // A sample as a row, in PyTorch's order of channels, height and width. The map may have a frame.
   void flatten(Maps& input, ptrdiff_t n) {
     const ptrdiff_t places = from_.height * from_.width;

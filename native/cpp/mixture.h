@@ -67,61 +67,29 @@ inline void mix(const Bank& bank, const float* weights, float* mixed) {
   }
 }
 
-// sums (M, row) += the products of M rows (M, d) with N others, over some columns from `at` on.
-template <int M, int N>
-inline void products(const float* left, ptrdiff_t d, const float* const* others, ptrdiff_t at, ptrdiff_t columns,
-                     double* sums, ptrdiff_t row) {
-  Vector kept[M][N]{};
-  const float* right[N];
-  for (int j = 0; j < N; ++j) right[j] = others[j] + at;
-  left += at;
-  const ptrdiff_t sure = columns / LANES * LANES;
-  for (ptrdiff_t c = 0; c < sure; c += LANES) {
-    Vector b[N];
-#pragma GCC unroll 8
-    for (int j = 0; j < N; ++j) b[j] = load(right[j] + c);
-#pragma GCC unroll 8
-    for (int i = 0; i < M; ++i) {
-      const Vector a = load(left + i * d + c);
-#pragma GCC unroll 8
-      for (int j = 0; j < N; ++j) kept[i][j] += a * b[j];
-    }
-  }
-  for (int i = 0; i < M; ++i)
-    for (int j = 0; j < N; ++j) {
-      float sum = total(kept[i][j]);
-      for (ptrdiff_t c = sure; c < columns; ++c) sum += left[i * d + c] * right[j][c];
-      sums[i * row + j] += sum;
-    }
-}
-
-// As `products`, of m and n rows known at run time, at most M and N.
-template <int M, int N>
-inline void products_of(ptrdiff_t m, ptrdiff_t n, const float* left, ptrdiff_t d, const float* const* others,
-                        ptrdiff_t at, ptrdiff_t columns, double* sums, ptrdiff_t row) {
-  if constexpr (M > 1)
-    if (m < M) return products_of<M - 1, N>(m, n, left, d, others, at, columns, sums, row);
-  if constexpr (N > 1)
-    if (n < N) return products_of<M, N - 1>(m, n, left, d, others, at, columns, sums, row);
-  products<M, N>(left, d, others, at, columns, sums, row);
-}
-
 // slopes (clients, rows) = the products of gradients (clients, d) with the rows. `after(at, wide)` is called when all
 // products of a tile's columns have been taken, while they lie in the cache.
 template <class After>
 inline void slopes_of(const Bank& bank, const float* gradients, float* slopes, After after) {
   Numbers<double> sums(static_cast<size_t>(bank.clients * bank.rows), 0.0);
   std::vector<double> own(static_cast<size_t>(bank.clients), 0.0);
-  const ptrdiff_t high = bank.shared ? HIGH : 1;
+  const ptrdiff_t high = bank.shared ? EDGE : 1;
   for (ptrdiff_t at = 0; at < bank.d; at += MULTIPLIED) {
     const ptrdiff_t wide = std::min(MULTIPLIED, bank.d - at);
-    for (ptrdiff_t j = 0; j < bank.rows; j += WIDE)
-      for (ptrdiff_t i = 0; i < bank.clients; i += high)
-        products_of<HIGH, WIDE>(std::min(high, bank.clients - i), bank.rows - j, gradients + i * bank.d, bank.d,
-                                bank.of(i) + j, at, wide, sums.data() + i * bank.rows + j, bank.rows);
+    for (ptrdiff_t j = 0; j < bank.rows; j += EDGE)
+      for (ptrdiff_t i = 0; i < bank.clients; i += high) {
+        const ptrdiff_t m = std::min(high, bank.clients - i), n = std::min<ptrdiff_t>(EDGE, bank.rows - j);
+        const float* others[EDGE];
+        float made[EDGE * EDGE];
+        for (ptrdiff_t k = 0; k < n; ++k) others[k] = bank.of(i)[j + k] + at;
+        dots_of(m, n, gradients + i * bank.d + at, bank.d, others, wide, made, EDGE);
+        for (ptrdiff_t k = 0; k < m * n; ++k) sums[(i + k / n) * bank.rows + j + k % n] += made[k / n * EDGE + k % n];
+      }
     for (ptrdiff_t i = 0; i < bank.clients; ++i) {
-      const float* core = bank.cores + i * bank.d;
-      products<1, 1>(gradients + i * bank.d, bank.d, &core, at, wide, &own[i], 1);
+      const float* core = bank.cores + i * bank.d + at;
+      float made;
+      dots<1, 1>(gradients + i * bank.d + at, bank.d, &core, wide, &made, 1);
+      own[i] += made;
     }
     after(at, wide);
   }

@@ -1,7 +1,7 @@
 // Sums of products, the inner loop of everything: a tile of sums stays in registers while the common index runs.
 #pragma once
 
-#include <algorithm>
+#include <type_traits>
 
 #include "vector.h"
 
@@ -80,6 +80,48 @@ void product(ptrdiff_t rows, ptrdiff_t columns, Left<T> left, Common common, Rig
         tile_of<1>(height, here, common, there, at, c_row, add);
     }
   }
+}
+
+// made (M, N) = the products of M rows, so far apart, with N others, of so many numbers or pairs; those of pairs are whole
+// vectors.
+template <int M, int N, typename T>
+inline void dots(const T* left, ptrdiff_t left_row, const T* const* right, ptrdiff_t length, float* made,
+                 ptrdiff_t made_row) {
+  const T* others[N];
+  for (int n = 0; n < N; ++n) others[n] = right[n];
+  Vector sums[M * N];
+#pragma GCC unroll 32
+  for (Vector& sum : sums) sum = Vector{};
+  ptrdiff_t l = 0;
+  const auto add = [&](auto get) {
+    decltype(load(left)) a[M];
+#pragma GCC unroll 8
+    for (int m = 0; m < M; ++m) a[m] = get(left + m * left_row + l);
+#pragma GCC unroll 8
+    for (int n = 0; n < N; ++n) {
+      const auto b = get(others[n] + l);
+#pragma GCC unroll 8
+      for (int m = 0; m < M; ++m) sums[m * N + n] = multiplied(a[m], b, sums[m * N + n]);
+    }
+  };
+  for (; l + LANES <= length; l += LANES) add([](const T* at) { return load(at); });
+  if constexpr (std::is_same_v<T, float>)
+    if (l < length) add([&](const T* at) { return load(at, length - l); });
+  float flat[whole(M * N)];
+  totals<M * N>(sums, flat);
+#pragma GCC unroll 8
+  for (int m = 0; m < M; ++m) std::memcpy(made + m * made_row, flat + m * N, N * sizeof(float));
+}
+
+// As `dots`, of m and n rows known at run time, at most M and N.
+template <int M = EDGE, int N = EDGE, typename T>
+inline void dots_of(ptrdiff_t m, ptrdiff_t n, const T* left, ptrdiff_t left_row, const T* const* right, ptrdiff_t length,
+                    float* made, ptrdiff_t made_row) {
+  if constexpr (M > 1)
+    if (m < M) return dots_of<M - 1, N>(m, n, left, left_row, right, length, made, made_row);
+  if constexpr (N > 1)
+    if (n < N) return dots_of<M, N - 1>(m, n, left, left_row, right, length, made, made_row);
+  dots<M, N>(left, left_row, right, length, made, made_row);
 }
 
 }  // namespace pomona

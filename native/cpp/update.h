@@ -22,33 +22,29 @@ struct Update {
   // Whether any of so many numbers is asked for.
   bool wants(ptrdiff_t at, ptrdiff_t count) const { return at < end && at + count > begin; }
 
+  // Whether all of so many numbers are asked for.
+  bool takes(ptrdiff_t at, ptrdiff_t count) const { return !steps || (at >= begin && at + count <= end); }
+
   // Whether a number whose gradient is zero stays as it is.
   bool lets_rest() const { return steps && !target && decay == 0 && !centre && !constant; }
 
-  // The gradients of the numbers from `at` on, which are used up.
-  void apply(ptrdiff_t at, float* __restrict gradient, ptrdiff_t count) const {
-    if (!steps) {
-      std::memcpy(target + at, gradient, static_cast<size_t>(count) * sizeof(float));
-      return;
-    }
-    if (!wants(at, count)) return;
-    const ptrdiff_t first = std::max(at, begin);
-    gradient += first - at;
-    count = std::min(at + count, end) - first;
-    float* __restrict w = row + first;
-    if (centre)
-      for (ptrdiff_t i = 0; i < count; ++i) gradient[i] += pull * (w[i] - centre[first + i]);
-    if (constant)
-      for (ptrdiff_t i = 0; i < count; ++i) gradient[i] += constant[first + i];
+  // The gradients of the numbers from `at` on.
+  void apply(ptrdiff_t at, const float* gradient, ptrdiff_t count) const {
+    const ptrdiff_t first = steps ? std::max(at, begin) : at, last = steps ? std::min(at + count, end) : at + count;
+    for (ptrdiff_t i = first; i < last; i += LANES) apply(i, load(row + i, last - i), load(gradient + (i - at), last - i), last - i);
+  }
+
+  // Those of a vector w, or of its first `count`, which are all asked for.
+  [[gnu::always_inline]] void apply(ptrdiff_t at, Vector w, Vector g, ptrdiff_t count) const {
+    if (!steps) return store(target + at, g, count);
+    if (centre) g += pull * (w - load(centre + at, count));
+    if (constant) g += load(constant + at, count);
+    g += decay * w;
     if (target) {
-      float* __restrict v = target + (first - begin);
-      for (ptrdiff_t i = 0; i < count; ++i) {
-        v[i] = momentum * v[i] + (gradient[i] + decay * w[i]);
-        w[i] -= lr * v[i];
-      }
-    } else {
-      for (ptrdiff_t i = 0; i < count; ++i) w[i] -= lr * (gradient[i] + decay * w[i]);
+      g += momentum * load(target + (at - begin), count);
+      store(target + (at - begin), g, count);
     }
+    store(row + at, w - lr * g, count);
   }
 };
 

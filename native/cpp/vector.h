@@ -3,12 +3,14 @@
 // GCC's and Clang's vector types stand for AVX2, AVX-512 and NEON alike; bf16's product and permutations need intrinsics.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <new>
+#include <utility>
 #include <vector>
-#if defined(__AVX512BF16__)
+#if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
 
@@ -17,49 +19,76 @@ namespace pomona {
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 constexpr int TALLEST = 14;  // rows of a tile: 14 x 2 sums, and two vectors to multiply, in 32 registers
-constexpr int HIGH = 4, WIDE = 6;  // products of rows: 4 x 6 sums, six vectors to multiply and one
+constexpr int EDGE = 5;  // products of rows: 5 x 5 sums, five vectors to multiply and one
 #elif defined(__AVX__)
 constexpr int LANES = 8;
 constexpr int TALLEST = 6;  // 6 x 2 sums in 16 registers
-constexpr int HIGH = 3, WIDE = 3;
+constexpr int EDGE = 3;
 #else
 constexpr int LANES = 4;
 constexpr int TALLEST = 12;  // NEON: 12 x 2 sums in 32 registers
-constexpr int HIGH = 4, WIDE = 6;
+constexpr int EDGE = 5;
 #endif
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
 typedef float Loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t LooseIntegers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef uint32_t Pair;  // two neighbouring bf16 numbers, as one multiplication takes them; the first in the lower half
 
 inline Vector load(const float* at) { return *reinterpret_cast<const Loose*>(at); }
 inline void store(float* at, Vector x) { *reinterpret_cast<Loose*>(at) = x; }
+inline Integers load(const Pair* at) { return *reinterpret_cast<const LooseIntegers*>(at); }
 
 // Some of a vector's first numbers.
 inline Vector load(const float* at, ptrdiff_t count) {
   if (count >= LANES) return load(at);
+#if defined(__AVX512F__)
+  return (Vector)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), at);
+#else
   Vector x{};
   for (ptrdiff_t i = 0; i < count; ++i) x[i] = at[i];
   return x;
+#endif
 }
 
 inline void store(float* at, Vector x, ptrdiff_t count) {
   if (count >= LANES) return store(at, x);
+#if defined(__AVX512F__)
+  _mm512_mask_storeu_ps(at, static_cast<__mmask16>((1u << count) - 1), (__m512)x);
+#else
   for (ptrdiff_t i = 0; i < count; ++i) at[i] = x[i];
+#endif
 }
 
 // A number of elements, rounded up to whole vectors.
 constexpr ptrdiff_t whole(ptrdiff_t count) { return (count + LANES - 1) / LANES * LANES; }
 constexpr ptrdiff_t ceil_div(ptrdiff_t a, ptrdiff_t b) { return (a + b - 1) / b; }
 
-// The sum of a vector's numbers, in pairs; without the loops, for which 16 lanes would go through memory.
-inline float total(Vector x) {
-#pragma GCC unroll 8
-  for (int half = LANES / 2; half > 0; half /= 2)
-#pragma GCC unroll 8
-    for (int lane = 0; lane < half; ++lane) x[lane] += x[lane + half];
+// Halves of blocks of 2 * half lanes, added: of a in each block's first half, of b in its second.
+template <int half, int... lane>
+inline Vector halved(Vector a, Vector b, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(a, b, ((lane & half ? LANES : 0) + (lane & ~half))...) +
+         __builtin_shufflevector(a, b, ((lane & half ? LANES : 0) + (lane | half))...);
+}
+
+// In the first lanes the sums of so many vectors, which are used up; none depends on the others. Always inline, so that
+// the vectors need not go through memory.
+template <int count, int half = LANES / 2>
+[[gnu::always_inline]] inline Vector totals(Vector* x) {
+#pragma GCC unroll 16
+  for (int i = 0; i < half; ++i)
+    if (i < count)
+      x[i] = halved<half>(x[i], i + half < count ? x[i + half] : Vector{}, std::make_integer_sequence<int, LANES>{});
+  if constexpr (half > 1) return totals<std::min(count, half), half / 2>(x);
   return x[0];
+}
+
+// to (count in whole vectors) = the sums of any number of vectors.
+template <int count>
+[[gnu::always_inline]] inline void totals(Vector* x, float* to) {
+  store(to, totals<std::min(count, LANES)>(x));
+  if constexpr (count > LANES) totals<count - LANES>(x + LANES, to + LANES);
 }
 
 // Memory that begins with a cache line: a vector that lies in two of them takes twice as long.
@@ -77,9 +106,6 @@ struct Aligned {
 
 template <typename T>
 using Numbers = std::vector<T, Aligned<T>>;
-
-// Two neighbouring bf16 numbers, as one multiplication takes them; the first in the lower half.
-typedef uint32_t Pair;
 
 inline uint32_t bits_of(float x) {
   uint32_t bits;
@@ -102,18 +128,37 @@ inline uint16_t rounded(float x) {
 
 inline Pair pair(float low, float high) { return rounded(low) | static_cast<Pair>(rounded(high)) << 16; }
 
-// sum + left * right, where left holds a number for all lanes, or one pair, and right one number, or one pair, a lane.
-inline Vector multiplied(float left, const float* right, Vector sum) { return sum + left * load(right); }
+// sum + left * right, of numbers or of pairs of them.
+inline Vector multiplied(Vector left, Vector right, Vector sum) { return sum + left * right; }
 
-inline Vector multiplied(Pair left, const Pair* right, Vector sum) {
+inline Vector multiplied(Integers left, Integers right, Vector sum) {
 #if defined(__AVX512BF16__)
-  const __m512i both = _mm512_loadu_si512(right);
-  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(left)), (__m512bh)both);
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
 #else  // the same product in float: bf16 numbers are the upper halves of floats
-  const Integers both = *reinterpret_cast<const LooseIntegers*>(right);
-  sum += float_of(left << 16) * (Vector)(both << 16);
-  return sum + float_of(left & 0xffff0000u) * (Vector)(both & static_cast<int32_t>(0xffff0000));
+  constexpr int32_t UPPER = static_cast<int32_t>(0xffff0000);
+  sum += (Vector)(left << 16) * (Vector)(right << 16);
+  return sum + (Vector)(left & UPPER) * (Vector)(right & UPPER);
 #endif
+}
+
+// The same, where left holds a number for all lanes, or one pair.
+inline Vector multiplied(float left, const float* right, Vector sum) { return sum + left * load(right); }
+inline Vector multiplied(Pair left, const Pair* right, Vector sum) {
+  return multiplied(Integers{} + static_cast<int32_t>(left), load(right), sum);
+}
+
+// Numbers as pairs, in whole vectors with zeros behind; which two are a pair is the processor's choice.
+inline const Pair* paired(const float* from, ptrdiff_t count, Pair* begin) {
+  Pair* to = begin;
+  for (ptrdiff_t i = 0; i < count; i += 2 * LANES, to += LANES) {
+    const Vector low = load(from + i, count - i), high = load(from + i + LANES, std::max<ptrdiff_t>(0, count - i - LANES));
+#if defined(__AVX512BF16__)
+    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+#else
+    for (int lane = 0; lane < LANES; ++lane) to[lane] = pair(low[lane], high[lane]);
+#endif
+  }
+  return begin;
 }
 
 }  // namespace pomona

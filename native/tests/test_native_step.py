@@ -125,7 +125,7 @@ def test_whole_numbers_are_computed_without_error(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bf16_rounds_the_factors_of_convolutions_and_nothing_else(kind):
+def test_bf16_rounds_the_factors_of_convolutions_and_linear_layers_and_nothing_else(kind):
     draw = torch.Generator().manual_seed(4)
     layers = (
         nn.Conv2d(4, 6, 3, padding=1),
@@ -144,10 +144,9 @@ def test_bf16_rounds_the_factors_of_convolutions_and_nothing_else(kind):
     hidden = nn.functional.conv2d(
         x.bfloat16().double(), weight.bfloat16().double(), bias, padding=1
     )
-    wanted = nn.functional.linear(
-        layers[3](nn.functional.max_pool2d(hidden, 2).relu()),
-        *(p.detach().double() for p in layers[4].parameters()),
-    )
+    features = layers[3](nn.functional.max_pool2d(hidden, 2).relu())
+    weight, bias = (p.detach().double() for p in layers[4].parameters())
+    wanted = nn.functional.linear(features.bfloat16().double(), weight.bfloat16().double(), bias)
     assert_close(outputs(made, row, torch.arange(8)).double(), wanted, atol=1e-5, rtol=1e-5)
     g = torch.empty_like(row)
     loss = gradient(made, row, g, torch.arange(8))
@@ -224,10 +223,11 @@ def test_nothing_is_computed_below_what_is_asked_for():
             assert not part[:, : layer.start].any()
 
 
-def test_a_sample_has_the_same_outputs_beside_any_others():
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_sample_has_the_same_outputs_beside_any_others(bf16):
     module = build(ModelSettings(name="cnn"), (3, 20, 20), 3, seed=1)
     data = samples(40, (20, 20, 3))
-    made, row = step_of(module, data), ParameterSpace(module).pack(module)
+    made, row = step_of(module, data, bf16=bf16), ParameterSpace(module).pack(module)
     together = outputs(made, row, torch.arange(40))
     alone = torch.cat([outputs(made, row, torch.tensor([i])) for i in range(40)])
     assert torch.equal(together, alone)

@@ -40,7 +40,8 @@ class NativeNetwork:
         data: the resident data.
         shift, scale: as in ``DeviceDataset``, 0 and 1 if it has none.
         layer_ends: for each layer, the end in a row of its parameters and of all before it.
-        bf16: convolutions multiply numbers rounded to bf16 and add in float32; all else is float32.
+        bf16: convolutions and linear layers multiply numbers rounded to bf16 and add in float32;
+            all else, and the backward pass, is float32.
     """
 
     package: Any
