@@ -469,6 +469,18 @@ def test_a_round_is_trained_and_evaluated_once(server, world):
     assert trained == [(2, 1)]
 
 
+def test_a_late_task_of_an_earlier_round_does_not_replace_the_last_visits_model(server, world):
+    """The scheduler's seed 116: a repeated message of round 3 came after the last visit."""
+    model = server.kit() / "state" / "models" / "personal.safetensors"
+    server.ask(*server.task(2, noise(1), settled=0))
+    server.ask(*server.task(4, noise(2), trains=False, settled=0))
+    last = model.read_bytes()
+    with pytest.raises(ProtocolError, match=r"round 3 .* after round 4 was evaluated once"):
+        server.ask(*server.task(3, noise(3), settled=0))
+    assert model.read_bytes() == last
+    assert server.ask(*server.task(2, noise(1), settled=0))[0].number == 2  # from the file
+
+
 def test_an_evaluation_that_is_asked_again_is_not_made_again(server):
     """After any number of questions between, and after training: the same bytes, one line of
     history, one model.

@@ -326,7 +326,12 @@ def broken_rules(case, federation, kits, bus):
     ]
     cohorts = tuple((r.round, r.cohort) for r in load(kits / "server/run").rounds)
     roster = json.loads((kits / "server/run" / ROSTER).read_text())["silos"]
-    joins = tuple((i, silo["joined"]) for i, silo in enumerate(roster) if silo["joined"] != 1)
+    first = {i: number for number, cohort in reversed(cohorts) for i in cohort}
+    joins = tuple(  # in sums a newcomer begins with the first one that it is in
+        (i, first.get(i) if sums else silo["joined"])
+        for i, silo in enumerate(roster)
+        if silo["joined"] != 1
+    )
     theirs = expected(case, cohorts, joins)
     models = {n: kits / n / "state/models/personal.safetensors" for n in federation.names}
     for name, ours in loaded(models).items():

@@ -221,8 +221,10 @@ class TaskLog:
     path: Path
 
     def require_new(self, task: Task) -> None:
-        """Raise ProtocolError for an earlier round, or for a different task in a round that was
-        asked before.
+        """Raise ProtocolError for a round before the last one, or for a different task in a round
+        that was asked before.
+
+        A late task of an earlier round would replace the models of a later visit.
 
         Also for one that starts anew after this silo's rounds have counted: a method's start may
         ask more of the data than its rounds do.
@@ -234,10 +236,11 @@ class TaskLog:
                 "has counted; if the server went back on purpose, remove state/asked.json"
             )
         number, question = tasks.training if task.trains else tasks.evaluation
-        if task.number < number or (task.number == number and task.question != question):
-            verb = "trained with" if task.trains else "evaluated"
+        newest = max(tasks.training[0], tasks.evaluation[0])
+        if task.number < newest or (task.number == number and task.question != question):
+            verb = "trained with" if newest == tasks.training[0] else "evaluated"
             raise ProtocolError(
-                f"round {task.number} is asked again with a different task, after round {number} "
+                f"round {task.number} is asked again with a different task, after round {newest} "
                 f"was {verb} once; if the server went back on purpose, remove state/asked.json"
             )
 
