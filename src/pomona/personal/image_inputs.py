@@ -51,8 +51,8 @@ def files(path: Path, volumes: bool) -> tuple[list[Path], list[str]]:
     if volumes and any(map(is_dicom, single)):
         return [path], []
     images, remarks = [entry for entry in single if image_formats.is_image(entry)], []
-    if others := [entry.name for entry in single if entry not in images]:
-        remarks.append(f"{path}: files that are not images are left out ({listed(others, 3)})")
+    if other_names := [entry.name for entry in single if entry not in images]:
+        remarks.append(f"{path}: files that are not images are left out ({listed(other_names, 3)})")
     for folder in filter(Path.is_dir, entries):
         inner_images, inner_remarks = files(folder, volumes)
         images += inner_images

@@ -74,12 +74,12 @@ def client(settings: APFL) -> base.Client:
         rows = (W, V, A, base.optimizer_state(W, round_), base.optimizer_state(V, round_))
         for batch, w, v, a, velocity_w, velocity_v in training.steps(round_.passes, *rows):
             mixed = torch.lerp(w, v, a)
-            apart = v - w if settings.adaptive and batch.step == 0 else None
+            difference = v - w if settings.adaptive and batch.step == 0 else None
             training.step(w, batch, velocity_w, round_)
             _, g = training.gradient(mixed, batch)
             base.optimizer_step(v, a * g, velocity_v, round_)
-            if apart is not None:
-                a.sub_(round_.lr * (apart * g).sum(1, keepdim=True)).clamp_(0, 1)
+            if difference is not None:
+                a.sub_(round_.lr * (difference * g).sum(1, keepdim=True)).clamp_(0, 1)
         training.observe("personal", torch.lerp(W, V, A), "trained")
         return APFLState(V, A.squeeze(1)), {"model": W}, {"alpha": A.squeeze(1)}
 
