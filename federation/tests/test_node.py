@@ -393,6 +393,17 @@ def test_a_message_that_cannot_be_fetched_ends_no_node():
     ]
 
 
+def test_a_node_ends_when_its_thread_for_signs_of_life_does():
+    """As Flower's does by one answer 500; `test_real_resources.py` has it with a full disk."""
+    code, out = said(
+        "import signal\nfrom pomona_federation.silo.node import end_with_threads\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\nend_with_threads()\n"
+        "threading.Thread(target=lambda: 1 / 0).start()\ntime.sleep(100)\n"
+    )
+    assert code == 143
+    assert "ZeroDivisionError" in out
+
+
 @pytest.mark.parametrize("words", [[], ["kit"], ["kit", "zz"], ["kit", PINNED, "more"]])
 def test_without_a_pin_there_is_no_node(words, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["node", *words])

@@ -10,6 +10,7 @@ two share a pair of sockets; nothing listens on a port.
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -151,6 +152,20 @@ def note_node(folder: Path, number: int) -> None:
         publish(folder / NUMBER_FILE, [str(number).encode()], ".number")
 
 
+def end_with_threads() -> None:
+    """Have this process end, as by SIGTERM, when one of its threads ends by an exception.
+
+    Flower sends signs of life in a thread, which one answer 500 of a server with a full disk ends:
+    the node would go on asking for messages, but count as gone and get none.
+    """
+
+    def end(fault: threading.ExceptHookArgs) -> None:
+        threading.__excepthook__(fault)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.excepthook = end
+
+
 def main() -> None:
     """Answer the server's messages until a signal, or until the connection is given up."""
     if len(sys.argv) != 3 or not DIGEST.fullmatch(sys.argv[2]):
@@ -159,6 +174,7 @@ def main() -> None:
     os.environ.update(QUIET)  # Flower reads it on import
     die_with_parent()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that SuperLink hears of the end
+    end_with_threads()
     echo = partial(print, flush=True)
     echo(START_LINE)
     from pomona_federation.silo.http_client import client
