@@ -4,9 +4,9 @@
 
 A ``SRC`` is the ``src`` folder of another checkout, behind the folder of its native engine and a
 colon if that is not the installed one. Native engine where there is one, one thread, images of
-noise. Each turn is a fresh process per build, in which a figure is the median of three: milliseconds
-of a step on one batch, of the outputs of an image (512 at once), and of a round of 12 clients with
-230 to 235 images each (``cnn``, batch 10, without evaluation; the third and later rounds).
+noise. Each turn is a fresh process per build, in which a figure is the median of three:
+milliseconds of a step on one batch, of the outputs of an image (512 at once), and of a round of 12
+clients with 230 to 235 images each (``cnn``, batch 10, without evaluation; from the third on).
 """
 
 from timing import Table, Times, answered, builds, chosen, engines_here, publish
