@@ -140,5 +140,6 @@ class Contrasts:
                 names.append({**words, "outcome": outcome.name})
                 changes.append(np.outer(outcome.weights, direction.features).ravel())
         rows = np.zeros((len(names), parameters))
-        rows[:, weight.start : weight.stop] = np.reshape(changes, (len(names), -1))
+        if names:  # a single class has nothing to be compared with
+            rows[:, weight.start : weight.stop] = changes
         return cls(measure, compared, names, rows)
