@@ -124,6 +124,21 @@ def test_settings_mean_the_same_from_python_as_from_a_file(said, tmp_path):
     assert pickle.loads(pickle.dumps(here)) == here.model_copy() == here
 
 
+def test_settings_that_a_new_process_unpickles_can_be_written_at_once():
+    def deferred() -> type[Settings]:
+        class Deferred(Settings):
+            value: int = 1
+
+        assert not Deferred.__pydantic_complete__
+        return Deferred
+
+    here, there = deferred(), deferred()
+    settings = there.__new__(there)
+    settings.__setstate__(here(value=2).__getstate__())
+    assert there.__pydantic_complete__
+    assert settings.model_dump() == {"value": 2}
+
+
 def test_who_holds_which_rows_is_the_datas_to_say_where_no_partition_is_named():
     assert Config(data=OWNED).partition == Config(data=data_settings(**OWNED)).partition is None
     assert "partition" not in Config(data=OWNED).tree()
