@@ -22,7 +22,7 @@ from pomona.core.round import Roster
 from pomona.core.toml import Tree
 from pomona.federation.client_states import unchanged
 from pomona.federation.ray_cluster import connected, reserved
-from pomona.simulation import _on_cluster, _transport
+from pomona.simulated_clients import cluster_transport, local_transport
 from rounds import Rounds, noise, scenario_of
 from timing import Table, Times, chosen, publish, seconds
 
@@ -66,7 +66,7 @@ def runs_of(size: Size, arguments: list[str]) -> Iterator[dict[tuple[str, str, i
             scenario = scenario_of(resolve(SETTINGS, size.changes, settings, overrides), images)
             roster = Roster(tuple(len(c.train) for c in scenario.partition.clients))
             cores = stack.enter_context(reserved(workers, print))
-            transports = {"processes": _transport, "ray": partial(_on_cluster, cores)}
+            transports = {"processes": local_transport, "ray": partial(cluster_transport, cores)}
             for backend in BACKENDS:
                 transport = transports[backend](scenario, roster, Path(), unchanged)
                 run = Rounds(scenario, watched=frozenset(), transport=transport)

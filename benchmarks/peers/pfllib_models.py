@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from pomona.config import resolve
 from pomona.core.round import Roster
+from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
 from pomona.federation.round_plan import round_of
@@ -88,7 +89,9 @@ class Ours:
             state = method.server.aggregate(state, uplink, ids, roster, round_)
             clients.commit(ids)
             models = {
-                f"client {i}": vector(clients.models(i)["personal", "trained"].values())
+                f"client {i}": vector(
+                    client_queries.models(clients, i)["personal", "trained"].values()
+                )
                 for i in ids
             }
             yield {**models, **server_tensors(state)}

@@ -3,12 +3,10 @@
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
-from math import isfinite
-from multiprocessing import get_all_start_methods
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -19,7 +17,6 @@ from torch import Tensor
 
 from pomona.auto_settings import require_engine, with_engine, with_learning_rate
 from pomona.config import Config
-from pomona.core.bounds import Stage
 from pomona.core.errors import ConfigError, WorkerError, explaining_memory_errors
 from pomona.core.files import probe, publish, writing
 from pomona.core.membership import PlannedMembership
@@ -28,21 +25,13 @@ from pomona.core.round import Roster
 from pomona.federation import ray_cluster
 from pomona.federation.callbacks import CallbackList, NullCallback, RunNotes, require_hooks
 from pomona.federation.checkpointing import Checkpointing, identity
-from pomona.federation.client import ClientRuntime
-from pomona.federation.client_states import PlaceState, choose, require_training, unchanged
-from pomona.federation.exchange import Groups
-from pomona.federation.liars import Lying
+from pomona.federation.client_states import PlaceState
 from pomona.federation.loop import Loop
-from pomona.federation.noise_in_sums import against, noise_adds_up
+from pomona.federation.noise_in_sums import against
 from pomona.federation.progress import in_notebook
-from pomona.federation.recorded_models import ModelChoice
 from pomona.federation.run_checks import caution, cautions, require_possible
-from pomona.federation.scoring import Scoring
-from pomona.federation.stale_models import StaleModels, matrix_bytes
 from pomona.federation.trackers import tracking
-from pomona.federation.transport import Inline, Transport, call_groups
-from pomona.federation.worker_process import Processes
-from pomona.federation.workers import Workers
+from pomona.final_record import collect_totals
 from pomona.lifecycle import (
     ResumePoint,
     close_record,
@@ -51,13 +40,10 @@ from pomona.lifecycle import (
     recorded_status,
     require_matching_files,
     resume_point,
-    shared_versions,
     version_changes,
 )
-from pomona.personal.coefficients import coefficients, linear, recorded_rows
 from pomona.personal.collect import (
     ClientModels,
-    backdoor,
     collect_models,
     save_cards,
     save_mask_examples,
@@ -68,10 +54,16 @@ from pomona.privacy.settings import groups_note
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
-from pomona.scenario.description import about, groups_of_test_rows
+from pomona.scenario.description import about
 from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
+from pomona.simulated_clients import (
+    attacked,
+    cluster_transport,
+    local_transport,
+    state_storage,
+    worker_count,
+)
 from pomona.storage.lock import locked, require_own
-from pomona.storage.row_bank import FileBank
 from pomona.storage.run_status import Status, last_round, read_status, write_status
 
 KEY_STORES = Path("private") / "dp"  # keys and ledgers
@@ -159,7 +151,7 @@ def simulate(
     scenario = _with_auto_settings(scenario, notes)
     with _connected(scenario.config), explaining_memory_errors("training"):
         record = RunRecord(None, scenario.config.tree())
-        place_state = _state_storage(scenario, None, notes)
+        place_state = state_storage(scenario, None, notes)
         return _train(scenario, record, notes, Checkpointing(None, 1, {}), place_state)
 
 
@@ -176,7 +168,7 @@ def _simulate_in(folder: Path, scenario: Scenario, notes: RunNotes, resume: bool
             return load(folder)
         notes.pass_on(f"{folder} is finished after round {status.round}; continuing")
     with _connected(scenario.config):
-        place_state = _state_storage(scenario, folder, notes)
+        place_state = state_storage(scenario, folder, notes)
         with locked(folder), writing(folder):
             if resume and read_status(folder) != status and _finished(scenario, folder):
                 notes.pass_on(f"{folder} has been finished by another process")
@@ -261,32 +253,6 @@ def _attempt(
         )
 
 
-def _state_storage(scenario: Scenario, folder: Path | None, notes: RunNotes) -> PlaceState:
-    """Return the storage of clients' states, reporting disk use.
-
-    Raises ConfigError if they do not fit anywhere.
-    """
-    config = scenario.config
-    workers, nodes = _workers(config), ray_cluster.memory() if config.cluster else []
-    require_training(config, len(scenario.initial()), workers, nodes)
-    client = config.method.method().client
-    roster = Roster((1,) * config.clients)
-    first = client.start(scenario.initial, roster, (0,), config.seed)
-    stale_bytes = matrix_bytes(client.keeps, scenario.initial, roster)
-    place_state, lines = choose(config, first, stale_bytes, workers, folder, nodes)
-    notes.extend(Note(line, "settings") for line in lines)
-    return place_state
-
-
-def _workers(config: Config) -> int:
-    """Return how many workers train the clients, by the cores of this machine or the connected
-    cluster.
-    """
-    if not config.cluster:
-        return config.processes
-    return min(config.workers or config.clients, config.clients, ray_cluster.cores())
-
-
 def _train(
     scenario: Scenario,
     record: RunRecord,
@@ -342,13 +308,13 @@ def _finished_run(
         key_stores = (
             (folder / KEY_STORES) if folder else Path(stack.enter_context(TemporaryDirectory()))
         )
-        make_transport = _transport
+        make_transport = local_transport
         if config.cluster:
-            cores = ray_cluster.reserved(_workers(config), notes.pass_on)
-            make_transport = partial(_on_cluster, stack.enter_context(cores))
+            cores = ray_cluster.reserved(worker_count(config), notes.pass_on)
+            make_transport = partial(cluster_transport, stack.enter_context(cores))
         transport = make_transport(scenario, roster, key_stores, place_state)
         stack.callback(transport.close)
-        server_transport, claimed = _attacked(scenario, transport, roster)
+        server_transport, claimed = attacked(scenario, transport, roster)
         schedule = PlannedMembership(config.membership, claimed)
         arguments = (
             config,
@@ -370,7 +336,7 @@ def _finished_run(
             with writing(folder):
                 save_models(folder, transport, scenario, method.card.headline, best)
                 save_mask_examples(folder, transport, scenario, method.card.headline, best)
-        totals = _collect(scenario, transport, record, method.card.headline, best)
+        totals = collect_totals(scenario, transport, record, method.card.headline, best)
         if not folder:
             models_by_client = collect_models(transport, config.clients, method.card.headline, best)
     notes.write(record)
@@ -381,167 +347,6 @@ def _finished_run(
     with writing(folder):
         save_cards(folder, scenario, result, best)
     return result
-
-
-def _attacked(scenario: Scenario, transport: Transport, roster: Roster) -> tuple[Transport, Roster]:
-    """Return the transport and the roster that the server sees: with an attack, malicious clients
-    change uploads and sizes.
-    """
-    config, attack = scenario.config, scenario.config.attack
-    if attack is None:
-        return transport, roster
-    claimed = replace(roster, sizes=attack.claimed(roster.sizes))
-    return Lying(transport, attack, scenario.initial, config.seed), claimed
-
-
-def _runtime(
-    scenario: Scenario,
-    key_stores: Path,
-    place_state: PlaceState,
-    copies: StaleModels | None,
-    groups: Groups,
-) -> ClientRuntime:
-    """Return the runtime of groups of clients; ``copies``: as ``ClientRuntime``."""
-    config = scenario.config
-    objective = scenario.private(key_stores) if config.privacy else scenario.objective()
-    method, metric = config.method.method(), scenario.choice.metric
-    scoring = Scoring(metric, config.threshold_target)
-    choice = ModelChoice(config.keep, method.card.headline, metric)
-    initial, seed = scenario.initial, config.seed
-    return ClientRuntime(
-        method.client, objective, initial, groups, seed, place_state, scoring, choice, copies
-    )
-
-
-def _worker(
-    scenario: Scenario, key_stores: Path, place_state: PlaceState, groups: Groups
-) -> ClientRuntime:
-    """Return the runtime of a worker, whose clients' copies are kept for it."""
-    return _runtime(
-        scenario, key_stores, place_state, StaleModels({}, scenario.initial, {}), groups
-    )
-
-
-def _transport(
-    scenario: Scenario, roster: Roster, key_stores: Path, place_state: PlaceState
-) -> Inline | Workers:
-    """Return a transport with all clients in this process, or in worker processes if there are
-    several on a CPU.
-    """
-    config, client = scenario.config, scenario.config.method.method().client
-    make_runtime = partial(_runtime, scenario, key_stores, place_state)
-    workers, in_memory = config.processes, place_state is unchanged
-    row, draws = scenario.initial().nbytes, scenario.network.draws
-    groups = call_groups(config, roster.sizes, workers, row, draws)
-    single_process = workers == 1 or config.device != "cpu" or "fork" not in get_all_start_methods()
-    if single_process and in_memory:
-        return Inline(partial(make_runtime, None), groups)
-    bank = FileBank.in_memory if in_memory else FileBank.on_disk
-    copies = StaleModels.banked(client.keeps, scenario.initial, roster, bank)
-    if single_process:
-        return Inline(partial(make_runtime, copies), groups)
-    _ = scenario.resident  # created here once, and shared by all forked processes
-    crew = Processes(partial(_worker, scenario, key_stores, place_state))
-    return Workers(crew, groups, roster.sizes, workers, copies)
-
-
-def _on_cluster(
-    cores: Any, scenario: Scenario, roster: Roster, key_stores: Path, place_state: PlaceState
-) -> Workers:
-    """Return a transport with the clients on reserved cores of the connected Ray cluster."""
-    config = scenario.config
-    client = scenario.config.method.method().client
-    workers = cores.bundle_count
-    row, memory = scenario.initial().nbytes, sum(ray_cluster.memory())
-    groups = call_groups(config, roster.sizes, workers, row, scenario.network.draws, memory)
-    banks = {name: ray_cluster.StoreBank() for name in client.keeps}
-    copies = StaleModels(client.keeps, scenario.initial, banks)
-    make_worker = partial(_worker, scenario, key_stores, place_state)
-    crew = ray_cluster.Actors(make_worker, shared_versions, cores)
-    return Workers(crew, groups, roster.sizes, workers, copies)
-
-
-def _collect(
-    scenario: Scenario,
-    transport: Inline | Workers,
-    record: RunRecord,
-    headline: tuple[str, Stage],
-    best: int,
-) -> dict[str, Any]:
-    """Record the clients' answers and final metrics; return further content of the summary.
-
-    ``best``: the best common validation round, to which they refer with ``keep = best``.
-    """
-    config = scenario.config
-    clients = tuple(range(config.clients))
-    results = transport.collect(
-        partial(ClientRuntime.final_metrics, model=headline, best=best), clients
-    )
-    record.answers(
-        {i: answers for i, (answers, _) in enumerate(results) if answers is not None},
-        groups_of_test_rows(scenario),
-    )
-    for _, metrics in results:
-        for values in metrics:
-            record.event("final", **values)
-    if linear(scenario):
-        models = transport.collect(partial(recorded_rows, best=best), clients)
-        for values in coefficients(scenario, models):
-            record.event("coefficients", **values)
-            if not values["terms"]:
-                record.note(Note(f"no coefficients: {values['reason']}", "training"))
-
-    filed = sum(transport.collect(ClientRuntime.filed, clients)) + transport.copies.filed
-    content: dict[str, Any] = {"state_files_bytes": filed}
-    if (share := transport.busy_share) is not None:
-        content["busy_share"] = share
-    if config.attack and config.attack.kind == "backdoor":
-        content["backdoor"] = backdoor(scenario, config.attack, transport, headline, best)
-    return content | _spent(scenario, transport, clients)
-
-
-def _spent(
-    scenario: Scenario, transport: Inline | Workers, clients: Sequence[int]
-) -> dict[str, Any]:
-    """Return the summary's privacy section from the clients' ledgers; empty without privacy."""
-
-    def asked(query: Callable[[ClientRuntime, int], Any], applies: object) -> list[Any] | None:
-        return transport.collect(query, clients) if applies else None
-
-    config = scenario.config
-    epsilons = asked(ClientRuntime.epsilon, config.privacy)
-    local_epsilons = asked(ClientRuntime.epsilon_alone, noise_adds_up(config))
-    by_groups = asked(ClientRuntime.epsilon_by_groups, unprotected_groups(scenario))
-    section = privacy(config, epsilons, local_epsilons)
-    if section and by_groups:
-        rows, bounds = largest_groups(scenario), _bounded(by_groups)
-        section["privacy"]["groups"] = {"rows": rows, "clients": bounds}
-    return section
-
-
-def privacy(
-    config: Config, epsilons: Sequence[float] | None, local_epsilons: Sequence[float] | None = None
-) -> dict[str, Any]:
-    """Return the summary's privacy section: each client's epsilon, None if unbounded, and its unit;
-    where the noise of several clients adds up, also by its own noise alone.
-    """
-    if not config.privacy or epsilons is None:
-        return {}
-    bounded = _bounded(epsilons)
-    worst = None if None in bounded else max(epsilons)
-    p = config.privacy
-    section = {
-        "epsilon": worst,
-        "delta": p.delta,
-        "unit": p.unit,
-        "clients": bounded,
-        "void": config.void,
-    }
-    return {"privacy": section | ({"alone": _bounded(local_epsilons)} if local_epsilons else {})}
-
-
-def _bounded(epsilons: Sequence[float]) -> list[float | None]:
-    return [e if isfinite(e) else None for e in epsilons]
 
 
 def _write_settings(scenario: Scenario, folder: Path) -> None:

@@ -37,7 +37,7 @@ class Counted(Mapping):
 def test_a_checkpoints_names_are_read_as_often_for_one_client_as_for_all(name):
     run = Federation(METHODS[name]().method(), quadratics(3))
     run.round(a_round())
-    stored = {path: t for i in run.ids for path, t in run.clients.stored(i).items()}
+    stored = {path: t for i in run.ids for path, t in run.clients.store.stored(i).items()}
     read = set()
     for ids in (run.ids[:1], run.ids):
         named = Counted(stored)
@@ -45,8 +45,8 @@ def test_a_checkpoints_names_are_read_as_often_for_one_client_as_for_all(name):
         other.restore(ids, named, run.roster)
         read.add(named.read)
         for i in ids:
-            found = other.stored(i)
-            assert found.keys() == run.clients.stored(i).keys()
+            found = other.store.stored(i)
+            assert found.keys() == run.clients.store.stored(i).keys()
             assert all(torch.equal(t, stored[path]) for path, t in found.items())
     assert len(read) == 1
 
@@ -55,12 +55,12 @@ def test_a_visit_that_only_evaluates_copies_no_state(monkeypatch):
     run = Federation(METHODS["ditto"]().method(), quadratics(3))
     together = ClientRuntime(run.method.client, run.problem, run.initial, (run.ids,), 0)
     together.add_clients(run.ids, run.roster, None)
-    before = [together.state(i) for i in run.ids]
+    before = [together.store.state(i) for i in run.ids]
     monkeypatch.setattr(client, "row", None)  # a call would fail
     down = run.method.server.downlink(run.server, run.ids, run.roster, a_round())
     visit = ClientRequest(a_round(), run.roster, run.ids, False, frozenset({"received"}), True)
     assert len(together.visit(visit, down)) == len(run.ids)
-    assert all(together.state(i) is state for i, state in zip(run.ids, before, strict=True))
+    assert all(together.store.state(i) is state for i, state in zip(run.ids, before, strict=True))
 
 
 def test_answers_are_put_into_units_once_a_score(monkeypatch):

@@ -10,6 +10,7 @@ import pomona
 from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import DataError
+from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.metrics.overlap import dice, mean_dice
 from pomona.objective import pytorch
@@ -219,7 +220,7 @@ def test_client_figures_hold_for_a_runtime_without_test_samples(masks):
     scenario.resident.rows.update(none)
     method = scenario.config.method.method()
     runtime = ClientRuntime(method.client, scenario.objective(), scenario.initial, ((0,),), 0)
-    assert runtime.final_metrics(0, ("personal", "trained")) == (None, [])
+    assert client_queries.final_metrics(runtime, 0, ("personal", "trained")) == (None, [])
 
 
 def test_the_best_and_the_worst_mask_of_a_client_can_be_looked_at(masks, tmp_path):

@@ -89,9 +89,9 @@ HELD = {"fedavg": 1, "fedala": 2, "ditto": 2, "apple": 2}
 def test_at_the_end_of_a_run_each_model_is_in_memory_and_in_the_checkpoint_once(
     method, monkeypatch, tmp_path
 ):
-    transports, make = [], simulation._transport
+    transports, make = [], simulation.local_transport
     monkeypatch.setattr(
-        simulation, "_transport", lambda *parts: transports.append(make(*parts)) or transports[0]
+        simulation, "local_transport", lambda *parts: transports.append(make(*parts)) or transports[0]
     )
     config = tiny(method, **KEPT)
     result = pomona.run(config, tmp_path / "run")
@@ -99,7 +99,7 @@ def test_at_the_end_of_a_run_each_model_is_in_memory_and_in_the_checkpoint_once(
     tensors = [
         t
         for i in range(config.clients)
-        for t in runtime.stored(i).values()
+        for t in runtime.store.stored(i).values()
         if t.numel() >= MIN_SHARED
     ]
     d = sum(t.numel() for t in result.models[0].values())

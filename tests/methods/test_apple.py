@@ -224,7 +224,7 @@ def test_a_core_that_has_never_come_up_is_not_handed_down():
             assert set(down["cores"].index[i].tolist()) <= {0, 1}
         run.round(a_round(number), ids=(0, 1))
     for j in (2, 3):
-        assert torch.equal(run.clients.copies.models_of(0)["cores"][j], run.initial(j))
+        assert torch.equal(run.clients.store.copies.models_of(0)["cores"][j], run.initial(j))
 
 
 @pytest.mark.parametrize("core_step", ["paper", "local"])
@@ -263,7 +263,7 @@ def test_cores_that_were_not_fetched_keep_their_old_copy():
     run.round(a_round(1))
     second, wanted = run.server.cores.clone(), int(run.server.requests[0, 0])
     run.round(a_round(2))
-    copies = run.clients.copies.models_of(0)["cores"]
+    copies = run.clients.store.copies.models_of(0)["cores"]
     for j in range(1, 4):
         newest = second[j] if j == wanted else first[j]
         assert torch.equal(copies[j], newest)

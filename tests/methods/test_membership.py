@@ -21,7 +21,7 @@ from problems import Federation, Quadratics, a_round, equal, passes, states, sui
 
 def observed(run):
     """The named models observed in each member's last visit."""
-    return {f"{i}/{named}": t["w"] for i in run.ids for named, t in run.clients.models(i).items()}
+    return {f"{i}/{named}": t["w"] for i in run.ids for named, t in run.models(i).items()}
 
 
 @pytest.mark.long
@@ -117,7 +117,7 @@ def test_an_unseen_client_gets_a_model_and_nobody_learns_of_it(name, settings):
     _, reply = adapted(run, 3, 3)
     assert equal(states(run), before)
     assert reply.scores
-    assert all(torch.isfinite(t["w"]).all() for t in run.clients.models(3).values())
+    assert all(torch.isfinite(t["w"]).all() for t in run.models(3).values())
 
 
 @pytest.mark.long
@@ -148,7 +148,7 @@ def test_where_nothing_lasts_a_round_of_an_unseen_client_begins_as_the_first_did
         )
         run.clients.visit(visit, run.method.server.downlink(state, (3,), roster, visit.round))
         run.clients.commit((3,))
-        seen.append({str(named): t["w"] for named, t in run.clients.models(3).items()})
+        seen.append({str(named): t["w"] for named, t in run.models(3).items()})
     assert equal(*seen) or run.method.lasting
 
 
@@ -215,7 +215,7 @@ def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
     run.round(a_round(4))
     for i in run.ids:
         assert run.state(i).dr[0, 3] == 0
-        assert not run.clients.copies.models_of(i)["cores"][3].any()
+        assert not run.clients.store.copies.models_of(i)["cores"][3].any()
         assert 3 not in run.server.requests[i].tolist()
 
 
@@ -251,7 +251,7 @@ def test_apples_local_step_gives_an_unseen_client_a_model_of_its_own():
     served, _ = adapted(run, 2, 1)
     best = run.problem.targets[run.problem.rows[2]].mean(0)
     w = origin + 0.25 * (run.server.cores[0] - origin) + 0.25 * (run.server.cores[1] - origin)
-    learned = run.clients.models(2)["personal", "trained"]["w"]
+    learned = run.models(2)["personal", "trained"]["w"]
     assert float((learned - best).norm()) < float((w - best).norm())
     assert_close(served.cores[2] - origin, learned - w)
 

@@ -45,7 +45,7 @@ def test_every_round_starts_theta_at_the_received_model():
     for each in (run, fresh):
         each.round(a_round(2))
     assert torch.equal(run.model(0, "personal", "trained"), fresh.model(0, "personal", "trained"))
-    assert run.clients.private(0) == {}
+    assert run.clients.store.private(0) == {}
 
 
 @given(weight=st.floats(0.1, 20), lr=st.floats(1e-3, 0.05))

@@ -371,7 +371,7 @@ def test_a_radius_is_counted_from_the_median_with_the_core_as_trained(budget):
     run.round(a_round(1, lr=1.0))
     p, own, bank = run.state(0).dr[0], run.state(0).core[0], run.server.cores
     run.round(a_round(2, lr=0.1))
-    held = bank if budget is None else run.clients.copies.models_of(0)["cores"]
+    held = bank if budget is None else run.clients.store.copies.models_of(0)["cores"]
     cores = torch.cat([own.unsqueeze(0), held[1:]]).numpy()
     middle = np.median(cores, 0)
     far = np.linalg.norm(cores - middle, axis=1)

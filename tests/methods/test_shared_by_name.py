@@ -23,8 +23,8 @@ def test_globs_over_whole_layers_are_counts_of_them_to_the_bit(name):
     problem = quadratics(3, samples=5, d=7)
     one, two = (trained(METHODS[name](**settings), problem) for settings in ALIKE[name])
     assert equal(states(one), states(two))
-    for key, model in one.clients.models(1).items():
-        assert torch.equal(model["w"], two.clients.models(1)[key]["w"])
+    for key, model in one.models(1).items():
+        assert torch.equal(model["w"], two.models(1)[key]["w"])
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "lg-fedavg"])

@@ -12,7 +12,7 @@ from torch.testing import assert_close
 
 import pomona
 from pomona.core.round import Roster
-from pomona.federation import loop
+from pomona.federation import round_exchange
 from pomona.federation.batchnorm_statistics import WithStatistics, with_statistics
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, stack
@@ -177,8 +177,10 @@ def test_a_negative_variance_is_refused_as_are_the_methods_own_flaws():
 
 def test_admission_knows_that_statistics_are_no_model(monkeypatch):
     """A variance grows with the square of the data's scale."""
-    seen, admit = [], loop.admit
-    monkeypatch.setattr(loop, "admit", lambda *given: seen.append(given[1]) or admit(*given))
+    seen, admit = [], round_exchange.admit
+    monkeypatch.setattr(
+        round_exchange, "admit", lambda *given: seen.append(given[1]) or admit(*given)
+    )
     changed = {"model": {"name": "tests_networks:first_of_all"}, "buffers": "average"}
     pomona.run(tiny("fednova", **changed, rounds=1))
     assert all(set(e.spec) - set(e.auxiliary) == {"model"} for e in seen)

@@ -127,7 +127,7 @@ def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeyp
         assert all(torch.equal(one.info[k], two.info[k]) for k in one.info)
     assert repr(server) == repr(other_server)
     for client in (0, 1):
-        assert repr(clients.state(client)) == repr(others.state(client))
+        assert repr(clients.store.state(client)) == repr(others.store.state(client))
 
 
 def test_the_gradients_themselves_do_depend_on_the_data(tmp_path):

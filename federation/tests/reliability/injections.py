@@ -12,7 +12,7 @@ import torch
 
 from pomona import lifecycle
 from pomona.core.errors import ProtocolError
-from pomona.federation import loop
+from pomona.federation import round_exchange
 from pomona.federation.admission import admit
 from pomona.federation.callbacks import CallbackList
 from pomona.federation.exchange import Reply
@@ -109,7 +109,7 @@ def wire(data):
             except ProtocolError as wrong:
                 return replace(arrival, unread=wrong)
 
-        patch.setattr(loop, "admit", judges)
+        patch.setattr(round_exchange, "admit", judges)
 
     return fault
 
@@ -123,7 +123,7 @@ def late(patch):
         previous[:] = arrivals
         return verdict
 
-    patch.setattr(loop, "admit", admits)
+    patch.setattr(round_exchange, "admit", admits)
 
 
 def twice(function):

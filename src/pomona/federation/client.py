@@ -1,4 +1,4 @@
-"""A client's side of a round: stores states, trains copies of them, evaluates, and commits on
+"""A client's side of a round: trains copies of the stored states, evaluates, and commits on
 request.
 
 The same object serves one silo, or a worker process with many clients.
@@ -8,50 +8,27 @@ from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from pomona.core.bounds import LABEL
 from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.rng import number
 from pomona.core.round import Roster
-from pomona.core.state import (
-    Lazy,
-    NamedTensors,
-    apply,
-    flatten,
-    meta_tensor,
-    meta_tensors,
-    rebuild,
-    row,
-)
-from pomona.federation.client_states import PlaceState, file_bytes, in_memory, unchanged, working
+from pomona.core.state import NamedTensors, apply, row
+from pomona.federation.client_states import PlaceState, unchanged, working
+from pomona.federation.client_store import ClientStore
 from pomona.federation.exchange import ClientRequest, Groups, Reply, downlink_part
-from pomona.federation.recorded_models import ModelChoice, Observed, RecordedModels
-from pomona.federation.scoring import Examination, Figures, Model, Scoring
+from pomona.federation.recorded_models import ModelChoice, Observed
+from pomona.federation.scoring import Model, Scoring
 from pomona.federation.stale_models import StaleModels
 from pomona.methods.base import Client, Copies, Info, Initial, Received, Rows, Uplink
 from pomona.metrics.metric import Score
-from pomona.metrics.nan_safe import Array
 from pomona.objective.objective import Objective
 from pomona.objective.private import PrivateObjective
 from pomona.objective.training import STATISTICS, LocalTraining
-from pomona.record.predictions import Answers
-from pomona.storage.equal_tensors import SharedRows
-from pomona.storage.mapped_tensor import in_file
 
 K = TypeVar("K")
-
-
-class _Trained(NamedTuple):
-    """A client's results of training in a visit, until the round is committed: its state, and
-    models to keep.
-    """
-
-    state: Any
-    observed: Observed | None
 
 
 class _CallResult(NamedTuple):
@@ -69,7 +46,7 @@ class _CallResult(NamedTuple):
 
 
 class ClientRuntime:
-    """The clients of one process: their states, and the round in progress.
+    """The clients of one process: trains and evaluates them on what ``store`` has of them.
 
     Args:
         client: the method's client half.
@@ -97,174 +74,36 @@ class ClientRuntime:
         copies: StaleModels | None = None,
     ) -> None:
         self.client, self.objective, self.initial = client, objective, initial
-        self.groups, self.seed, self.place_state = groups, seed, place_state
-        self.scoring, self.recorded = scoring or Scoring(), RecordedModels(choice or ModelChoice())
-        self.copies = copies or StaleModels.in_memory(client.keeps, initial)
+        self.groups, self.seed, self.scoring = groups, seed, scoring or Scoring()
+        self.store = ClientStore(client, initial, seed, place_state, choice, copies)
         # a class of a protocol, whose check takes as long as a step of a tiny model
         self._is_private = isinstance(objective, PrivateObjective)
-        self._states: dict[int, Any] = {}
-        self._pending: dict[int, _Trained] = {}
-        self._rows = SharedRows()
 
     def add_clients(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
         """Create the initial states of clients that join; they start from ``w`` (d,), or the run's
         initial models.
         """
-        for client in ids:
-            self._states[client] = self.place_state(
-                self.client.start(self.initial.instead(w), roster, (client,), self.seed)
-            )
-        self.copies.add_clients(ids, roster, w)
+        self.store.add_clients(ids, roster, w)
+
+    def commit(self, ids: Sequence[int]) -> None:
+        """Commit the last visit's training for these clients; all others are unchanged."""
+        self.store.commit(ids)
+
+    def restore(self, ids: Sequence[int], tensors: NamedTensors, roster: Roster) -> None:
+        """Restore clients that have begun, as ``ClientStore.restore``."""
+        self.store.restore(ids, tensors, roster)
 
     def visit(self, visit: ClientRequest, downlink: Mapping[str, Rows | Copies]) -> list[Reply]:
         """Serve these clients, one group per call.
 
         The results of training are kept only by ``commit``.
         """
-        self._pending = {}
-        downlink = self.copies.received(visit, downlink)
+        self.store.discard()
+        downlink = self.store.copies.received(visit, downlink)
         position = {client: k for k, client in enumerate(visit.ids)}
         id_groups = [tuple(i for i in group if i in position) for group in self.groups]
         replies = [r for ids in id_groups if ids for r in self._try(visit, ids, downlink, position)]
         return sorted(replies, key=lambda r: position[r.client])
-
-    def commit(self, ids: Sequence[int]) -> None:
-        """Commit the last visit's training for these clients; all others are unchanged.
-
-        This includes states, copies, and the models for the record. A client whose round does not
-        count therefore has those of its last committed round in which models were kept, and none
-        before.
-        """
-        accepted = set(ids)
-        committed = {i: trained for i, trained in self._pending.items() if i in accepted}
-        self._states |= {i: trained.state for i, trained in committed.items()}
-        self.copies.commit(committed)
-        for client, trained in committed.items():
-            if trained.observed:
-                self.recorded.update(client, trained.observed)
-        self._pending = {}
-
-    def stored(self, client: int) -> dict[str, Tensor]:
-        """Return all that a checkpoint needs of a client besides its ``copies``, by dotted path."""
-        return flatten(self.state(client), f"client.{client}") | self.recorded.stored(client)
-
-    def at_hand(self, client: int) -> dict[str, Tensor]:
-        """Return ``stored``, with tensors in files as shapes and dtypes only (meta device)."""
-        return {
-            path: meta_tensor(t) if in_file(t) else t for path, t in self.stored(client).items()
-        }
-
-    def tensor(self, client: int, path: str) -> Tensor:
-        """Return one of the ``stored`` tensors."""
-        return in_memory(self.stored(client)[path])
-
-    def restore(self, ids: Sequence[int], tensors: NamedTensors, roster: Roster) -> None:
-        """Restore clients that have begun, the inverse of ``stored`` and ``copies.stored``.
-
-        Raises CheckpointError for other tensors.
-        """
-        self.copies.restore(ids, tensors, roster)
-        states: dict[int, dict[str, Tensor]] = {client: {} for client in ids}
-        for path, shape in meta_tensors(tensors).items():
-            if path.startswith("client.") and owner(path) in states:
-                states[owner(path)][path] = shape
-        for client, shapes in states.items():
-            template = apply(
-                meta_tensor, self.client.start(self.initial, roster, (client,), self.seed)
-            )
-            state = Lazy(shapes, tensors.__getitem__)
-            self._states[client] = self.place_state(rebuild(template, state, f"client.{client}"))
-        for path in tensors:
-            if path.startswith(("kept.", "chosen.")) and owner(path) in states:
-                self.recorded.restore(path, self._rows.shared(tensors[path]))
-
-    def models(self, client: int, best: int = -1) -> dict[Model, dict[str, Tensor]]:
-        """Return a client's kept models by (model, when), as named tensors; for the headline model,
-        the chosen one.
-
-        ``best``: the best common validation round.
-        """
-        return {
-            key: self.objective.tensors(w, client)
-            for key, w in self.recorded.chosen(client, best).items()
-        }
-
-    def has_model(self, client: int, model: Model) -> bool:
-        """Return whether a client keeps a model."""
-        return model in self.recorded.last(client)
-
-    def hand_over_model(
-        self, client: int, model: Model, best: int = -1
-    ) -> dict[str, Tensor] | None:
-        """Return one model as ``models`` does, or None; the client then drops all its models."""
-        tensors = self.models(client, best).get(model)
-        self.recorded.drop(client)
-        return tensors
-
-    def private(self, client: int) -> dict[str, Tensor]:
-        """Return the tensors of a client's state that its method declares private."""
-        tensors = {
-            path.rpartition(".")[2]: t for path, t in flatten(self.state(client), "state").items()
-        }
-        return {name: in_memory(t) for name, t in tensors.items() if name in self.client.private}
-
-    def filed(self, client: int) -> int:
-        """Return the bytes of the file with a client's state; 0 in memory."""
-        return file_bytes(self.state(client))
-
-    def epsilon(self, client: int) -> float:
-        """Return a client's epsilon so far."""
-        return self.objective.epsilon(client)
-
-    def epsilon_alone(self, client: int) -> float:
-        """Return a client's epsilon so far by its own noise alone."""
-        return self.objective.epsilon_alone(client)
-
-    def epsilon_by_groups(self, client: int) -> float:
-        """Return a client's epsilon so far for all training samples of any one of its groups."""
-        return self.objective.epsilon_by_groups(client)
-
-    def position(self, client: int) -> list[Any]:
-        """Return the position of a client's privacy ledger: [entries, chain]; empty without one."""
-        return list(self.objective.position(client))
-
-    def agree(self, client: int, positions: Mapping[int, Sequence[Any]]) -> None:
-        """Raise PrivacyError unless a client's ledger continues from a checkpoint's position."""
-        self.objective.require(client, positions[client])
-
-    def final_metrics(
-        self, client: int, model: Model, best: int = -1
-    ) -> tuple[Answers | None, list[Figures]]:
-        """Return the record's final data: answers of one kept model, and figures of all, as
-        ``Examination``.
-
-        ``best``: the best common validation round, whose models are examined if those are written.
-        """
-        return self._examined(client, best).final_metrics(model)
-
-    def metrics(self, client: int, model: Model) -> list[Figures]:
-        """Return full metrics of a kept model, one record per split with samples; none without
-        it.
-        """
-        return self._examined(client).metrics([model])
-
-    def best_worst_masks(
-        self, client: int, model: Model, best: int = -1
-    ) -> tuple[NDArray[np.int64], NDArray[np.uint8], Array] | None:
-        """Return a kept model's best and worst predicted masks, as ``Examination``; ``best`` as in
-        ``final_metrics``.
-        """
-        return self._examined(client, best).best_worst_masks(model)
-
-    def _examined(self, client: int, best: int = -1) -> Examination:
-        models, scoring = self.recorded.examined(client, best), self.scoring
-        return Examination(
-            self.objective, scoring.metric, self.seed, client, models, scoring.target
-        )
-
-    def state(self, client: int) -> Any:
-        """Return a client's committed state; None before it has begun."""
-        return self._states.get(client)
 
     def _try(
         self,
@@ -297,7 +136,7 @@ class ClientRuntime:
         """Set the results of a call's k-th client aside, and return what it answers."""
         client, single, scores = result.ids[k], len(result.ids) == 1, result.scores[k]
         models = {key: W[k] for key, W in result.models.items()}
-        uplink, state = dict[str, Tensor](), self.state(client)
+        uplink, state = dict[str, Tensor](), self.store.state(client)
         if visit.trains:
             # what a fault tells of training samples is not covered by their noise
             if not self._is_private:
@@ -306,14 +145,14 @@ class ClientRuntime:
             state = result.state if single else row(result.state, k)
         observed: Observed | None = None
         if visit.keep_models:
-            state, uplink = apply(self._rows.shared, state), self._shared(uplink)
+            state, uplink = apply(self.store.shared, state), self._shared(uplink)
             # A view of several clients' rows would keep all of them in memory.
             rows = models if single else {key: w.clone() for key, w in models.items()}
             observed = Observed(visit, self._shared(rows), scores)
         if visit.trains:
-            self._pending[client] = _Trained(self.place_state(state), observed)
+            self.store.set_aside(client, state, observed)
         elif observed:
-            self.recorded.update(client, observed)
+            self.store.recorded.update(client, observed)
         info = {n: v[k].clone() for n, v in result.info.items()}
         return Reply(client, uplink, info, result.losses[k], scores, seconds)
 
@@ -346,7 +185,7 @@ class ClientRuntime:
         with torch.random.fork_rng():
             # Dropout draws from PyTorch's global generators; here they are seeded by address too.
             seed(number(self.seed, "forward", visit.round.number, *ids))
-            states = working([self.state(i) for i in ids])
+            states = working([self.store.state(i) for i in ids])
             state, uplink, info = train(states, received, training, visit.round)
         _require_labels(info)
         if training.measured is not None:
@@ -363,7 +202,7 @@ class ClientRuntime:
 
         A client's kept, sent and evaluated models are often the same.
         """
-        return {name: self._rows.shared(tensor) for name, tensor in rows.items()}
+        return {name: self.store.shared(tensor) for name, tensor in rows.items()}
 
 
 def seed(value: int) -> None:
@@ -374,11 +213,6 @@ def seed(value: int) -> None:
         torch.manual_seed(value)
     else:
         torch.default_generator.manual_seed(value)
-
-
-def owner(path: str) -> int:
-    """Return the client whose tensor of ``stored`` this is."""
-    return int(path.split(".")[1])
 
 
 def _require_labels(info: Mapping[str, Any]) -> None:

@@ -14,7 +14,9 @@ from torch import Tensor
 from pomona.config import Config
 from pomona.core.round import Roster
 from pomona.core.state import Lazy, NamedTensors, merged, meta_tensor
-from pomona.federation.client import ClientRuntime, owner
+from pomona.federation import client_queries
+from pomona.federation.client import ClientRuntime
+from pomona.federation.client_store import owner
 from pomona.federation.exchange import Arrival, ClientRequest, Groups, Reply, received_bytes
 from pomona.federation.stale_models import StaleModels
 from pomona.methods.base import Downlink
@@ -78,7 +80,7 @@ class Inline:
     @property
     def copies(self) -> StaleModels:
         """Copies of each other's models that the clients keep."""
-        return self._clients.copies
+        return self._clients.store.copies
 
     def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
@@ -100,7 +102,9 @@ class Inline:
         self, ids: Sequence[int], tensors: NamedTensors, note: list[Any], roster: Roster
     ) -> None:
         """Restore clients from a checkpoint."""
-        self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
+        self.collect(
+            partial(client_queries.agree, positions=dict(zip(ids, note, strict=True))), ids
+        )
         self._clients.restore(ids, tensors, roster)
 
     def collect(self, query: Callable[[ClientRuntime, int], T], ids: Sequence[int]) -> list[T]:
@@ -153,18 +157,18 @@ def checkpoint_data(transport: LocalTransport, ids: Sequence[int]) -> tuple[Lazy
     """
     tensors = {
         path: t
-        for client_tensors in transport.collect(ClientRuntime.at_hand, ids)
+        for client_tensors in transport.collect(client_queries.at_hand, ids)
         for path, t in client_tensors.items()
     }
 
     def fetch(path: str) -> Tensor:
         if not tensors[path].is_meta:
             return tensors[path]
-        return transport.collect(partial(ClientRuntime.tensor, path=path), [owner(path)])[0]
+        return transport.collect(partial(client_queries.tensor, path=path), [owner(path)])[0]
 
     states = Lazy({path: meta_tensor(t) for path, t in tensors.items()}, fetch)
     return merged(states, transport.copies.stored(ids)), transport.collect(
-        ClientRuntime.position, ids
+        client_queries.position, ids
     )
 
 

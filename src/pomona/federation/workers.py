@@ -16,7 +16,9 @@ from torch import Tensor
 from pomona.core.errors import PomonaError, WorkerError, listed, worded
 from pomona.core.round import Roster
 from pomona.core.state import NamedTensors, only
-from pomona.federation.client import ClientRuntime, owner
+from pomona.federation import client_queries
+from pomona.federation.client import ClientRuntime
+from pomona.federation.client_store import owner
 from pomona.federation.exchange import Arrival, ClientRequest, Groups
 from pomona.federation.stale_models import StaleModels
 from pomona.federation.transport import SIMULATION, as_arrivals, checkpoint_data, spread
@@ -148,7 +150,9 @@ class Workers:
         self, ids: Sequence[int], tensors: NamedTensors, note: list[Any], roster: Roster
     ) -> None:
         """Restore clients from a checkpoint."""
-        self.collect(partial(ClientRuntime.agree, positions=dict(zip(ids, note, strict=True))), ids)
+        self.collect(
+            partial(client_queries.agree, positions=dict(zip(ids, note, strict=True))), ids
+        )
 
         def request(clients: set[int]) -> tuple[Any, ...]:
             mine = [i for i in ids if i in clients]

@@ -63,8 +63,8 @@ def _too_large(scenario: Scenario) -> str:
 
 
 def recorded_rows(clients: ClientRuntime, client: int, best: int) -> Mapping[Model, Tensor]:
-    """Return a client's models, rows (d,); ``best``: as of ``ClientRuntime.models``."""
-    return {model: row.cpu() for model, row in clients.recorded.chosen(client, best).items()}
+    """Return a client's models, rows (d,); ``best``: as of ``client_queries.models``."""
+    return {model: row.cpu() for model, row in clients.store.recorded.chosen(client, best).items()}
 
 
 def coefficients(

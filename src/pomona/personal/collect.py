@@ -14,6 +14,7 @@ from torch import Tensor
 from pomona import personal
 from pomona.core.attack import Attack
 from pomona.core.files import publish
+from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.federation.scoring import Model
 from pomona.federation.transport import LocalTransport
@@ -40,7 +41,7 @@ class ClientModels(Mapping[int, Mapping[str, Tensor]]):
     def __getitem__(self, client: int) -> Mapping[str, Tensor]:
         if client not in self._available():
             raise KeyError(client)
-        (models,) = self._transport.collect(ClientRuntime.models, [client])
+        (models,) = self._transport.collect(client_queries.models, [client])
         return {name: tensor.cpu().clone() for name, tensor in models[self._headline].items()}
 
     def __iter__(self) -> Iterator[int]:
@@ -52,7 +53,7 @@ class ClientModels(Mapping[int, Mapping[str, Tensor]]):
     def _available(self) -> list[int]:
         every = range(self._clients)
         has_model = self._transport.collect(
-            partial(ClientRuntime.has_model, model=self._headline), every
+            partial(client_queries.has_model, model=self._headline), every
         )
         return [client for client, available in zip(every, has_model, strict=True) if available]
 
@@ -69,7 +70,7 @@ def collect_models(
     rows, models = SharedRows(), dict[int, Mapping[str, Tensor]]()
     for i in range(clients):
         (model,) = transport.collect(
-            partial(ClientRuntime.hand_over_model, model=headline, best=best), [i]
+            partial(client_queries.hand_over_model, model=headline, best=best), [i]
         )
         if model is not None:
             models[i] = {name: rows.shared(tensor.cpu().clone()) for name, tensor in model.items()}
@@ -88,8 +89,8 @@ def save_models(
     (folder / "models").mkdir(exist_ok=True)
     personal.save_frozen(folder / "models", scenario.network.frozen)
     for i in range(scenario.config.clients):
-        (models,) = transport.collect(partial(ClientRuntime.models, best=best), [i])
-        (private,) = transport.collect(ClientRuntime.private, [i])
+        (models,) = transport.collect(partial(client_queries.models, best=best), [i])
+        (private,) = transport.collect(client_queries.private, [i])
         if headline in models:
             personal.save(model_path(folder, i), models[headline], scenario, i, headline)
         if tensors := {k: v.cpu().contiguous() for k, v in private.items() if v.numel()}:
@@ -213,7 +214,7 @@ def save_mask_examples(
     examples = {}
     for i in range(min(MAX_EXAMPLE_CLIENTS, scenario.config.clients)):
         (extremes,) = transport.collect(
-            partial(ClientRuntime.best_worst_masks, model=headline, best=best), [i]
+            partial(client_queries.best_worst_masks, model=headline, best=best), [i]
         )
         if extremes is None:
             continue
@@ -230,7 +231,7 @@ def backdoor(
     """Return, by honest client, the share of its test samples of other classes that its headline
     model gives class 0 once they have the trigger; None without such samples or a model.
 
-    ``best``: as of ``ClientRuntime.models``.
+    ``best``: as of ``client_queries.models``.
     """
     tested = np.unique(np.concatenate([c.test for c in scenario.partition.clients]))
     objective = replace(scenario, dataset=triggered(scenario.dataset, tested)).objective()
@@ -250,4 +251,4 @@ def _fooled(outputs: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
 
 
 def _headline(clients: ClientRuntime, client: int, model: Model, best: int) -> Tensor | None:
-    return clients.recorded.chosen(client, best).get(model)
+    return clients.store.recorded.chosen(client, best).get(model)

@@ -20,8 +20,10 @@ from pomona.core.bounds import Stage
 from pomona.core.round import Roster, Round
 from pomona.core.state import flatten
 from pomona.core.training_settings import Optimizer
+from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
+from pomona.federation.scoring import Model
 from pomona.methods.base import Initial, Method, MethodSettings
 from pomona.models.around_last_layer import Valved
 from pomona.models.layers import layers
@@ -352,15 +354,19 @@ class Federation:
 
     def model(self, client: int, model: str, stage: Stage) -> Tensor:
         """Return the parameters (d,) of a model that was observed in the last round."""
-        return self.clients.models(client)[model, stage]["w"]
+        return self.models(client)[model, stage]["w"]
+
+    def models(self, client: int) -> dict[Model, dict[str, Tensor]]:
+        """Return the client's models, by (model, when): rows (d,) named "w"."""
+        return client_queries.models(self.clients, client)
 
     def state(self, client: int) -> object:
         """Return the client half's state."""
-        return self.clients.state(client)
+        return self.clients.store.state(client)
 
     def set_state(self, client: int, state: object) -> None:
         """Replace a client's state."""
-        self.clients._states[client] = state
+        self.clients.store._states[client] = state
 
 
 def _random_row(d: int, seed: int) -> Tensor:
@@ -393,7 +399,8 @@ def states(run: Federation) -> dict[str, Tensor]:
     for i in run.ids:
         tensors |= flatten(run.state(i), str(i))
         tensors |= {
-            f"{i}.copies.{name}": rows for name, rows in run.clients.copies.models_of(i).items()
+            f"{i}.copies.{name}": rows
+            for name, rows in run.clients.store.copies.models_of(i).items()
         }
     return {k: v.clone() for k, v in tensors.items()}
 

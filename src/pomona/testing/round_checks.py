@@ -174,7 +174,7 @@ def private_tensors_never_go_up(settings: MethodSettings) -> None:
     problem.norms = (slice(1, 3),)  # for methods that keep these
     run, has_private = trained(settings, problem, 2), False
     for reply in run.replies:
-        for name, tensor in run.clients.private(reply.client).items():
+        for name, tensor in run.clients.store.private(reply.client).items():
             secret = tensor.flatten()
             has_private |= secret.is_floating_point()
             if not secret.is_floating_point() or not secret.any():  # zeros identify no client
@@ -216,7 +216,7 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
     for i in run.ids:
         headline = {
             stage: w["w"]
-            for (model, stage), w in run.clients.models(i).items()
+            for (model, stage), w in run.models(i).items()
             if model == card.headline[0]
         }
         for (stage, w), (client, name, row) in product(headline.items(), uplinks):
@@ -245,7 +245,8 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **override
     round_ = passes(settings, 2, **overrides)
     downlink = run.method.server.downlink(run.server, ids, run.roster, round_)
     received = downlink_part(
-        run.clients.copies.received(ClientRequest(round_, run.roster, ids), downlink), [0, 1, 2]
+        run.clients.store.copies.received(ClientRequest(round_, run.roster, ids), downlink),
+        [0, 1, 2],
     )
     stacked = concatenated([run.state(i) for i in ids])
     training = LocalTraining(problem, ids, run.roster, round_)
@@ -368,13 +369,13 @@ def one_client_alone_works(settings: MethodSettings) -> None:
     model that the card does not name.
     """
     run = trained(settings, suited(settings, quadratics(1, samples=4)), 3)
-    card, observed = run.method.card, run.clients.models(0)
+    card, observed = run.method.card, run.models(0)
     assert card.headline in observed, (
         f"the card's headline is {card.headline}, clients observe {sorted(observed)}"
     )
     unnamed = {model for model, _ in observed} - {*COMMON, card.headline[0], *card.models}
     assert not unnamed, f"clients observe {sorted(unnamed)}: name them in the card's models"
-    assert torch.isfinite(run.clients.models(0)[run.method.card.headline]["w"]).all()
+    assert torch.isfinite(run.models(0)[run.method.card.headline]["w"]).all()
 
 
 def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
@@ -394,7 +395,7 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
     losses = []
     for number in range(1, 31):
         run.round(passes(settings, number, total=30))
-        models = [run.clients.models(i)[run.method.card.headline]["w"] for i in run.ids]
+        models = [run.models(i)[run.method.card.headline]["w"] for i in run.ids]
         losses.append(
             float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
         )

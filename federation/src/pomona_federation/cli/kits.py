@@ -278,13 +278,10 @@ def certify_key(
         emit(vars(certified))
         return
     echo(
-        f"{certified.folder}  {certified.fingerprint}; no secrets inside", f"compare    {TELEPHONE}"
-    )
-    echo(
+        f"{certified.folder}  {certified.fingerprint}; no secrets inside",
+        f"compare    {TELEPHONE}",
         f"next       send {name}.pub and {name}.cert to the server's administrator, who runs "
-        "between two rounds:"
-    )
-    echo(
+        "between two rounds:",
         f"           pomona server renew-key {name} --key {name}.pub",
         f"           then send the folder to {name}",
     )

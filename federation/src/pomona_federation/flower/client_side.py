@@ -188,7 +188,7 @@ class _Client:
         """Keep the state after this task, to be used once the server has used the round."""
         i = self.task.client
         buffers = {f"{BUFFER}{name}": t for name, t in objective.buffers[i].items()}
-        tensors = runtime.stored(i) | runtime.copies.stored((i,)) | buffers
+        tensors = runtime.store.stored(i) | runtime.store.copies.stored((i,)) | buffers
         self.state[PENDING if self.task.trains else STATE] = records.arrays(tensors)
         if self.task.trains:
             rounds = dict(self.state.config_records[ROUNDS])
@@ -220,7 +220,7 @@ class _Client:
     def _show(self, runtime: ClientRuntime, objective: UserObjective) -> None:
         """Give the user's model this client's values, or the initial ones if it has none."""
         i, headline = self.task.client, self.federation.config.method.method().card.headline
-        row = runtime.recorded.last(i).get(headline, self.federation.initial())
+        row = runtime.store.recorded.last(i).get(headline, self.federation.initial())
         objective.show(row.clone(), i)
 
 

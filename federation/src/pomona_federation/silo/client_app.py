@@ -15,6 +15,7 @@ from torch import Tensor
 
 from pomona import personal
 from pomona.core.errors import CheckpointError, ConfigError, ProtocolError
+from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply
 from pomona.federation.recorded_models import ModelChoice
@@ -201,7 +202,7 @@ class ClientApp:
         """What a visit leaves: the answer's fields, and the bytes to keep with the round."""
         task, fields = checked.task, self._about(checked.task)
         if self.silo.local.config.privacy:
-            epsilon = clients.epsilon(task.place)
+            epsilon = client_queries.epsilon(clients, task.place)
             PrivacyBudget(self.silo.folder).note_spent(task.agreement, task.run, epsilon)
         reply, uplink, secret, norm = self._storable(task, reply, checked.downlink)
         fields |= {} if checked.base == task.settled else {"continued": checked.base}
@@ -441,7 +442,8 @@ class ClientApp:
             **({} if result.norm is None else {"norm": result.norm}),
         }
         history.append(self.silo.state, line)
-        headline, models = self.silo.method.card.headline, clients.models(task.place)
+        headline = self.silo.method.card.headline
+        models = client_queries.models(clients, task.place)
         if headline in models:
             path = self.silo.state / "models" / "personal.safetensors"
             personal.save_frozen(path.parent, self._scenario(task).network.frozen)

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pomona.core.errors import ProtocolError
+from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import Reply
 from pomona.models.parameter_space import ParameterSpace
@@ -140,7 +141,7 @@ def write(
         _round_of_model(task, stage),
         task.number - (not task.trains),
         _sources(path.parent.parent, scenario, terms, task),
-        clients.epsilon(member) if config.privacy else None,
+        client_queries.epsilon(clients, member) if config.privacy else None,
         {"the agreement of the federation": terms.agreement},
     )
     model_card.write(card, path)
@@ -170,7 +171,7 @@ def _metrics(
         return (
             {"loss": score.loss, "accuracy": score.accuracy, metric: score.value} if score else {}
         )
-    splits = clients.metrics(task.place, headline[:2])
+    splits = client_queries.metrics(clients, task.place, headline[:2])
     return next((score for score in splits if score["split"] == "test"), {})
 
 

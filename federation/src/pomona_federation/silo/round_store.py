@@ -19,6 +19,7 @@ from pomona.core.errors import CheckpointError, ProtocolError
 from pomona.core.files import WEIGHTS, content, publish_by_hash
 from pomona.core.round import Roster
 from pomona.core.settings import Settings
+from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.storage import checkpoint
 from pomona.storage.run_status import committed
@@ -106,7 +107,7 @@ class RoundStore:
         """
         newest, _ = checkpoint.newest(self.folder)
         if newest:
-            clients.agree(member, {member: newest.meta["position"]})
+            client_queries.agree(clients, member, {member: newest.meta["position"]})
 
     def secret(self, task: Task) -> str:
         """The private key for the sum of this exact task's round, in hex; "" if there is none."""
@@ -129,12 +130,12 @@ class RoundStore:
         and so does its predecessor, since a server that loses its newest checkpoint goes back to
         it.
         """
-        stored = clients.stored(task.place) | clients.copies.stored((task.place,))
+        stored = clients.store.stored(task.place) | clients.store.copies.stored((task.place,))
         stored[ANSWER] = torch.from_numpy(np.frombuffer(uplink, dtype=np.uint8).copy())
         meta = {
             "task": task.question,
             "answer": answer.model_dump_json(),
-            "position": clients.position(task.place),
+            "position": client_queries.position(clients, task.place),
             "settled": base,
             "secret": secret,
         }
