@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from pomona.config import merge, resolve
-from pomona.core.errors import ConfigError, DataError, suggestion
+from pomona.core.errors import ConfigError, DataError, listed, suggestion
 from pomona.core.notes import CallerWarnings
 from pomona.core.toml import Tree, branch
 from pomona.data.formats.frame import is_frame
@@ -180,9 +180,19 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         tree: Tree = {}
         for key, value in (self.settings or {}).items():
             merge(tree, branch(key, value))
+        fixed = {"method", "rounds", "lr", "seed", "partition", "clients"}
+        if twice := sorted(tree.keys() & fixed):
+            raise ConfigError(
+                f"settings: {listed(twice)} would replace what parameters (method, rounds, lr, "
+                "random_state) and groups say; leave it out"
+            )
         section = tree.pop("data", {})
-        if not isinstance(section, dict) or section.keys() & {"name", "path", "classes"}:
-            raise ConfigError("settings: the data are those of fit; remove data")
+        fixed = {"name", "path", "classes", "split", "test_share"}
+        if not isinstance(section, dict) or section.keys() & fixed:
+            raise ConfigError(
+                "settings: the data are those of fit, all of them for training; remove data, or "
+                f"of it {listed(sorted(fixed))}"
+            )
         if self.validation_share and "validation_share" in section:
             raise ConfigError("validation_share is set twice; leave it out of the settings")
         return tree, {"validation_share": self.validation_share, **section}

@@ -92,5 +92,7 @@ def nifti(path, zyx, affine=CT):
 def labels_of(path, spatial, classes, size=None):
     """The class numbers of a mask of an image of these sides."""
     from pomona.data.images import mask
+    from pomona.data.images.image_file import ImageFile
 
-    return mask.read(path, spatial, range(classes), size).classes
+    image = ImageFile(path, (*spatial, 1), np.dtype(np.uint8), lambda: None)
+    return mask.read(path, image, range(classes), size).classes

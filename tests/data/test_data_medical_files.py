@@ -514,6 +514,13 @@ def test_notes_on_several_units_sizes_and_spacings_name_a_file_of_each_side(tmp_
     units = [{"Modality": "PT", "Units": unit} for unit in ("BQML", "GML")]
     notes = " ".join(read(sites(tmp_path / "u", (DEEP, units[0]), (DEEP, units[1]))).notes)
     assert "2 of BQML (N/a/1.dcm), 2 of GML (S/a/1.dcm)" in notes
+    poses = [
+        {"ImageOrientationPatient": [1, 0, 0, 0, 0, -1], "PixelSpacing": [2, 2]},
+        {"PatientOrientation": ["R", "FA"], "ImagerPixelSpacing": [0.125, 0.1]},
+    ]
+    notes = " ".join(read(sites(tmp_path / "p", (DEEP, poses[0]), (DEEP, poses[1]))).notes)
+    assert "of the patient: 2 of L, F (N/a/1.dcm), 2 of R, F (S/a/1.dcm); turn" in notes
+    assert "pixel sizes: 2 of 2 x 2 mm (N/a/1.dcm), 2 of 0.125 x 0.1 mm (S/a/1.dcm)" in notes
     with pytest.raises(DataError, match=r"2 of 3 x 2 \(N/a/1.dcm\), 2 of 2 x 2 \(S/a/1.dcm\)"):
         read(sites(tmp_path / "s", (DEEP, {}), (DEEP[:, :2], {})))
     for site, side in (("N", 1), ("S", 2)):

@@ -63,7 +63,7 @@ def segmentation(path, ct, pixels, labels, kind=None, **options):
 
 def placed(path, ct, names=NAMES):
     image = opened(ct)
-    return mask.read(path, image.shape[:-1], names, None, image.grid)
+    return mask.read(path, image, names)
 
 
 def right():
@@ -166,3 +166,47 @@ def test_a_segmentation_is_no_image_and_contours_are_no_mask(tmp_path, ct):
     )  # fmt: skip
     with pytest.raises(DataError, match="RT Structure Set, not an image; draw its contours"):
         placed(contours, ct)
+
+
+def test_a_flat_image_takes_the_frames_in_its_plane(tmp_path, ct):
+    path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
+    for slice_path, classes in zip(sorted(ct.iterdir()), truth(), strict=True):
+        answer = placed(path, slice_path)
+        np.testing.assert_array_equal(answer.classes, classes)  # not turned, as the image
+        planes = sum((truth() == k).any((1, 2)).sum() for k in (1, 2))
+        others = planes - sum((classes == k).any() for k in (1, 2))
+        assert answer.notes == (
+            f"{others} frames lie in other planes than the image, and are left out",
+        )
+
+
+def test_a_segmentation_of_another_patient_or_series(tmp_path, ct):
+    path = segmentation(tmp_path / "s.dcm", ct, truth(), ["Liver", "Lesion"])
+    for key, other in (("FrameOfReferenceUID", "1.6"), ("PatientID", "q")):
+        for slice_path in ct.iterdir():
+            dataset = pydicom.dcmread(slice_path)
+            setattr(dataset, key, other)
+            dataset.save_as(slice_path)
+        if key == "FrameOfReferenceUID":
+            (note,) = placed(path, ct).notes
+            assert "may be the mask of another series" in note
+    with pytest.raises(DataError, match=r"is of patient 'p', but its image .* of 'q'"):
+        placed(path, ct)
+
+
+def test_a_flat_image_without_a_position_takes_a_mask_drawn_on_it_alone(tmp_path, ct):
+    whole = segmentation(tmp_path / "w.dcm", ct, truth(), ["Liver", "Lesion"])
+    for slice_path in sorted(ct.iterdir())[1:]:
+        slice_path.unlink()
+    single = segmentation(tmp_path / "s.dcm", ct, truth()[1:2], ["Liver"])
+    (path,) = ct.iterdir()
+    dataset = pydicom.dcmread(path)
+    del dataset.ImagePositionPatient
+    dataset.save_as(path)
+    np.testing.assert_array_equal(placed(single, path).classes, truth()[1])
+    with pytest.raises(DataError, match="was drawn on 5 images, not on"):
+        placed(whole, path)
+    dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = "1.2.3.99"
+    dataset.save_as(path)
+    with pytest.raises(DataError, match="was drawn on 1 images, not on"):
+        placed(single, path)

@@ -251,3 +251,15 @@ def test_bits_at_the_upper_end_are_refused(tmp_path):
     path = write_dicom(tmp_path / "a.dcm", STORED << 4, BitsStored=12, HighBit=15)
     with pytest.raises(DataError, match="12 bits stored up to bit 15"):
         opened(path)
+
+
+@pytest.mark.parametrize("kind", ["MONOCHROME1", "MONOCHROME2"])
+def test_a_padding_value_is_noted_as_it_is_read(tmp_path, kind):
+    """Of 12 bits, 0 with slope 2 and intercept 1 is 1; inverted, 2 * 4095 + 1 + 1 - 1."""
+    path = changed(
+        tmp_path / "p.dcm", lambda dataset: None, PhotometricInterpretation=kind,
+        BitsStored=12, HighBit=11, PixelPaddingValue=0, RescaleSlope=2, RescaleIntercept=1,
+    )  # fmt: skip
+    file, _ = value(path)
+    padding = 8191 if kind == "MONOCHROME1" else 1
+    assert any(f"a padding value ({padding}) of pixels" in note for note in file.notes)

@@ -338,3 +338,12 @@ def test_gray_becomes_colour_and_sizes_one(tmp_path):
     dataset = read(data_settings(name="images", path=tmp_path, resize=4))
     assert dataset.x[:, 0, 0].tolist() == [[215] * 3, [9, 8, 7], [40] * 3]
     assert "MinIsWhite" in " ".join(dataset.notes)
+
+
+def test_a_calibration_of_imagej_is_noted(tmp_path):
+    """ImageJ stores signed numbers of 16 bits as v + 32768, and says so in its description."""
+    line = {"cf": 0, "c0": -32768, "c1": 1, "vunit": "Gray Value"}
+    raw = GRAY.astype(np.uint16)
+    path = written(tmp_path, raw, imagej=True, metadata=line)
+    assert "calibration of the values is not applied" in notes(path)
+    assert not notes(written(tmp_path, raw, imagej=True))

@@ -138,13 +138,13 @@ def segments_of_slicer(tmp):
     drawn = np.array([0, 2, 1], np.uint8)[grids.voxels(tmp / "m.seg.nrrd")]
     file = opened(tmp / "m.seg.nrrd")
     names = ("rest", "liver", "tumour")
-    mask = masks.read(tmp / "m.seg.nrrd", file.shape[:-1], names, grid=file.grid)
+    mask = masks.read(tmp / "m.seg.nrrd", file, names)
     np.testing.assert_array_equal(mask.classes, drawn)
     assert mask.notes == ()
-    mask = masks.read(tmp / "m.seg.nrrd", file.shape[:-1], ("a", "b", "c"), grid=file.grid)
+    mask = masks.read(tmp / "m.seg.nrrd", file, ("a", "b", "c"))
     assert "by number" in mask.notes[0]
     with pytest.raises(DataError, match=r"1 \(Tumour\)"):
-        masks.read(tmp / "m.seg.nrrd", file.shape[:-1], ("rest", "liver"), grid=file.grid)
+        masks.read(tmp / "m.seg.nrrd", file, ("rest", "liver"))
     refusals = {label: f"LabelValue {label}; renumber" for label in ("-1", "1000000000000", "one")}
     for label, reason in (refusals | {"1": "one LabelValue, in layers"}).items():
         image.SetMetaData("Segment1_LabelValue", label)
@@ -156,6 +156,16 @@ def segments_of_slicer(tmp):
 @VOLUMES.line("V12")
 def unapplied_scale(tmp):
     assert "old max, old min" in nrrd(tmp / "s.nrrd", "old min: 0\nold max: 9\n").notes[0]
+    units = 'space: RAS\nspace units: "{0}" "{0}" "{0}"\n'
+    assert "lengths in um, which" in nrrd(tmp / "u.nrrd", units.format("um")).notes[0]
+    assert nrrd(tmp / "u.nrrd", units.format("mm")).notes == ()
+    image = sitk.GetImageFromArray(np.zeros((3, 4, 5), np.uint8))
+    sitk.WriteImage(image, str(tmp / "v.mha"))
+    header = (
+        (tmp / "v.mha").read_bytes().replace(b"ElementType", b"DistanceUnits = cm\nElementType")
+    )
+    (tmp / "v.mha").write_bytes(header)
+    assert "lengths in cm, which" in opened(tmp / "v.mha").notes[0]
 
 
 @VOLUMES.line("V13")

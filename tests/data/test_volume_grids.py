@@ -253,3 +253,11 @@ def test_headers_that_name_data_elsewhere_are_refused(tmp_path):
     )
     with pytest.raises(DataError, match="must be one file in the same folder"):
         opened(tmp_path / "sub" / "v.nhdr")
+
+
+@pytest.mark.parametrize("angle", [20, 40])
+def test_axes_far_from_those_of_the_patient_are_noted(tmp_path, angle):
+    c, s = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    turn = np.array([[c, -s, 0, 0], [s, c, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    notes = opened(nifti(tmp_path / "v.nii", patient(), turn @ CT)).notes
+    assert [note[:31] for note in notes] == ["axes are up to 40 degrees off t"] * (angle == 40)

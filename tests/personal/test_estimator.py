@@ -154,6 +154,16 @@ def test_other_data_among_the_settings_are_refused(data):
         pomona.PersonalizedFederation(settings={"data": {"client_column": "a"}}).fit(X, Y)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"rounds": 1}, {"lr": 0.5}, {"method": "fedavg"}, {"seed": 3}, {"partition": "iid"},
+                 {"clients": 2}, {"data.test_share": 0.5}, {"data": {"split": "pooled"}}],
+)  # fmt: skip
+def test_settings_that_would_replace_parameters_or_have_no_effect_are_refused(settings):
+    """A search over rounds or lr would compare equal models."""
+    with pytest.raises(ConfigError, match=r"leave it out|those of fit"):
+        pomona.PersonalizedFederation(rounds=2, lr=0.1, settings=settings).fit(X, Y, SITE)
+
+
 def test_a_seed_is_drawn_as_scikit_learn_does():
     def made(state):
         return clone(ALONE).set_params(rounds=1, random_state=state).fit(X, Y, SITE)

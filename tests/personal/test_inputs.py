@@ -478,3 +478,17 @@ def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
     assert "median 2034-03-01" in note("2034-03-01")
     assert "mean 2024-02-1" in note("2034-03-01")
     assert "check the dates" in note("2034-03-01")
+
+
+def test_bounds_and_marks_of_thousands_are_noted_as_in_training(table, tmp_path):
+    columns = (TableColumn(name="age", censored=True), TableColumn(name="dose"))
+    about = table.about.model_copy(
+        update={
+            "preprocessing": Preprocessing(columns=columns),
+            "form": table_form(data_settings(name="table", path="a", decimal="comma")),
+        }
+    )
+    samples = read(write(tmp_path / "n.csv", "age;dose\n<5;1.145\n60;0,5\n"), about)
+    assert samples.x.tolist() == [[5, 1145], [60, 0.5]]
+    assert "bounds such as <5, read as the number behind the sign: age (1)" in samples.note
+    assert "marks of thousands, which count for nothing" in samples.note

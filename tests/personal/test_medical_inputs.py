@@ -143,3 +143,68 @@ def test_png_of_16_bits(tmp_path):
     assert model.about.dtype == "uint16"
     x = (volumes(2)[:, 0].astype(int) + 1000)[..., None]
     assert read(tmp_path / "in" / "1.png", model.about).x.tolist() == x[1:].tolist()
+
+
+FLAT = {
+    "Modality": "CT", "RescaleSlope": 1, "RescaleIntercept": 0, "PixelSpacing": [2, 1],
+    "ImageOrientationPatient": [1, 0, 0, 0, 1, 0], "ImagePositionPatient": [0, 0, 0],
+}  # fmt: skip
+
+
+def test_what_an_image_has_other_than_those_of_the_training_is_a_note(tmp_path):
+    """An image in stored numbers, of another pixel size, mirrored or resized gives other answers:
+    each is a note, and an image as in training gives none.
+    """
+    model = PersonalModel.load(
+        trained(tmp_path, lambda p, x: write_dicom(p.with_suffix(".dcm"), x[0], **FLAT))
+    )
+    pixels = volumes(1)[0, 0]
+    assert read(write_dicom(tmp_path / "a.dcm", pixels, **FLAT), model.about).note == ""
+    changes = {
+        "RescaleSlope": None, "PixelSpacing": [4, 2], "ImageOrientationPatient": [-1, 0, 0, 0, -1, 0],
+    }  # fmt: skip
+    note = read(write_dicom(tmp_path / "b.dcm", pixels, **FLAT | changes), model.about).note
+    for told in (
+        "values in stored numbers, but the model was trained on HU",
+        "pixels of 4 x 2 mm, but the model was trained on 2 x 1 mm",
+        "rows and columns to R, A, but the model was trained on L, P",
+    ):
+        assert told in note
+    larger = np.repeat(np.repeat(pixels, 2, 0), 2, 1)
+    note = read(write_dicom(tmp_path / "c.dcm", larger, **FLAT), model.about).note
+    assert note.endswith("resized from 6 x 8 to 3 x 4 pixels, which all images of the training had")
+
+
+def test_a_colour_image_for_a_gray_model_and_8_bits_next_to_a_window_are_notes(tmp_path):
+    model = PersonalModel.load(
+        trained(tmp_path, lambda p, x: write_dicom(p.with_suffix(".dcm"), x[0]), window=[0, 900])
+    )
+    Image.new("RGB", (3, 4), (255, 0, 0)).save(tmp_path / "red.png")
+    samples = read(tmp_path / "red.png", model.about)
+    assert samples.x.tolist() == np.full((1, 4, 3, 1), 76).tolist()  # 0.299 of 255
+    assert "colours are converted to gray" in samples.note
+    assert "8 bits are kept as stored; the window" in samples.note
+
+
+def test_a_folder_is_read_as_in_training(tmp_path, capsys):
+    """A link to the folder itself, what file managers and storage servers write, and a report are
+    no further images.
+    """
+    path = trained(tmp_path, lambda p, x: write_dicom(p.with_suffix(".dcm"), x[0]))
+    folder = tmp_path / "new"
+    write_dicom(folder / "b.dcm", volumes(1)[0, 0])
+    write_dicom(folder / "in" / "a.dcm", volumes(1)[0, 0])
+    write_dicom(folder / "in" / "@eaDir" / "a.dcm", volumes(1)[0, 0])
+    write_dicom(folder / "Thumbs.db", volumes(1)[0, 0])
+    report = {"Rows": None, "Columns": None, "PixelData": None}
+    write_dicom(folder / "in" / "report.dcm", volumes(1)[0, 0], **report)
+    (folder / "in" / "self").symlink_to(folder)
+    with pytest.raises(SystemExit):
+        main(["predict", str(path), str(folder), "--json"])
+    printed = capsys.readouterr()
+    names = [answer["input"] for answer in json.loads(printed.out)]
+    assert names == [str(folder / "b.dcm"), str(folder / "in" / "a.dcm")]
+    assert "report.dcm is a DICOM CT Image, not an image" in printed.err
+    with pytest.raises(SystemExit) as end:
+        main(["predict", str(path), str(folder / "in" / "report.dcm")])
+    assert end.value.code

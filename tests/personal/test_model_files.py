@@ -284,7 +284,7 @@ def test_whatever_a_well_sealed_file_says_is_held_against_its_bytes_first(
     sorted(
         tree().keys()
         - {"frozen_sha256", "preprocessing", "window", "edges", "form", "tokenizer"}
-        - {"spacings", "orientation"}
+        - {"spacings", "orientation", "traits", "resize"}
     ),
 )
 def test_every_key_is_needed(tmp_path, key):

@@ -182,9 +182,11 @@ def test_the_mask_of_an_image_has_the_size_of_the_image(tmp_path):
 
 def test_a_turned_volume_is_noted_where_the_training_had_no_orientation():
     """As where MONAI's arrays (x, y, z) trained the model, and a file is answered."""
-    about = SimpleNamespace(orientation="", spacings=())
+    about = SimpleNamespace(orientation="", spacings=(), traits={}, window=None)
     grid = SimpleNamespace(oriented=True)
-    file = SimpleNamespace(shape=(4, 4, 4, 1), grid=grid, spacing=None)
+    file = SimpleNamespace(
+        path=None, shape=(4, 4, 4, 1), grid=grid, spacing=None, unit="HU", traits=()
+    )
     (note,) = _differences(file, about)
     assert "without an orientation" in note
     grid.oriented = False

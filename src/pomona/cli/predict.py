@@ -15,7 +15,9 @@ from pomona.core.registry import own_code_barred
 from pomona.core.table import Table, csv_text, of_records
 
 if TYPE_CHECKING:
+    from pomona.personal.inputs import Samples
     from pomona.personal.memory import Memories
+    from pomona.record.model_metadata import ModelMetadata
 
 MAX_COLUMNS = 20  # outputs in a terminal's table
 
@@ -209,7 +211,6 @@ def _by_one_client(
     """Answer each sample by one client's model; masks go to a file of their own."""
     from pomona.data.formats import format_of
     from pomona.personal import PersonalModel, by_client, mask_files
-    from pomona.personal.inputs import read
 
     net = PersonalModel.load(model, own_code)
     if masks and net.about.targets != "segmentation":
@@ -223,10 +224,7 @@ def _by_one_client(
     if memories:
         number = memories.result.about["clients"].index(net.about.client)
         answering = memories.of(number, net).predict
-    if net.about.kind == "image":
-        inputs = list(_image_files(inputs, len(net.about.sample_shape) == 4))
-    for path in inputs:
-        samples = read(path, net.about, id_column)
+    for path, samples in _read(inputs, net.about, id_column):
         remarks = by_client.remarks(run, path, net) if run and format_of(path) else []
         _print_notes(filter(None, (samples.note, *remarks)))
         several = len(samples.x) > 1
@@ -237,6 +235,23 @@ def _by_one_client(
     if masks:
         echo_stderr(mask_files.write(masks, maps))
     return Predictions(rows, net.about.client)
+
+
+def _read(
+    inputs: Sequence[Path], metadata: "ModelMetadata", id_column: str | None
+) -> Iterator[tuple[Path, "Samples"]]:
+    """Yield each file with its samples; of a folder, those that hold no image are left out."""
+    from pomona.data.images.image_file import NoPixelsError
+    from pomona.personal.inputs import read
+
+    volumes, images = len(metadata.sample_shape) == 4, metadata.kind == "image"
+    for path in _image_files(inputs, volumes) if images else inputs:
+        try:
+            yield path, read(path, metadata, id_column)
+        except NoPixelsError as fault:  # as in training
+            if path in inputs:
+                raise
+            _print_notes([f"{fault}; it is left out"])
 
 
 def _image_files(paths: Iterable[Path], volumes: bool) -> Iterator[Path]:

@@ -1,7 +1,7 @@
 """A checked data set: inputs and targets, training rows first."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
@@ -150,6 +150,8 @@ class Dataset:
         spacings: voxel sizes (z, y, x) in mm of volumes in files, the most frequent first.
         orientation: the ends to which x, y and z of volumes grow (``RAS``), if their files say how
             they lie in the patient.
+        traits: what the headers of its images say, by the names of ``file_notes.traits``, the most
+            frequent first.
         notes: the reader's remarks, e.g. on skipped content, one line each, for display.
         learn: returns the data with statistics (column moments, a vocabulary) learned only from the
             given rows, once a partition has selected the training rows of round 1's clients; None
@@ -184,6 +186,7 @@ class Dataset:
     edges: tuple[float, ...] = ()
     spacings: tuple[tuple[float, float, float], ...] = ()
     orientation: str = ""
+    traits: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.y)

@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError, listed
-from pomona.data.array_file import reading
 from pomona.data.formats import image_formats
 from pomona.data.formats.dicom_header import is_dicom
-from pomona.data.images import image_arrays, image_stack
+from pomona.data.images import file_notes, folders, image_arrays, image_stack
 from pomona.data.images.grid import Grid
-from pomona.data.images.image_file import ImageFile
+from pomona.data.images.image_file import ImageFile, NoPixelsError
 from pomona.data.reader_process import Reply, read_in_child
 from pomona.record.model_metadata import ModelMetadata
 
@@ -39,24 +38,25 @@ class ImageInput(NamedTuple):
 
 def files(path: Path, volumes: bool) -> tuple[list[Path], list[str]]:
     """Return the images of a folder and of the folders in it, in the order of their names, and
-    remarks on other files; any other path as it is.
+    remarks on other files; any other path as it is. Which they are is as in training.
 
     For a model of ``volumes`` a folder with DICOM files is one image, a series.
+
+    Raises DataError for a folder that cannot be read.
     """
     if not path.is_dir():
         return [path], []
-    with reading(path):
-        entries = sorted(entry for entry in path.iterdir() if entry.name[0] != ".")
-    single = [entry for entry in entries if entry.is_file()]
-    if volumes and any(map(is_dicom, single)):
-        return [path], []
-    images, remarks = [entry for entry in single if image_formats.is_image(entry)], []
-    if other_names := [entry.name for entry in single if entry not in images]:
-        remarks.append(f"{path}: files that are not images are left out ({listed(other_names, 3)})")
-    for folder in filter(Path.is_dir, entries):
-        inner_images, inner_remarks = files(folder, volumes)
-        images += inner_images
-        remarks += inner_remarks
+    images, remarks = list[Path](), list[str]()
+    for names, single in folders.walk(path):
+        folder = path.joinpath(*names)
+        if volumes and any(map(is_dicom, single)):
+            images.append(folder)
+            continue
+        images += filter(image_formats.is_image, single)
+        unread = [file for file in single if file not in images]
+        if other_names := [x.name for x in unread if not image_formats.is_companion(x)]:
+            remark = f"files that are not images are left out ({listed(other_names, 3)})"
+            remarks.append(f"{folder}: {remark}")
     return images, remarks
 
 
@@ -65,6 +65,7 @@ def read(path: Path, metadata: ModelMetadata) -> ImageInput:
 
     Raises:
         DataError: it cannot be read, or does not fit the model.
+        NoPixelsError: it holds no image, as a report.
         ConfigError: a package is missing.
     """
     if metadata.kind != "image":
@@ -74,7 +75,10 @@ def read(path: Path, metadata: ModelMetadata) -> ImageInput:
         )
 
     def work() -> Reply:
-        file = image_formats.opened(path)
+        try:
+            file = image_formats.opened(path)
+        except NoPixelsError as fault:
+            return Reply({"no pixels": str(fault)}, [])
         x = _decoded(file, metadata)
         facts = {
             "notes": [*file.notes, *_differences(file, metadata)],
@@ -83,7 +87,10 @@ def read(path: Path, metadata: ModelMetadata) -> ImageInput:
         }
         return Reply(facts, [x])
 
-    facts, (x,) = read_in_child(work, path, image_stack.stored_bytes(path))
+    facts, arrays = read_in_child(work, path, image_stack.stored_bytes(path))
+    if "no pixels" in facts:
+        raise NoPixelsError(facts["no pixels"])
+    (x,) = arrays
     grid = Grid.from_affine(path, *facts["grid"]) if facts["grid"] else None
     fitting, notes = _as_trained(x[np.newaxis], metadata, path)
     remarks = tuple(f"{path}: {note}" for note in (*facts["notes"], *notes))
@@ -114,9 +121,33 @@ def _decoded(file: ImageFile, metadata: ModelMetadata) -> NDArray[Any]:
 
 
 def _differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
+    """Return how an image differs from those of the training, and what is converted for it."""
+    notes = [
+        f"{name} {text}, but the model was trained on {listed(trained, 3)}"
+        for name, values in file_notes.traits([file]).items()
+        for text in values.values()
+        if (trained := metadata.traits.get(name)) and text not in trained
+    ]
+    if metadata.window and file.dtype == np.uint8 and not file.is_measured:
+        notes.append("8 bits are kept as stored; the window of the training is for other values")
+    compared = _conversions if len(file.shape) == 3 else _grid_differences
+    return [*notes, *compared(file, metadata)]
+
+
+def _conversions(file: ImageFile, metadata: ModelMetadata) -> list[str]:
+    """Return how an image is converted to the form of those of the training."""
+    rows, columns, channels = metadata.sample_shape
+    notes = ["colours are converted to gray, as the model takes it"] * (channels < file.shape[2])
+    if metadata.resize is None and (rows, columns) != file.shape[:2]:
+        notes.append(
+            f"resized from {file_notes.times(file.shape[1::-1])} to {columns} x {rows} pixels, "
+            "which all images of the training had"
+        )
+    return notes
+
+
+def _grid_differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
     """Return how a volume's grid differs from those of the training."""
-    if len(file.shape) != 4:
-        return []
     notes = []
     oriented = file.grid is not None and file.grid.oriented
     if metadata.orientation and not oriented:

@@ -22,7 +22,7 @@ from pomona.data.formats.frame import Frame, is_frame
 from pomona.data.images import image_arrays
 from pomona.data.images.grid import Grid
 from pomona.data.preprocessing import TableColumn
-from pomona.data.tables import cells, features, source
+from pomona.data.tables import cells, features, source, tabular
 from pomona.data.tables.roles import require_cells
 from pomona.data.tables.source import Source, TableSource
 from pomona.personal import distant_inputs, image_inputs
@@ -233,6 +233,7 @@ def _numbers(
         [column.problem(len(table), table.location) for column in unread],
         ["use values like those in training; gaps are filled only if they were in training"],
     )
+    notes += tabular.notes(raw)
     if metadata.preprocessing is None:
         return raw.x.astype(np.float32), notes
     x = features.features(raw, metadata.preprocessing, MEMORY_SHARE)

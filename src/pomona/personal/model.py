@@ -69,6 +69,8 @@ def metadata(scenario: Scenario, client: int, headline: tuple[str, str]) -> Mode
         edges=data.edges,
         spacings=data.spacings,
         orientation=data.orientation,
+        traits=dict(data.traits),
+        resize=getattr(settings, "resize", None),
         preprocessing=data.preprocessing[client % len(data.preprocessing)]
         if data.preprocessing
         else None,

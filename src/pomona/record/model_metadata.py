@@ -58,6 +58,8 @@ class ModelMetadata(Settings):
         spacings: mm between voxels along (z, y, x) of the training's volumes, if known.
         orientation: the directions in which x, y and z of its volumes grow (``RAS``), if all files
             state their orientation in the patient.
+        traits: what the headers of its images say, as in a data set.
+        resize: the side to which its images were resized, if they were.
         shift, scale: the network's input is ``(x - shift) / scale``, broadcast over the last axis
             of x (not for text).
     """
@@ -89,6 +91,10 @@ class ModelMetadata(Settings):
     preprocessing: Preprocessing | None = None
     spacings: tuple[tuple[Length, Length, Length], ...] = Field((), max_length=64)
     orientation: Literal["", "RAS"] = ""
+    traits: dict[Line, Annotated[tuple[Line, ...], Field(max_length=64)]] = Field(
+        default_factory=dict, max_length=16
+    )
+    resize: Side | None = None
 
     @property
     def read_columns(self) -> tuple[str, ...]:

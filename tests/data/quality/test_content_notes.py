@@ -94,6 +94,10 @@ def test_identifiers_and_counters():
         notes(frame.assign(pid=np.arange(240)[::-1] + 2**22)),
         "different whole number in every row: 'pid'",
     )
+    one(
+        notes(frame.assign(mrn=2**53 + np.arange(240))),
+        "16 digits and more, which are rounded: mrn",
+    )
     both = frame.assign(pid=np.arange(240), line=np.arange(240) + 7)
     one(notes(both), "different whole number in every row: 'pid', 'line'")
     one(

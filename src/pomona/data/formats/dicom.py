@@ -5,6 +5,7 @@ Values are those of the modality (``dicom_values``); slices become a volume by `
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,12 +134,32 @@ def _frames(path: Path, dataset: Any) -> Frames:
         lambda: _planes(path, dtype)[0],
         unit=" and ".join(sorted({entry.unit for entry in scales if entry.unit})),
         step=max(entry.step for entry in scales),
-        patient=bounds.plain(str(dataset.get("PatientID") or "").strip(), 80),
-        padding=scales[0].padding(dataset),
+        patient=dicom_header.patient(dataset),
+        reference=str(headers[0].get("FrameOfReferenceUID", "")),
         notes=tuple(dict.fromkeys(note for entry in scales for note in entry.notes)),
     )
     is_dose = dataset.get("SOPClassUID") == dicom_header.DOSE
-    return Frames(image, _slices(path, headers, is_dose))
+    slices = _slices(path, headers, is_dose)
+    if len(slices) > 1:
+        return Frames(image, slices)
+    traits = _traits(headers[0], slices[0])
+    return Frames(replace(image, plane=slices[0], traits=traits), slices)
+
+
+def _traits(flat: Any, plane: Slice) -> tuple[tuple[str, str], ...]:
+    """Return the directions in the patient to which rows and columns of an image run, and the size
+    of its pixels, as far as its header has them.
+    """
+    directions = tuple(str(side)[:1] for side in flat.get("PatientOrientation") or ())
+    if plane.orientation:
+        largest = [(k, v) for v in np.reshape(plane.orientation, (2, 3)) for k in [abs(v).argmax()]]
+        directions = tuple("RLAPFH"[2 * k + int(v[k] > 0)] for k, v in largest)
+    spacing = plane.spacing or dicom_header.numbers(flat, "ImagerPixelSpacing", 2)
+    traits = {
+        "rows and columns to": ", ".join(filter(None, directions)),
+        "pixels of": " x ".join(f"{side:.3g}" for side in spacing) + " mm" * bool(spacing),
+    }
+    return tuple((name, text) for name, text in traits.items() if text)
 
 
 def _slices(path: Path, headers: Sequence[Any], is_dose: bool) -> list[Slice]:
@@ -168,6 +189,7 @@ def frame_slice(name: str, flat: Any, frame: int) -> Slice:
         thickness=abs(float(flat.get("SpacingBetweenSlices") or flat.get("SliceThickness") or 0)),
         number=None if number is None else int(number),
         series=str(flat.get("SeriesInstanceUID", "")),
+        instance=str(flat.get("SOPInstanceUID", "")),
         localizer="LOCALIZER" in (flat.get("ImageType") or ()),
         attributes={n: bounds.plain(str(flat.get(n)), 40) for n in DISTINGUISHING if n in flat},
     )
@@ -190,7 +212,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
     frames = [(file.image, k, plane) for file in files for k, plane in enumerate(file.slices)]
     order, grid, remarks = block(path, [plane for _, _, plane in frames])
     ordered = [frames[k][:2] for k in order]  # without localizers, which have another form
-    images = list(dict.fromkeys(image for image, _ in ordered))
+    images = list({image.path: image for image, _ in ordered}.values())
     dtype = sample_type(image.dtype for image in images)
     first = images[0]
     if len({image.shape for image in images}) > 1:
@@ -203,7 +225,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
         unit=first.unit,
         step=max(image.step for image in images),
         patient=first.patient,
-        padding=first.padding,
+        reference=first.reference,
         notes=dict.fromkeys((*remarks, *notes, *_notes(images))),
     )
 

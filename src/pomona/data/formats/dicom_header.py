@@ -80,6 +80,11 @@ def frame_header(path: Path, dataset: Any, frame: int) -> Any:
     return flat
 
 
+def patient(dataset: Any) -> str:
+    """Return the identifier of the patient, if the header has one."""
+    return bounds.plain(str(dataset.get("PatientID") or "").strip(), 80)
+
+
 def numbers(dataset: Any, name: str, count: int) -> tuple[float, ...]:
     """Return the ``count`` finite numbers of an element, or an empty tuple."""
     values = tuple(map(float, dataset.get(name) or ()))

@@ -14,8 +14,8 @@ from pomona.core.errors import DataError
 from pomona.data.formats import dicom_header
 from pomona.data.formats.dicom import frame_slice
 from pomona.data.images import segments
-from pomona.data.images.grid import LPS_TO_RAS, Grid
-from pomona.data.images.image_file import decoding
+from pomona.data.images.grid import LPS_TO_RAS, TOLERANCE, Grid
+from pomona.data.images.image_file import ImageFile, decoding
 from pomona.data.images.slice_stack import Slice, plane_affine
 
 FRACTION = 0.5  # of the full value of a fractional segment: from here on a voxel is in it
@@ -37,54 +37,140 @@ def is_segmentation(path: Path) -> bool:
     )
 
 
-def read(path: Path, grid: Grid | None, size: tuple[int, ...], names: Sequence[str]) -> Mask:
-    """Return the class of each voxel of an image.
+def read(path: Path, image: ImageFile, names: Sequence[str]) -> Mask:
+    """Return the class of each voxel of an image; of a flat one, from the frames in its plane.
 
     Args:
         path: the file.
-        grid: of the volume; None for an image.
-        size: rows and columns of an image without a grid.
+        image: a volume with a grid, or flat.
         names: of the classes, background first.
 
     Returns:
         (z, y, x) of the patient, or (rows, columns).
 
     Raises:
-        DataError: frames that do not lie on the grid, segments that overlap or have no class.
+        DataError: of another patient, or frames that do not lie on the grid, segments that overlap
+            or have no class.
         ConfigError: a decoder is not installed.
     """
     with decoding(path):
         dataset = dicom_header.read(path, pixels=True)
         dicom_header.require_decoder(path, dataset.file_meta.TransferSyntaxUID)
         numbers, notes = segments.classes(path, _labels(dataset), names)
-        mask = np.zeros(grid.shape if grid else size, np.uint8)
-        planes = dicom_header.pixels(path, dataset)
-        if str(dataset.SegmentationType) == "FRACTIONAL":
-            planes = planes >= FRACTION * float(dataset.MaximumFractionalValue)
-            meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
-            notes.append(
-                f"fractional segments ({meaning}): a voxel belongs to a segment from {FRACTION:g} "
-                "upwards"
-            )
+        notes += _checked_source(path, dataset, image)
+        grid, elsewhere = image.grid or _plane_grid(image.plane), 0
+        mask = np.zeros(grid.shape if grid else image.shape[:-1], np.uint8)
+        planes, remarks = _planes(path, dataset)
+        notes += remarks
         for frame, plane in enumerate(planes):
             flat = dicom_header.frame_header(path, dataset, frame)
             stored = plane
             if str(dataset.SegmentationType) != "LABELMAP":
                 stored = (plane > 0) * int(flat.ReferencedSegmentNumber)
             spot = frame_slice(f"frame {frame + 1}", flat, frame)
-            classes, window = _placed(
-                path, spot, segments.as_classes(path, stored, numbers), mask.shape, grid
-            )
-            voxels = mask[window]
-            overlap = (classes > 0) & (voxels > 0) & (voxels != classes)
-            if overlap.any():
-                pair = {names[voxels[overlap][0]], names[classes[overlap][0]]}
-                raise DataError(
-                    f"the mask {path}: segments {' and '.join(sorted(pair, key=names.index))} "
-                    "overlap; give each voxel one class"
-                )
-            voxels[classes > 0] = classes[classes > 0]
-        return Mask(grid.turned(mask) if grid else mask, tuple(notes))
+            if not image.grid and _is_elsewhere(spot, image.plane):
+                elsewhere += 1
+                continue
+            classes = segments.as_classes(path, stored, numbers)
+            _write(path, mask, *_placed(path, spot, classes, mask.shape, grid), names)
+        if elsewhere:
+            notes.append(f"{elsewhere} frames lie in other planes than the image, and are left out")
+        return Mask(_turned(mask, image.grid), tuple(notes))
+
+
+def _turned(mask: NDArray[np.uint8], grid: Grid | None) -> NDArray[np.uint8]:
+    """Return a mask as its image is turned: (z, y, x) of a volume, else (rows, columns)."""
+    if grid:
+        return grid.turned(mask)
+    return mask[:, :, 0].T if mask.ndim == 3 else mask
+
+
+def _planes(path: Path, dataset: Any) -> tuple[NDArray[Any], list[str]]:
+    """Return the frames (n, rows, columns), fractions as whether they count, and a remark."""
+    planes = dicom_header.pixels(path, dataset)
+    if str(dataset.SegmentationType) != "FRACTIONAL":
+        return planes, []
+    meaning = str(dataset.get("SegmentationFractionalType", "fraction")).lower()
+    note = (
+        f"fractional segments ({meaning}): a voxel belongs to a segment from {FRACTION:g} upwards"
+    )
+    return planes >= FRACTION * float(dataset.MaximumFractionalValue), [note]
+
+
+def _write(
+    path: Path,
+    mask: NDArray[np.uint8],
+    classes: NDArray[np.uint8],
+    window: tuple[slice, ...],
+    names: Sequence[str],
+) -> None:
+    """Write the classes of a frame into a part of the mask. Raises DataError if they overlap."""
+    voxels = mask[window]
+    overlap = (classes > 0) & (voxels > 0) & (voxels != classes)
+    if overlap.any():
+        pair = {names[voxels[overlap][0]], names[classes[overlap][0]]}
+        raise DataError(
+            f"the mask {path}: segments {' and '.join(sorted(pair, key=names.index))} "
+            "overlap; give each voxel one class"
+        )
+    voxels[classes > 0] = classes[classes > 0]
+
+
+def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
+    """Return a remark on a segmentation in other coordinates than its image's.
+
+    Raises DataError for one of another patient; and, of an image without a position, for one of
+    other images, or of several.
+    """
+    patient = dicom_header.patient(dataset)
+    if len({patient, image.patient} - {""}) > 1:
+        raise DataError(
+            f"the mask {path} is of patient {patient!r}, but its image {image.path} of "
+            f"{image.patient!r}; take the mask of this image"
+        )
+    if not image.grid and not _is_placed(image.plane):
+        _require_source(path, dataset, image)
+    references = {str(dataset.get("FrameOfReferenceUID", "")), image.reference} - {""}
+    note = (
+        "positions are in other coordinates than those of the image (FrameOfReferenceUID): it may "
+        "be the mask of another series"
+    )
+    return [note] * (len(references) > 1)
+
+
+def _require_source(path: Path, dataset: Any, image: ImageFile) -> None:
+    """Raise DataError for a segmentation of other images than one, or of several."""
+    series = dataset.get("ReferencedSeriesSequence") or ()
+    files = [file for item in series for file in item.get("ReferencedInstanceSequence") or ()]
+    sources = {str(file.get("ReferencedSOPInstanceUID")) for file in files}
+    instances = {image.plane.instance} - {""} if image.plane else set()
+    if len(sources) > 1 or (instances and sources - instances):
+        raise DataError(
+            f"the mask {path} was drawn on {len(sources)} images, not on {image.path} alone, which "
+            "has no position; give each image its own mask"
+        )
+
+
+def _is_placed(plane: Slice | None) -> bool:
+    """Return whether a header says where a plane lies."""
+    return bool(plane and plane.position and plane.orientation and plane.spacing)
+
+
+def _plane_grid(plane: Slice | None) -> Grid | None:
+    """Return the grid of a flat image as one layer; None without a position."""
+    if not plane or not _is_placed(plane):
+        return None
+    affine = LPS_TO_RAS @ plane_affine(plane)
+    return Grid.from_affine(Path(plane.name), (*plane.size[::-1], 1), affine)
+
+
+def _is_elsewhere(spot: Slice, plane: Slice | None) -> bool:
+    """Return whether a frame lies in another plane than a flat image."""
+    if not plane or not _is_placed(plane) or not spot.position:
+        return False
+    normal = np.cross(plane.orientation[:3], plane.orientation[3:])
+    distance = abs(np.dot(np.subtract(spot.position, plane.position), normal))
+    return bool(distance > TOLERANCE * min(plane.spacing))
 
 
 def _labels(dataset: Any) -> dict[int, str]:
@@ -109,7 +195,7 @@ def _placed(
                 f"but its image {shape[1]} x {shape[0]}; give each pixel one class"
             )
         return classes, ()
-    if not (spot.position and spot.orientation and spot.spacing and grid.oriented):
+    if not (_is_placed(spot) and grid.oriented):
         raise DataError(
             f"the mask {path} ({spot.name}) or its image {grid.path} has no position in the "
             "patient; save the mask as NIfTI with the image's affine"

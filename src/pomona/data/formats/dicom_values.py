@@ -10,6 +10,7 @@ standard has for them (functional groups are flattened by ``frame_header``).
 | float and double pixels (C.7.6.24) | used, double rounded to float |
 | Rescale Type, Units, Decay Correction, Pixel Intensity Relationship | the unit of the values |
 | MONOCHROME1 | inverted, unless the values have a physical unit |
+| Pixel Padding Value | noted |
 | VOI LUT and window, Presentation LUT, overlays, burned-in text | noted |
 """  # noqa: E501
 
@@ -75,13 +76,6 @@ class Scale:
         """The difference of neighbouring values, or 0 if they are as stored."""
         return 0.0 if (self.slope, self.shift) == (1, 0) else abs(self.slope)
 
-    def padding(self, header: Any) -> float | None:
-        """Return the value of pixels outside the measured region, if the header names it."""
-        value = header.get("PixelPaddingValue")
-        if value is None or self.inverted is not None or self.table is not None:
-            return None
-        return float(value) * self.slope + self.shift
-
 
 def scale(path: Path, header: Any) -> Scale:
     """Return how the stored numbers of a frame become values; ``header``: of the frame, flat.
@@ -115,7 +109,22 @@ def scale(path: Path, header: Any) -> Scale:
                 f"inverted, so that low is dark ({inverted:g} - v); data.window counts after it"
             )
         notes.append(f"MONOCHROME1 (low values are shown white): {action}")
+    notes += _padding_notes(header, slope, shift, inverted)
     return Scale(dtype, unit, slope, shift, header if table else None, inverted, tuple(notes))
+
+
+def _padding_notes(
+    header: Any, slope: float, shift: float, inverted: float | None
+) -> Iterator[str]:
+    """Yield a remark on the value of pixels outside the measured region, if the header has it."""
+    padding = header.get("PixelPaddingValue")
+    if padding is not None and not header.get("ModalityLUTSequence"):
+        value = float(padding) * slope + shift
+        value = value if inverted is None else inverted - value
+        yield (
+            f"the header names a padding value ({value:g}) of pixels where nothing was measured; "
+            "data.window clips it"
+        )
 
 
 def _linear(header: Any) -> tuple[float, float, str]:

@@ -31,6 +31,10 @@ ORIENTED = re.compile(
 SCALED = re.compile(
     rb"^(old ?m(?:in|ax)|ElementToIntensityFunction\w+)\s*[:=]", re.MULTILINE | re.IGNORECASE
 )
+# of lengths, which ITK ignores
+UNITS = re.compile(
+    rb"^(?:(?:space )?units|DistanceUnits)\s*[:=](.*)$", re.MULTILINE | re.IGNORECASE
+)
 # of 3D Slicer
 SEGMENT = re.compile(rb"^Segment(\d+)_(Name|LabelValue):=(.*?)\s*$", re.MULTILINE)
 
@@ -67,6 +71,9 @@ def _attributes(path: Path, header: bytes, reader: Any) -> dict[str, Any]:
     notes = [ROUNDED] if "64-bit float" in _type_name(path, reader) else []
     if scaled_by := sorted({name.decode() for name in SCALED.findall(header)}):
         notes.append(f"the header scales the values ({listed(scaled_by)}), which is not applied")
+    units = {*re.findall(r"[^\W\d_]+", b" ".join(UNITS.findall(header)).decode(errors="replace"))}
+    if units := units - {"mm", "millimeter", "millimeters"}:
+        notes.append(f"the header gives lengths in {listed(sorted(units))}, which count as mm here")
     facts: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
     for number, key, text in SEGMENT.findall(header):
         facts[number][key] = text

@@ -265,6 +265,8 @@ def _notes(tiff: Any, layout: Layout) -> tuple[str, ...]:
     """Return a remark on everything that is dropped, turned, scaled or rounded."""
     copies, profile = _copies(tiff), tiff.series[0].keyframe.iccprofile
     remarks = {
+        "ImageJ's calibration of the values is not applied: they are as stored": "cf"
+        in (tiff.imagej_metadata or {}),
         f"{copies} smaller copies or masks in the file are not read": copies > 0,
         pictures.ALPHA: bool(layout.alpha),
         pictures.TURNED: layout.orientation > 1,

@@ -11,7 +11,19 @@ from pomona.core.errors import listed
 from pomona.data.images.grid import ORIENTATION
 from pomona.data.images.image_file import ImageFile
 
-MOST_SPACINGS = 64
+MOST_VALUES = 64  # voxel sizes and traits that a model keeps
+UNIT = "values in"
+# by the names of traits
+PROBLEMS = {
+    UNIT: "values are in several units",
+    "rows and columns to": "rows and columns of images run to several sides of the patient",
+    "pixels of": "images have several pixel sizes",
+}
+REMEDIES = {
+    UNIT: "convert all to one",
+    "rows and columns to": "turn the images alike, unless they are different views",
+    "pixels of": "resample all to one size, since Pomona does not",
+}
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 Spacing = tuple[float, float, float]  # mm along z, y, x
 
@@ -26,18 +38,22 @@ def notes(files: Sequence[ImageFile]) -> Iterator[str]:
             f"volumes have several voxel sizes (z, y, x): {shares(sizes)}; resample all to one "
             "size, since Pomona does not"
         )
-    padded = {file.path: f"{file.padding:g}" for file in files if file.padding is not None}
-    if padded:
-        yield (
-            f"{len(padded)} of {len(files)} files name a padding value: {shares(padded)}; "
-            "data.window cuts it off"
-        )
-    units = {file.path: file.unit for file in files if file.unit}
-    if len({*units.values()}) > 1:
-        yield f"values are in several units: {shares(units)}; convert all to one"
+    for name, values in traits(files).items():
+        if len({*values.values()}) > 1:
+            yield f"{PROBLEMS[name]}: {shares(values)}; {REMEDIES[name]}"
     names = short_names([file.path for file in files])
     yield from _several_orientations(names, files)
     yield from by_note([*zip(names, (file.notes for file in files), strict=True)], "files")
+
+
+def traits(files: Sequence[ImageFile]) -> dict[str, dict[Path, str]]:
+    """Return by the name of each trait what the headers of files that have it say."""
+    values: dict[str, dict[Path, str]] = {}
+    for file in files:
+        for name, text in ((UNIT, file.unit), *file.traits):
+            if text:
+                values.setdefault(name, {})[file.path] = text
+    return values
 
 
 def _several_orientations(names: Sequence[str], files: Sequence[ImageFile]) -> Iterator[str]:
@@ -90,7 +106,7 @@ def short_names(paths: Sequence[Path]) -> list[str]:
 def spacings(files: Sequence[ImageFile]) -> tuple[Spacing, ...]:
     """Return the voxel sizes of the volumes, the most frequent first, to 4 digits."""
     counts = Counter(_rounded(file.grid.spacing, 4) for file in files if file.grid)
-    return tuple(spacing for spacing, _ in counts.most_common(MOST_SPACINGS))
+    return tuple(spacing for spacing, _ in counts.most_common(MOST_VALUES))
 
 
 def orientation(files: Sequence[ImageFile]) -> str:

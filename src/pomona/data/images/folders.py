@@ -223,7 +223,7 @@ def _files(root: Path) -> tuple[set[Path], list[FolderFile]]:
 
     Raises DataError if it cannot be read.
     """
-    tree = dict(_walk(root))
+    tree = dict(walk(root))
     level = _role_level(tree)
     if level is None:
         roles, inner = dict.fromkeys(tree, TRAIN), {names: names for names in tree}
@@ -265,8 +265,11 @@ def _role(name: str) -> str:
     return ROLE_NAMES.get(name.lower(), "")
 
 
-def _walk(root: Path) -> Iterator[tuple[Names, list[Path]]]:
-    """Yield the names and files of a folder and of all below it, without hidden ones."""
+def walk(root: Path) -> Iterator[tuple[Names, list[Path]]]:
+    """Yield the names and files of a folder and of all below it, without hidden ones, in order.
+
+    Raises DataError if it cannot be read.
+    """
     visited = set()
     with reading(root):
         for folder, inner, names in os.walk(root, onerror=_raise, followlinks=True):
@@ -276,7 +279,7 @@ def _walk(root: Path) -> Iterator[tuple[Names, list[Path]]]:
                 continue
             visited.add(real)
             inner[:] = sorted(name for name in inner if not _hidden(name))
-            yield path.relative_to(root).parts, [path / n for n in names if not _hidden(n)]
+            yield path.relative_to(root).parts, [path / n for n in sorted(names) if not _hidden(n)]
 
 
 def _raise(fault: OSError) -> None:

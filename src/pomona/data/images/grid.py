@@ -111,6 +111,12 @@ class Grid:
         z, y, x = map(float, np.linalg.norm(self.turned_matrix[:3, :3], axis=0))
         return z, y, x
 
+    @property
+    def angle(self) -> float:
+        """The largest angle in degrees between an axis of the turned voxels and the patient's."""
+        cosines = np.diag(self.turned_matrix[:3, :3][::-1]) / self.spacing
+        return float(np.degrees(np.arccos(cosines.clip(-1, 1))).max())
+
     def onto(
         self, image: "Grid", voxels: NDArray[Any]
     ) -> tuple[NDArray[Any], tuple[int, ...]] | None:

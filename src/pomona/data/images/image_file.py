@@ -17,6 +17,7 @@ from pomona.core import bounds
 from pomona.core.errors import DataError, PomonaError
 from pomona.data.images.grid import UNORIENTED, Grid
 from pomona.data.images.image_arrays import DTYPES, in_channels, plane_resized
+from pomona.data.images.slice_stack import Slice
 
 Size = tuple[int, int]  # width, height
 Window = tuple[float, float]  # centre, width
@@ -24,6 +25,7 @@ Window = tuple[float, float]  # centre, width
 RELATIVE_UNITS = ("", "LIN", "LOG", "DISP", "stored numbers", "US")
 
 
+OBLIQUE = 25.0  # degrees: less is usual in axial scans
 ROUNDED = "real numbers of 64 bits are rounded to 32"
 
 
@@ -46,8 +48,9 @@ class ImageFile:
             do not mix.
         step: between neighbouring values where the file scales its numbers, else 0.
         patient: identifier of the patient in the header, if any.
-        padding: the value that scanner software wrote outside the measured region, if the header
-            has it.
+        plane: where an image of DICOM lies.
+        traits: what else its header says that images of one data set share, by its name.
+        reference: UID of the coordinates that positions are in, if the header has one.
         segments: number and name of each segment that the file of a mask describes.
         notes: remarks on what is not used, assumed or converted, without the file's name, which
             may be the same for many files.
@@ -62,7 +65,9 @@ class ImageFile:
     unit: str = ""
     step: float = 0.0
     patient: str = ""
-    padding: float | None = None
+    plane: Slice | None = None
+    traits: tuple[tuple[str, str], ...] = ()
+    reference: str = ""
     segments: tuple[tuple[int, str], ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -211,13 +216,18 @@ def volume(
     """Create a file (D, H, W, C) of the voxels (i, j, k, C) that ``voxels`` returns on the grid's
     stored axes; ``attributes``: further ones of ``ImageFile``.
     """
-    notes = (*attributes.pop("notes", ()), *([] if grid.oriented else [UNORIENTED]))
+    notes = [*attributes.pop("notes", ()), *([] if grid.oriented else [UNORIENTED])]
+    if (angle := grid.angle) > OBLIQUE:
+        notes.append(
+            f"axes are up to {angle:.3g} degrees off those of the patient, and taken for the "
+            "closest ones: resample oblique volumes, or keep all alike"
+        )
     return ImageFile(
         grid.path,
         (*grid.turned_shape, channels),
         dtype,
         lambda: np.ascontiguousarray(grid.turned(voxels())),
         grid=grid,
-        notes=notes,
+        notes=tuple(notes),
         **attributes,
     )

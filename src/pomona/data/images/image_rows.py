@@ -91,6 +91,7 @@ def dataset(rows: ImageRows, settings: Images, problems: Sequence[str] = ()) -> 
         target_kind="segmentation" if rows.masks else None,
         spacings=stack.spacings,
         orientation=stack.orientation,
+        traits=stack.traits,
     )
 
 

@@ -6,8 +6,9 @@ process then has. An array larger than ``data.memory_share`` of the machine's me
 it is decoded once, and then paged by the operating system.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,6 +40,7 @@ class Stack:
         notes: remarks on skipped files, and of ``file_notes``.
         spacings: voxel sizes (z, y, x) in mm of the volumes, the most frequent first.
         orientation: of the volumes' axes, if all headers say how they lie.
+        traits: as in ``Dataset``.
         patients: identifier of each file's patient in its header (n,), or nothing.
         masks: (n, ...) uint8, if there are masks.
     """
@@ -48,6 +50,7 @@ class Stack:
     notes: tuple[str, ...]
     spacings: tuple[Spacing, ...] = ()
     orientation: str = ""
+    traits: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     patients: tuple[str, ...] = ()
     masks: NDArray[np.uint8] | None = None
 
@@ -86,7 +89,7 @@ class _Reader:
             size = (self.side, self.side)
         if not self.masks:
             return file.decoded(channels, size, self.window), None, ()
-        labels = mask.read(self.masks[k], file.shape[:-1], self.classes, size, file.grid)
+        labels = mask.read(self.masks[k], file, self.classes, size)
         return file.decoded(channels, size, self.window), labels.classes, labels.notes
 
 
@@ -138,6 +141,7 @@ def stacked(
                 tuple(facts["notes"]),
                 tuple((a, b, c) for a, b, c in facts["spacings"]),
                 facts["orientation"],
+                {trait: tuple(texts) for trait, texts in facts["traits"].items()},
                 tuple(facts["patients"]),
                 y.received(facts["masks"], np.uint8)[: len(decoded)] if masks else None,
             )
@@ -188,6 +192,10 @@ def _stack(
         ),
         "spacings": file_notes.spacings(read),
         "orientation": file_notes.orientation(read),
+        "traits": {
+            name: [text for text, _ in Counter(values.values()).most_common(file_notes.MOST_VALUES)]
+            for name, values in file_notes.traits(read).items()
+        },
         "patients": [files[k].patient for k in decoded],
     }
     return Reply(facts, [np.array(decoded, np.int64)])

@@ -13,7 +13,7 @@ from pomona.data.images import segments
 from pomona.data.images.file_notes import times
 from pomona.data.images.grid import Grid
 from pomona.data.images.image_arrays import nearest
-from pomona.data.images.image_file import Size
+from pomona.data.images.image_file import ImageFile, Size
 
 LARGEST_STEP = 0.1  # of scaled numbers that may be class numbers
 ROUNDING = 1e-4  # of a class number: less is the rounding of real numbers
@@ -26,13 +26,7 @@ class Mask(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def read(
-    path: Path,
-    spatial: tuple[int, ...],
-    names: Sequence[str],
-    size: Size | None = None,
-    grid: Grid | None = None,
-) -> Mask:
+def read(path: Path, image: ImageFile, names: Sequence[str], size: Size | None = None) -> Mask:
     """Decode a mask to class numbers; resized to (width, height) by nearest pixel if given.
 
     Formats are those of images, and DICOM segmentations; named segments are the classes of their
@@ -41,10 +35,9 @@ def read(
 
     Args:
         path: of the mask.
-        spatial: sides of its image.
+        image: that it is of; the grids of volumes must be the same.
         names: of the classes, background first.
         size: to resize to.
-        grid: of its image, if that is a volume; the mask's must be the same.
 
     Raises:
         DataError: the file cannot be read, has colours, differs in size or grid from the image, or
@@ -52,12 +45,13 @@ def read(
     """
     file_format = image_formats.by_suffix(path)
     stored = file_format.stored_labels(path) if file_format else None
+    spatial, grid = image.shape[:-1], image.grid
     if stored is None and dicom_segmentation.is_segmentation(path):
         if grid is None and len(spatial) != 2:
             raise DataError(
                 f"the mask {path} has a position in the patient, its image has none; save NIfTI"
             )
-        classes, notes = dicom_segmentation.read(path, grid, spatial, names)
+        classes, notes = dicom_segmentation.read(path, image, names)
     elif stored is not None:
         classes, notes = _classes(path, stored, spatial, len(names))
     else:

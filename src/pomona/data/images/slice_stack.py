@@ -31,6 +31,7 @@ class Slice:
         thickness: mm, used where there is one slice alone.
         number: by which slices without positions are ordered.
         series: UID of its series.
+        instance: UID of its file.
         localizer: whether it is an overview that shows where the slices lie.
         attributes: what tells slices at one position apart, as echoes and time points.
 
@@ -45,6 +46,7 @@ class Slice:
     thickness: float
     number: int | None
     series: str
+    instance: str
     localizer: bool
     attributes: dict[str, str]
 

@@ -18,6 +18,7 @@ CHECKS = (
     answers.codes,
     labels.copies,
     columns.identifiers,
+    columns.rounded,
     columns.constant,
     columns.empty,
     columns.flattened,

@@ -12,6 +12,7 @@ from pomona.data.quality.markers import outside
 ENOUGH_ROWS = 30  # rows after which measured integers repeat
 EXPECTED_VALUES = 10  # at a client, from the share of values at the others
 MOSTLY_EMPTY = 0.02  # largest share of rows with a value, where a column has none to speak of
+EXACT = 2**53  # doubles hold every whole number below it
 FLAT = 10.0  # times the deviation that the others keep, in units of it, is lost on one cell
 DISTINCT = 0.95  # smallest share of distinct texts of an identifier
 
@@ -61,6 +62,17 @@ def identifiers(cells: Cells) -> list[str]:
         )
         if names
     ]
+
+
+def rounded(cells: Cells) -> list[str]:
+    """Warn about columns whose numbers are all too large for a double to tell neighbours apart."""
+    lowest = np.fmin.reduce(cells.extremes[1])
+    names = [name for k, name in cells.columns("number") if lowest[k] >= EXACT]
+    line = (
+        f"columns of numbers of 16 digits and more, which are rounded: {listed(names)}; if they "
+        "are identifiers, leave them out by data.drop_columns, or store them as text"
+    )
+    return [line] if names else []
 
 
 def constant(cells: Cells) -> list[str]:

@@ -89,7 +89,7 @@ def read_parts(
     )
     dataset = Dataset(table.name, "table", raw.x, y, classes, sum(table.counts[:training]))
     dataset = table.described(dataset, training, indices)
-    dataset = replace(dataset, notes=(*dataset.notes, *_notes(raw)))
+    dataset = replace(dataset, notes=(*dataset.notes, *notes(raw)))
     layout, share = () if table.sources[0].header else table.columns, settings.memory_share
     refused = settings.missing == settings.censored == settings.categories == "refuse"
     by_client = settings.fit == "client"
@@ -134,7 +134,7 @@ def _cells(table: TableSurvey, settings: Table) -> tuple[RawTable, list[Strays]]
     return raw.with_columns(again, table_again), sorted(unread, key=lambda x: names.index(x.name))
 
 
-def _notes(raw: RawTable) -> list[str]:
+def notes(raw: RawTable) -> list[str]:
     """Report categories that differ in their writing only, and cells that were read as numbers
     though they have signs or marks.
     """
