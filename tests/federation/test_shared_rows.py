@@ -91,7 +91,9 @@ def test_at_the_end_of_a_run_each_model_is_in_memory_and_in_the_checkpoint_once(
 ):
     transports, make = [], simulation.local_transport
     monkeypatch.setattr(
-        simulation, "local_transport", lambda *parts: transports.append(make(*parts)) or transports[0]
+        simulation,
+        "local_transport",
+        lambda *parts: transports.append(make(*parts)) or transports[0],
     )
     config = tiny(method, **KEPT)
     result = pomona.run(config, tmp_path / "run")
