@@ -12,7 +12,7 @@ from report_results import result
 from pomona.metrics.metric import METRICS
 from pomona.results.run_numbers import runs
 from pomona.results.tables.participation import participation
-from pomona.results.text import cautions as module
+from pomona.results.text import joint_cautions
 from pomona.results.text.cautions import cautions
 
 SIZES = [10, 60, 30]
@@ -64,7 +64,7 @@ def test_the_largest_of_equal_clients_is_none():
 @pytest.mark.parametrize(("metric", "named"), [("auroc", ["B (2)"]), ("accuracy", [])])
 def test_a_class_of_two_samples_makes_a_macro_auroc_unfit_for_an_order(monkeypatch, metric, named):
     matrices = [(0, np.diag([10, 12, 30])), (1, np.diag([20, 2, 30])), (2, np.diag([20, 0, 30]))]
-    monkeypatch.setattr(module, "confusions", lambda _: matrices)
+    monkeypatch.setattr(joint_cautions, "confusions", lambda _: matrices)
     run = SimpleNamespace(metric=METRICS[metric], client="ABC".__getitem__)
-    texts = [*module._rare_class(run)]
+    texts = [*joint_cautions._rare_class(run)]
     assert [name for name in ("A (10)", "B (2)", "C (0)") if name in " ".join(texts)] == named

@@ -40,7 +40,7 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
         from pomona.results.run_numbers import runs as prepare
         from pomona.results.summary_table import gain_columns, run_table
         from pomona.results.tables.latex import latex as as_latex
-        from pomona.results.text.cautions import mixed_rounds
+        from pomona.results.text.joint_cautions import mixed_rounds
         from pomona.results.text.narrative import basis
 
         rows, prepared = result_table(results), prepare(results)
