@@ -40,7 +40,7 @@ SHOWN = {
     },
     "fedala": {"ala-weight-values", "ala-epochs-values"},
     "apfl": {"alpha-values"},
-    "cfl": {"cluster-norms"},
+    "cfl": {"update-norm-values", "cluster-norms-values"},
     "partialfed": {"gates-values"},
 }
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from PIL import Image
 from pomona.record.presentation import Presentation, Quantity
 from pomona.record.result import Result
 from pomona.results.figures.client_values import epoch_losses, uniform
-from pomona.results.figures.clusters import thresholds
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.relationships import scale
 from pomona.results.figures.sections import figures, learned
@@ -217,45 +215,9 @@ def test_clusters_are_sorted_and_told_apart() -> None:
     assert "2 in cluster 0, 2 in cluster 1, 2 in cluster 2" in picture.alt
 
 
-def test_norms_belong_to_the_round_before() -> None:
-    picture = drawn_of_clusters()["cluster-norms"]
-    means = {
-        (r["number"], r["round"]): r["norm"] for r in picture.rows if r["quantity"] == "mean update"
-    }
-    # Recorded in round t + 1 as 0.1 (t + cluster), t from 0; cluster 1 received its model in rounds
-    # 3 to 5, 2 in round 5.
-    expected = (
-        {(0, r): 0.1 * r for r in (1, 2, 3, 4)}
-        | {(1, r): 0.1 * (r + 1) for r in (2, 3, 4)}
-        | {(2, 4): 0.1 * (4 + 2)}
-    )
-    assert means == pytest.approx(expected)
-    own = [r["norm"] for r in picture.rows if r["of"] == "client" and r["round"] == 2]
-    assert own == pytest.approx((np.linspace(1, 2, 6) / 2).tolist())
-
-
-@pytest.mark.parametrize(
-    ("method", "expected"),
-    [
-        (CFL, (0.5 * 1.5, 0.6 * 1.5)),  # the mean of the first norms, 1 to 2, is 1.5
-        ({**CFL, "units": "absolute"}, (0.5, 0.6)),
-        ({"name": "cfl"}, None),
-    ],
-)
-def test_thresholds(method: dict[str, Any], expected: tuple[float, float] | None) -> None:
-    updates = of(showing([{"update_norm": np.linspace(1, 2, 6)}], method=method))["update_norm"]
-    assert thresholds(updates) == (None if expected is None else pytest.approx(expected))
-
-
-def test_without_a_split_there_is_no_map() -> None:
-    infos = [
-        {"cluster": np.zeros(6), "update_norm": np.ones(6), "cluster_norms": np.ones((6, 2)) * t}
-        for t in range(3)
-    ]
-    pictures = drawn(showing(infos, method=CFL))
-    assert set(pictures) == {"cluster-norms"}
-    assert "No cluster was split" in pictures["cluster-norms"].caption
-    assert set(drawn(showing([{"cluster": np.zeros(6)}]))) == {"cluster-map"}
+def test_without_a_split_all_clients_are_in_one_cluster() -> None:
+    pictures = drawn(showing([{"cluster": np.zeros(6)}], method=CFL))
+    assert "all 6 are in one cluster" in pictures["cluster-map"].alt
 
 
 def test_losses_of_weight_learning_are_counted_through_the_rounds() -> None:
@@ -301,7 +263,11 @@ def test_figures_of_several_runs_are_named_after_their_methods() -> None:
     assert {p.name.rpartition("-")[2] for p in made} == {"fedavg", "cfl"}
     assert {p.title.rpartition(", ")[2] for p in made} == {"FedAvg", "CFL"}
     assert learned(runs(several[1:2])) == []
-    assert [p.name for p in learned(runs(several[2:]))] == ["cluster-map", "cluster-norms"]
+    assert [p.name for p in learned(runs(several[2:]))] == [
+        "cluster-map",
+        "update-norm-values",
+        "cluster-norms-values",
+    ]
 
 
 def test_pictures_fill_their_frame(tmp_path: Path) -> None:

@@ -293,6 +293,24 @@ QUANTITIES = (
         "cluster",
         "the cluster whose model each client received.",
     ),
+    base.Quantity(
+        "update_norm",
+        "values",
+        "How long the clients' updates are",
+        "norm of the update",
+        "the norm of each client's update. With units = first-round the thresholds eps_mean and "
+        "eps_max are multiples of its mean in round 1.",
+    ),
+    base.Quantity(
+        "cluster_norms",
+        "values",
+        "What decides on splits",
+        "norm",
+        "of each client's cluster, 1 the norm of its mean update in the round before, 2 the "
+        "largest norm of an update. Members disagree where updates are long and their mean is "
+        "short: a cluster splits while 1 is below eps_mean and 2 above eps_max.",
+        entries="norm",
+    ),
 )
 
 CARD = base.Card(

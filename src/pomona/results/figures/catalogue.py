@@ -58,7 +58,6 @@ LEARNED = (
     Entry("relationships:trajectories", "*-trajectories", "relationships over the rounds"),
     Entry("relationships:diagonal", "*-self", "how much each client relies on itself"),
     Entry("clusters:clusters", "cluster-map", "who is in which cluster, over the rounds"),
-    Entry("clusters:splits", "cluster-norms", "the norms by which clusters split"),
     Entry("client_values:scalars", "alpha-values", "a number that each client has learned"),
     Entry(
         "client_values:vectors", "ala-weight-values", "several numbers that each client has learned"

@@ -28,28 +28,18 @@ def learned(runs: list[Run]) -> list[ReportFigure]:
 
 def figures(run: Run) -> list[ReportFigure]:
     """Draw all figures of one run's quantities, in the order of the record."""
-    main, norms = quantities(run)
-    return [picture for series in main for picture in _draw(series, norms)]
-
-
-def quantities(run: Run) -> tuple[list[Series], dict[str, Series]]:
-    """Return the quantities with a figure each, and by name the norms in the clusters' figure."""
     by_name = recorded(run)
     if not run.setting("method.mu"):  # APPLE's scheduler of a penalty that it does not have
         by_name.pop("schedule", None)
-    clustered = any(series.quantity.kind == "clusters" for series in by_name.values())
-    norms = (
-        {name: by_name.pop(name) for name in clusters.NORMS if name in by_name} if clustered else {}
-    )
-    return list(by_name.values()), norms
+    return [picture for series in by_name.values() for picture in _draw(series)]
 
 
-def _draw(series: Series, norms: dict[str, Series]) -> list[ReportFigure]:
+def _draw(series: Series) -> list[ReportFigure]:
     match series.quantity.kind:
         case "matrix":
             return relationships.figures(series)
         case "clusters":
-            return clusters.figures(series, norms)
+            return [clusters.clusters(series.thinned())]
         case "values":
             return client_values.figures(series)
         case "epochs":
