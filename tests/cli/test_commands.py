@@ -350,6 +350,8 @@ def test_data_are_listed_and_shown_before_any_training(capsys, tmp_path):
     code, out, _ = call(capsys, "data", "list", "--json")
     assert code == 0
     assert "digits" in [d["name"] for d in json.loads(out)["data"]]
+    _, out, _ = call(capsys, "data", "list")
+    assert "small beta means strong skew." in " ".join(out.split())
     shown = ("data", "show", "--data", "digits", "--partition", "practical", "--out", tmp_path)
     code, out, _ = call(capsys, *shown, "--save", tmp_path / "p.json", "--json")
     about = json.loads(out)

@@ -46,23 +46,17 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
         "every row needs a label; leave these rows out (tables: data.unlabelled=drop)",
         "  label column died: 1 of 40 are 'NA', first in line 7; every row needs a label; leave "
         "these rows out (tables: data.unlabelled=drop), or name it in data.classes",
-        (
-            "  column patient: 40 of 40 are not finite numbers, first 'P0000' in line 2: an "
-            "identifier, or texts?"
-        ),
+        "  column patient: 40 of 40 are not finite numbers, first 'P0000' in line 2: an "
+        "identifier, or texts?",
         "  column visit: 40 of 40 are not finite numbers, first '2024-03-01' in line 2: dates",
         "  column sex: 40 of 40 are not finite numbers, first 'F' in line 2: a category? (F, M)",
         "  column lactate: 10 of 40 cells are gaps, first '' in line 3",
-        (
-            "  column creatinine: 40 of 40 are not finite numbers, first '0,0' in line 2: decimal "
-            "commas?"
-        ),
+        "  column creatinine: 40 of 40 are not finite numbers, first '0,0' in line 2: decimal "
+        "commas?",
         "  column weight: 1 of 40 are not finite numbers, first 'n.m.' in line 8",
         "  gaps: fill them with medians and flag them, data.missing=median",
-        (
-            "  commas in numbers: if they are decimal marks, data.decimal=comma; if they separate "
-            "thousands, data.decimal=point, or remove them"
-        ),
+        "  commas in numbers: if they are decimal marks, data.decimal=comma; if they separate "
+        "thousands, data.decimal=point, or remove them",
         """  dates: read them as days, 'data.dates=["visit"]'""",
         "  single cells: correct them, take out their rows, or, if they mark gaps, "
         """'data.missing_values={weight = ["n.m."]}'""",
@@ -81,7 +75,7 @@ def test_what_the_message_advises_mends_the_table(tmp_path):
     )
     advised = re.search(
         r"'data\.drop_columns=(\[.*?\])'",
-        str(refused(name="table", path=path, label_column="died")),
+        str(refused(name="table", path=path, label_column="died", drop_columns=("patient",))),
     )
     dropped = tuple(re.findall(r'"(\w+)"', advised[1]))
     data = read(data_settings(name="table", path=path, label_column="died", drop_columns=dropped))
@@ -200,19 +194,15 @@ def test_all_images_that_cannot_be_read_are_named_at_once(tmp_path):
     assert said[0] == f"error[DATA]: {tmp_path} has 8 problems:"
     assert said[1:] == [
         "  cannot read the image cat/0.png (it is empty); replace or remove it",
-        (
-            "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, WEBP, PPM); "
-            "replace or remove it"
-        ),
+        "  cannot read the image cat/2.png (it is not PNG, JPEG, BMP, GIF, WEBP, PPM); "
+        "replace or remove it",
         "  cannot read cat/5.png (it is a pipe, a socket or a device, not a file)",
         "  cannot read cat/6.png (No such file or directory)",
         said[5],
         "  images of several sizes: 11 of 6 x 4 (cat/1.png), 1 of 5 x 5 (cat/4.png); set data.resize",
-        (
-            "  8-bit images do not mix with others (11 of 8 bits (uint8) (cat/1.png), 1 of 16 "
-            "bits (uint16) (cat/3.png)); convert all to one, or set data.window if their units are "
-            "the same"
-        ),
+        "  8-bit images do not mix with others (11 of 8 bits (uint8) (cat/1.png), 1 of 16 "
+        "bits (uint16) (cat/3.png)); convert all to one, or set data.window if their units are "
+        "the same",
         said[8],
     ]
     assert re.search(r"dog/7.tif contains several pictures \(3 pages", said[5])

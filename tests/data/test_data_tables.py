@@ -135,16 +135,24 @@ def test_categories_are_found_where_most_cells_are_no_numbers(tmp_path):
 
 
 def test_what_the_message_advises_reads_the_table(tmp_path):
-    """Every column of a refused table is read by the settings that the message names."""
-    text = "visit,sex,lactate,died\n" + "".join(
-        f"2024-03-{k + 1:02d},{'FM'[k % 2]},{k if k % 3 else ''},{k % 2}\n" for k in range(20)
+    """Every column of a refused table is read by the settings that the message names, which repeat
+    what is set already: a setting on the command line replaces an earlier one.
+    """
+    text = "visit,back,sex,ward,lactate,died\n" + "".join(
+        f"2024-03-{k + 1:02d},2024-04-{k + 1:02d},{'FM'[k % 2]},{'yn'[k % 2]},"
+        f"{'' if k == 3 else k if k % 7 else '??'},{k % 2}\n"
+        for k in range(20)
     )
-    said = refused(tmp_path, text)
+    asked = {"dates": ("visit",), "categories": ("sex",), "missing_values": {"sex": ("U",)}}
+    said = refused(tmp_path, text, **asked)
     assert "data.missing=median" in said
-    assert """'data.dates=["visit"]'""" in said
-    assert """'data.categories=["sex"]'""" in said
-    data = table(tmp_path, text, dates=("visit",), categories=("sex",))
-    assert data.columns == ("visit", "sex=F", "sex=M", "lactate", "lactate missing")
+    assert """'data.dates=["visit", "back"]'""" in said
+    assert """'data.categories=["sex", "ward"]'""" in said
+    assert """'data.missing_values={sex = ["U"], lactate = ["??"]}'""" in said
+    gaps = {"missing": "median", "missing_values": {"sex": ("U",), "lactate": ("??",)}}
+    data = table(tmp_path, text, **gaps, dates=("visit", "back"), categories=("sex", "ward"))
+    columns = ("visit", "back", "sex=F", "sex=M", "ward=n", "ward=y", "lactate", "lactate missing")
+    assert data.columns == columns
 
 
 def test_rare_categories_have_no_feature(tmp_path):

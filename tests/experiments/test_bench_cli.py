@@ -168,10 +168,8 @@ def test_a_mistake_is_one_line(call, tmp_path):
         ),
         (
             ("--methods", "aple"),
-            (
-                "no method 'aple' in this suite at size cpu; did you mean apple? known: apple, "
-                "separate"
-            ),
+            "no method 'aple' in this suite at size cpu; did you mean apple? known: apple, "
+            "separate",
         ),
         (("--methods",), "--methods"),
         (("--seeds", "x"), "seeds = 'x': input should be a valid integer"),

@@ -204,10 +204,8 @@ def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     [
         (
             {},
-            (
-                f"{HEAD} parameters are trained; the frozen part is computed once for each sample; "
-                "it has random values"
-            ),
+            f"{HEAD} parameters are trained; the frozen part is computed once for each sample; "
+            "it has random values",
         ),
         (
             {"cache_features": "off"},

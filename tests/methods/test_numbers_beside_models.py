@@ -221,10 +221,8 @@ def test_q_fedavg_limits_what_a_loss_weighs(times):
         (said,) = server.capped_clients(state, lie, *rest).items()
         assert said == (
             0,
-            (
-                f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the mean; "
-                "it counts for 50 %"
-            ),
+            f"risk {times:.4g}, by which it has {100 * times / (times + 4):.3g} % of the mean; "
+            "it counts for 50 %",
         )
     else:
         assert server.capped_clients(state, lie, *rest) == {}

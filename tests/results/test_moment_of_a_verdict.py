@@ -146,11 +146,16 @@ def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named
         clients=2,
         excluded=(ExcludedClient(1, 2, 1), ExcludedClient(3, 0, None)),
     )
-    assert evidence(run, mean) == (
-        "This rests on 1200 test rows, 8 of them events or outside the most frequent class, of "
+    classes, times = (
+        replace(run, result=replace(run.result, about={**run.result.about, "targets": targets}))
+        for targets in ("classes", "survival")
+    )
+    assert evidence(classes, mean) == (
+        "This rests on 1200 test rows, 8 of them outside their client's most frequent class, of "
         f"2 of 4 clients; left out, {EXCLUSION}: "
         f"{run.client(1)} (2 rows, 1 event), {run.client(3)} (0 rows)."
     )
+    assert "1200 test rows, 8 of them events, of" in evidence(times, mean)
     assert verdicts(compared["last"])[1].startswith("This rests on")
 
 

@@ -43,7 +43,7 @@ def list_(
     print_table(of_records(sets, "Data sets (data.name)"))
     stdout.print()
     recipes = [
-        {"partition.name": name, "what": _first_line(recipe)}
+        {"partition.name": name, "what": " ".join(str(recipe.__doc__).partition("\n\n")[0].split())}
         for name, recipe in sorted(RECIPES.items())
     ]
     print_table(of_records(recipes, "Partitions"))
@@ -317,7 +317,3 @@ def _pictures(scenario: "Scenario", metadata: dict[str, Any], folder: Path) -> l
             sheet.save(folder, ("png",))
             pictures.append(sheet)
     return [folder / f"{p.name}.png" for p in pictures]
-
-
-def _first_line(recipe: type) -> str:
-    return (recipe.__doc__ or "").strip().splitlines()[0]

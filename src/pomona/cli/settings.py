@@ -169,7 +169,7 @@ def table_settings(table: SettingsTable) -> Iterator[Setting]:
             default="must be set"
             if key in schema.get("required", ())
             else _default_text(values.get("default")),
-            meaning=_sentence(values.get("description", "")),
+            meaning=values.get("description", "").rstrip(".").replace("|", "\\|"),
         )
 
 
@@ -257,10 +257,6 @@ def _default_text(default: Any) -> str:
     if default is None:
         return "not set"
     return str(default).lower() if isinstance(default, bool) else str(default)
-
-
-def _sentence(text: str) -> str:
-    return text.rstrip(".").replace("|", "\\|")
 
 
 def settings(

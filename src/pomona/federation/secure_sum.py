@@ -131,7 +131,7 @@ def summed(
     terms = config.secure_aggregation
     assert terms
     arrivals = [_checked(a, visit, downlink, config) for a in arrivals]
-    sound = [a for a in arrivals if _usable(a)]
+    sound = [a for a in arrivals if a.reply.uplink and not non_finite(a.reply.uplink)]
     if not sound:
         return list(arrivals), []
     ids = tuple(a.reply.client for a in sound)
@@ -180,10 +180,6 @@ def _checked(a: Arrival, visit: ClientRequest, downlink: Downlink, config: Confi
 
 def _faulty(a: Arrival, reason: str) -> Arrival:
     return replace(a, reply=replace(a.reply, uplink={}, fault=a.reply.fault or reason))
-
-
-def _usable(arrival: Arrival) -> bool:
-    return bool(arrival.reply.uplink) and not non_finite(arrival.reply.uplink)
 
 
 def weighed(roster: Roster, ids: tuple[int, ...]) -> dict[int, float]:

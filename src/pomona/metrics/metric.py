@@ -104,7 +104,7 @@ _TABLE = (
     Metric("macro_f1", "macro F1", True, percent=True, low=0.0, high=1.0),
     Metric("auroc", "AUROC", True, low=0.0, high=1.0),
     Metric("auprc", "AUPRC", True, low=0.0, high=1.0),
-    Metric("brier", "Brier score", False, style=".4g", low=0.0, high=2.0, pools=True),
+    Metric("brier", "Brier score", False, style=".4f", low=0.0, high=2.0, pools=True),
     Metric("dice", "Dice", True, low=0.0, high=1.0),
     Metric("iou", "IoU", True, low=0.0, high=1.0),
     Metric("loss", "loss", False, style=".4g", pools=True),

@@ -126,7 +126,9 @@ def evidence(run: Run, gain: Gain) -> str:
     """
     events = ""
     if gain.events is not None:
-        events = f", {gain.events:,} of them events or outside the most frequent class"
+        classes = run.result.about.get("targets", "classes") == "classes"
+        rare = "outside their client's most frequent class" if classes else "events"
+        events = f", {gain.events:,} of them {rare}"
     missing = [
         f"{run.client(e.client)} ({counted(e.rows, 'row')}"
         + ("" if e.events is None else f", {counted(e.events, 'event')}")

@@ -73,10 +73,7 @@ def choose(
     if task.commonest is None:
         return Choice(
             usual,
-            (
-                f"the metric is the {usual.title}: the targets are {task.title}; metric=... names "
-                "another"
-            ),
+            f"the metric is {usual.title}, as the targets are {task.title}; metric=... sets it",
         )
     if not labels.size:
         return Choice(usual)

@@ -3,14 +3,15 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pomona.core.bounds import LARGEST
 from pomona.core.errors import listed
 from pomona.data.cell_values import bound, days, quoted, real
+from pomona.data.settings import Features
 
 FEW = 20  # maximum number of distinct values of a category
 EXPECTED = {
@@ -225,33 +226,40 @@ class Strays:
             f"{guess}{values}{also}"
         )
 
-    @property
-    def marker(self) -> str:
-        """The column's entry of data.missing_values, with its first strays."""
-        plain = re.fullmatch(r"[A-Za-z0-9_-]+", self.name)
-        key = self.name if plain else json.dumps(self.name)
-        return f"{key} = {json.dumps(self.values[:5], ensure_ascii=False)}"
 
-
-def remedies(columns: Sequence[Strays], rows: int) -> list[str]:
+def remedies(columns: Sequence[Strays], rows: int, settings: Features) -> list[str]:
     """Return remedies for these columns: one line for each type, and the setting that drops
-    them.
+    them. A setting that is advised keeps what ``settings`` name already.
     """
     lines = []
+    categories = () if isinstance(settings.categories, str) else settings.categories
+    current = {"category": categories, "dates": settings.dates}
     for key, appearance in APPEARANCES.items():
         alike = [
             column
             for column in columns
             if column.appearance(rows) == key or (key == "gaps" and column.gaps)
         ]
-        markers = ", ".join(column.marker for column in alike)
         if alike and appearance.remedy:
-            lines.append(appearance.remedy.format(names=_names(alike), markers=markers))
+            names = _names(current.get(key, ()), alike)
+            markers = _markers(settings.missing_values, alike)
+            lines.append(appearance.remedy.format(names=names, markers=markers))
     if droppable := [column for column in columns if column.appearance(rows) != "strays"]:
-        lines.append(f"to leave columns out: 'data.drop_columns=[{_names(droppable)}]'")
+        dropped = _names(settings.drop_columns, droppable)
+        lines.append(f"to leave columns out: 'data.drop_columns=[{dropped}]'")
     return lines
 
 
-def _names(columns: Iterable[Strays]) -> str:
-    """Return the columns' names as settings write them."""
-    return ", ".join(f'"{column.name}"' for column in columns)
+def _names(current: Iterable[str], columns: Iterable[Strays]) -> str:
+    """Return the names of columns as settings write them, after the ``current`` ones."""
+    return ", ".join(f'"{name}"' for name in (*current, *(column.name for column in columns)))
+
+
+def _markers(current: Mapping[str, Sequence[Any]], columns: Iterable[Strays]) -> str:
+    """Return data.missing_values, the ``current`` ones with the first strays of each column."""
+    added = {c.name: (*current.get(c.name, ()), *c.values[:5]) for c in columns}
+    return ", ".join(
+        f"{name if re.fullmatch(r'[A-Za-z0-9_-]+', name) else json.dumps(name)} = "
+        f"{json.dumps(values, ensure_ascii=False)}"
+        for name, values in {**current, **added}.items()
+    )

@@ -13,7 +13,7 @@ from pomona.data.axes import ColumnData
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.formats.columns import repeating_records
 from pomona.data.preprocessing import TableColumn
-from pomona.data.settings import as_column
+from pomona.data.settings import Features, as_column
 from pomona.data.tables import strays
 from pomona.data.tables.cells import (
     ColumnCells,
@@ -115,7 +115,9 @@ class TableSurvey:
             files = [replace(self, sources=(source,), decimals=(mark,)) for source, mark in pairs]
             faulty = [file for file in files if len(file) and file._checked(settings, read)[1]]
             table = faulty[0] if len(faulty) == 1 else self
-            remedies = [*self.headless(), *strays.remedies(read(self), len(self))]
+            remedies = self.headless()
+            if isinstance(settings, Features):
+                remedies += strays.remedies(read(self), len(self), settings)
             refuse(table.name, table._checked(settings, read)[1], remedies)
         return answer
 

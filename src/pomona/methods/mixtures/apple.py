@@ -453,7 +453,7 @@ CARDS = {
     "paper": CARD,
     "local": replace(
         CARD,
-        presentation=base.Presentation("APPLE, local", QUANTITIES),
+        presentation=base.Presentation("APPLE-local", QUANTITIES),
         paper="an extension of this package to Luo and Wu, IJCAI 2022",
         summary=(
             "each client learns a model of its own over a learned mixture of everybody's progress"

@@ -219,7 +219,7 @@ CARD = base.Card(
     "FedRep and APPLE's local step",
     exchange=base.Exchange(
         down="N + 1",
-        up="3, nearly",
+        up="nearly 3",
         private="its choice, what it has trained alone, and what FedRep and APPLE keep",
         keeps="what the four keep",
         reveals={

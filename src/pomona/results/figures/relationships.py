@@ -103,7 +103,7 @@ def _legend_text(series: Series, style: Mapping[str, Any], extend: str) -> str:
             "They have hardly changed from their initial values, the shares of the samples."
         )
     if series.groups:
-        sentences.append("Frames are the true groups, unknown to every client.")
+        sentences.append("A frame holds clients of one true group, unknown to every client.")
     if series.strangers:
         sentences.append(
             "Dots mark the true group of client i's test samples where it differs from its own."

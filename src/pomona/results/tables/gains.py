@@ -53,7 +53,7 @@ def _overall(compared: list[Gains]) -> Table:
             "95 % interval",
             "On average",
             *(f"{verdict.capitalize()} for" for verdict in get_args(Verdict)),
-            "Would show",
+            "Detectable gain",
         ],
         [
             [
@@ -106,7 +106,7 @@ def _by_client(gains: Gains) -> Table:
             "Gain",
             "95 % interval",
             "Verdict",
-            "Would show",
+            "Detectable gain",
         ],
         [
             [

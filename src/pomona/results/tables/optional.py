@@ -165,7 +165,7 @@ def _cell(metric: Metric, value: float, bounds: Interval, sign: str = "") -> str
 
 def unseen(runs: list[Run]) -> Table:
     """Return test results of the clients that did not train, one row per client and named model."""
-    tested = [(run, _tested(run)) for run in runs]
+    tested = [(run, [e for e in run.result.unseen if e.split == "test"]) for run in runs]
     headings = list(dict.fromkeys(capital(run.metric.heading) for run in runs))
     one_loss = len({run.loss for run in runs}) == 1
     columns = ["Client", *["Run"] * (len(runs) > 1), "Model"]
@@ -205,10 +205,6 @@ def _clients(
 
 def _loss(loss: float | None) -> str:
     return PLACEHOLDER if loss is None else f"{loss:.4f}"
-
-
-def _tested(run: Run) -> list[Evaluation]:
-    return [e for e in run.result.unseen if e.split == "test"]
 
 
 def _compare_with_members(run: Run, rows: list[Evaluation]) -> str:

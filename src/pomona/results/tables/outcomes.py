@@ -89,8 +89,8 @@ def _at_threshold(columns: list[str], lines: Sequence[Line], notes: list[str]) -
 def _threshold_note(runs: Sequence[Run]) -> str:
     return (
         f"{_rule(runs)} It is 0.5 (fixed) where these are missing or lack one answer, or where no "
-        "threshold helps. Calibrated probabilities are at 0 in the large, below it too high; with "
-        "an intercept of 0 and a slope of 1, below which they are too extreme."
+        "threshold helps. Calibrated probabilities have 0 in the large (below 0: too high), an "
+        "intercept of 0 and a slope of 1 (below 1: too extreme)."
     )
 
 

@@ -247,7 +247,7 @@ def _yardsticks(run: Run, clients: Collection[int] | None = None) -> list[str]:
     explained = mean_of_known([r.get("r2") for r in records(run)])
     return [
         *(
-            [f"Always giving one answer has {run.metric.text(constant)}."]
+            [f"Always giving one answer would reach {run.metric.text(constant)}."]
             if constant is not None and run.metric.name != "auroc"
             else []
         ),
