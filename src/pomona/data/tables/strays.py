@@ -250,7 +250,7 @@ def remedies(columns: Sequence[Strays], rows: int, settings: Features) -> list[s
     return lines
 
 
-def _names(current: Iterable[str], columns: Iterable[Strays]) -> str:
+def _names(current: Iterable[str | int], columns: Iterable[Strays]) -> str:
     """Return the names of columns as settings write them, after the ``current`` ones."""
     return ", ".join(f'"{name}"' for name in (*current, *(column.name for column in columns)))
 

@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 
 from pomona.core.errors import ConfigError, DataError, listed, refuse
 from pomona.data import cell_values, targets
-from pomona.data.axes import ColumnData
+from pomona.data.axes import ColumnData, Table
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.formats.columns import repeating_records
 from pomona.data.preprocessing import TableColumn
-from pomona.data.settings import Features, as_column
+from pomona.data.settings import as_column
 from pomona.data.tables import strays
 from pomona.data.tables.cells import (
     ColumnCells,
@@ -116,7 +116,7 @@ class TableSurvey:
             faulty = [file for file in files if len(file) and file._checked(settings, read)[1]]
             table = faulty[0] if len(faulty) == 1 else self
             remedies = self.headless()
-            if isinstance(settings, Features):
+            if isinstance(settings, Table):
                 remedies += strays.remedies(read(self), len(self), settings)
             refuse(table.name, table._checked(settings, read)[1], remedies)
         return answer
