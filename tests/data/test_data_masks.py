@@ -9,6 +9,8 @@ from masks import archive, discs, settings
 from pomona.config import resolve
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import Dataset, checked, data_settings, from_arrays, read
+from pomona.data.formats import image_formats
+from pomona.data.images import mask
 from pomona.data.images.image_arrays import resized
 from pomona.scenario import Scenario
 
@@ -132,3 +134,25 @@ def test_quarter_turns_turn_masks_too(tmp_path):
         for k in np.concatenate([rows.train, rows.test]):
             assert np.array_equal(turned.dataset.x[k], np.rot90(x[k], client))
             assert np.array_equal(turned.dataset.y[k], np.rot90(y[k], client))
+
+
+def test_a_mask_in_jpeg_is_refused(tmp_path):
+    """Its compression changes numbers by more than neighbouring classes differ."""
+    drawn = np.zeros((8, 8), np.uint8)
+    drawn[2:6, 2:6] = 1
+    Image.fromarray(drawn).save(tmp_path / "m.jpg")
+    with pytest.raises(DataError, match="is JPEG, whose compression changes class numbers"):
+        labels_of(tmp_path / "m.jpg", (8, 8), 2)
+
+
+def test_an_image_that_is_turned_next_to_a_mask_that_is_not_is_noted(tmp_path):
+    """Turned by half a circle both have one size, whichever of them the mask was drawn on."""
+    drawn, tag = np.eye(4, 6, dtype=np.uint8), Image.Exif()
+    tag[0x0112] = 3
+    for name, options in (("plain", {}), ("turned", {"exif": tag})):
+        Image.fromarray(drawn).save(tmp_path / f"{name}.png", **options)
+    pairs = {("turned", "plain"): 1, ("turned", "turned"): 0, ("plain", "plain"): 0}
+    for (image, labels), count in pairs.items():
+        opened = image_formats.opened(tmp_path / f"{image}.png")
+        answer = mask.read(tmp_path / f"{labels}.png", opened, ("a", "b"))
+        assert len(answer.notes) == count

@@ -426,3 +426,18 @@ def test_a_package_adds_a_format_by_an_entry_point(tmp_path, monkeypatch):
     finally:
         image_formats.image_formats.cache_clear()
     assert data.x[..., 0].tolist() == [[[7, 8, 9]]] * 2
+
+
+def test_images_for_validation_that_are_for_testing_are_noted(tmp_path):
+    line = "the images in val/ are for testing"
+    assert line in notes(dataset(tree(tmp_path, "train+val/a+b")))
+    assert line not in notes(dataset(tree(tmp_path, "test/a+b")))
+
+
+def test_gray_read_in_colour_and_changed_proportions_are_noted(tmp_path):
+    tree(tmp_path, "a+b")  # gray, 3 x 2
+    assert notes(dataset(tmp_path, resize=2)) == ""
+    Image.new("RGB", (4, 2)).save(tmp_path / "b" / "wide.png")
+    line = notes(dataset(tmp_path, resize=2))
+    assert "mixed: 4 of gray (a/0.png), 1 of colour (b/wide.png); all are read in RGB" in line
+    assert "width / height: 4 of 1.5 (a/0.png), 1 of 2 (b/wide.png)) are made square" in line

@@ -237,6 +237,10 @@ def test_sform_and_qform_that_differ_are_noted(tmp_path):
     nibabel.save(image, tmp_path / "i.nii")
     np.testing.assert_array_equal(voxels(tmp_path / "i.nii"), patient()[:, ::-1, ::-1])
     assert "sform and qform" in opened(tmp_path / "i.nii").notes[0]
+    content = bytearray((tmp_path / "i.nii").read_bytes())
+    content[80:92] = np.ones(3, "<f4").tobytes()  # pixdim
+    (tmp_path / "i.nii").write_bytes(content)
+    assert "other voxel sizes than its affine" in opened(tmp_path / "i.nii").notes[0]
 
 
 def test_headers_that_name_data_elsewhere_are_refused(tmp_path):

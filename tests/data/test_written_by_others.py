@@ -35,6 +35,17 @@ def test_row_names_of_pandas_are_not_a_feature(tmp_path, suffix):
     assert any("__index_level_0__" in note for note in data.notes)
 
 
+def test_periods_of_pandas_are_dates_in_a_frame_and_noted_in_a_file(tmp_path):
+    """pandas stores a month as the number of months since 1970."""
+    frame = patients(month=pd.period_range("2024-01", periods=ROWS, freq="M"))
+    data = read(from_frame(frame, label_column="y", dates=["month"]))
+    assert data.raw.x[:2, 1].tolist() == [366 * 6 + 365 * 18, 366 * 6 + 365 * 18 + 31]  # since 2000
+    frame.to_parquet(tmp_path / "t.parquet")
+    data = table(tmp_path / "t.parquet")
+    assert data.x[0, 1] == (2024 - 1970) * 12
+    assert any("periods of pandas are read as numbers" in note for note in data.notes)
+
+
 def test_categories_of_polars(tmp_path):
     frame = polars.from_pandas(patients()).with_columns(
         polars.Series("sex", ["f", "m"] * 20).cast(polars.Categorical),

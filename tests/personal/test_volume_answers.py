@@ -177,6 +177,9 @@ def test_the_mask_of_an_image_has_the_size_of_the_image(tmp_path):
     )
     mask_files.write(tmp_path / "out", [mask])
     pixels = np.asarray(Image.open(tmp_path / "out" / "photo.png"))
+    (tmp_path / "linked.png").symlink_to(tmp_path / "photo.png")  # as git-annex stores files
+    mask_files.write(tmp_path / "links", [mask._replace(source=tmp_path / "linked.png")])
+    assert (tmp_path / "links" / "linked.png").exists()
     assert pixels.tolist() == [[0, 0, 0, 1, 1, 1]] * 2 + [[2, 2, 2, 3, 3, 3]] * 2
 
 

@@ -1,6 +1,7 @@
 """Predicted masks in files, on the grids of the files that they answer."""
 
 import gzip
+import os
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
@@ -85,7 +86,7 @@ def _folder(path: Path, masks: Sequence[PredictedMask]) -> None:
 
 def _stem(source: Path) -> str:
     """Return the name of a file without the suffixes of images and packers."""
-    name = source.resolve().name
+    name = Path(os.path.abspath(source)).name  # noqa: PTH100 - links keep their names
     for end in (".gz", ".bz2"):
         name = name.removesuffix(end)
     return name if source.is_dir() else Path(name).stem

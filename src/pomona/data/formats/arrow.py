@@ -61,9 +61,21 @@ def metadata(path: Path, key: str) -> bytes:
 def columns_of(table: pa.Table) -> Columns:
     """Return the columns of a table in types that later steps know, without pandas' row names."""
     index = [name for name in table.column_names if ROW_NAMES.fullmatch(name)]
-    notes = (f"row names of pandas are left out: {listed(index)}",) if index else ()
+    notes = [f"row names of pandas are left out: {listed(index)}"] if index else []
     table = table.drop_columns(index)
-    return Columns(tuple(table.column_names), tuple(map(common, table.columns)), notes=notes)
+    if counted := [field.name for field in table.schema if _is_period(field)]:
+        notes.append(
+            f"periods of pandas are read as numbers of months, days or the like since 1970: "
+            f"{listed(counted)}; store the dates on which they begin"
+        )
+    names = tuple(table.column_names)
+    return Columns(names, tuple(map(common, table.columns)), notes=tuple(notes))
+
+
+def _is_period(field: pa.Field) -> bool:
+    """Return whether a column has periods of pandas: numbers, unless pandas is loaded."""
+    name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
+    return getattr(field.type, "extension_name", name) == "pandas.period"
 
 
 def common(array: pa.ChunkedArray) -> pa.ChunkedArray:

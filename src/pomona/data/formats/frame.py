@@ -100,7 +100,11 @@ def column_cells(column: Any) -> list[str]:
 
 
 def _pandas_array(column: Any) -> Any:
-    """Return a pandas column as an Arrow array; objects of several types as their texts."""
+    """Return a pandas column as an Arrow array; objects of several types as their texts, periods as
+    the dates on which they begin.
+    """
+    if str(column.dtype).startswith("period"):
+        column = column.dt.start_time
     try:
         array = pa.array(column, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):

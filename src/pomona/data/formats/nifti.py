@@ -81,6 +81,9 @@ def _affine(image: Any) -> tuple[NDArray[np.float64], bool, list[str]]:
     unit = header.get_xyzt_units()[0]
     affine[:3] *= IN_MM.get(unit, 1)
     codes, notes = (int(header["qform_code"]), int(header["sform_code"])), list[str]()
+    sides = np.linalg.norm(image.affine[:3, :3], axis=0)
+    if not np.allclose(header.get_zooms()[:3], sides, rtol=0.01):
+        notes.append("pixdim of the header gives other voxel sizes than its affine, which is used")
     if min(codes) > 0:
         corner = [*image.shape[:3], 1]
         apart = np.abs((header.get_sform() - header.get_qform()) @ corner)[:3].max()

@@ -49,10 +49,15 @@ def opened(path: Path) -> ImageFile:
 def labels(path: Path) -> NDArray[Any]:
     """Return the stored pixels (H, W, C): those of a palette as its indices, others as gray or RGB.
 
-    Raises DataError as ``opened``, and if damaged.
+    Raises DataError as ``opened``, if damaged, and for JPEG, which changes class numbers.
     """
 
     def pixels(image: Image.Image) -> NDArray[Any]:
+        if image.format in {"JPEG", "MPO"}:
+            raise DataError(
+                f"the mask {path} is JPEG, whose compression changes class numbers; save masks as "
+                "PNG, drawn again or from the original"
+            )
         mode = _mode(path, image)  # the image may lose it on loading
         largest, stored = _range(image)
         as_stored = mode in DEEP or image.mode in {"1", "L", "P"}

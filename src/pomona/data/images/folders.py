@@ -152,6 +152,7 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         notes=(
             *(_meaning(levels, clients, classes) if automatic else ()),
             *_missing_classes(clients, y, classes),
+            *_tested_on_validation(root, every),
             *notes,
         ),
     )
@@ -249,6 +250,14 @@ def _roles(tree: Iterable[Names], level: int) -> dict[Names, int]:
     role_names = {names: _role(names[level]) for names in tree if len(names) > level}
     roles = ROLES if "test" in role_names.values() else {**ROLES, "val": TEST}
     return {names: roles.get(role_names.get(names, ""), OUTSIDE) for names in tree}
+
+
+def _tested_on_validation(root: Path, every: Iterable[FolderFile]) -> list[str]:
+    """Report that images for validation are for testing, where there are none for that."""
+    tested = [item.path.relative_to(root).parts for item in every if item.role == TEST]
+    names = {_role(name) for folders in tested for name in folders}
+    note = "there is no folder test/: the images in val/ are for testing"
+    return [note] * ("val" in names and "test" not in names)
 
 
 def _role_level(tree: Mapping[Names, list[Path]]) -> int | None:

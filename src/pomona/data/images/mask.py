@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.errors import DataError
-from pomona.data.formats import dicom_segmentation, image_formats
+from pomona.data.formats import dicom_segmentation, image_formats, pictures
 from pomona.data.images import segments
 from pomona.data.images.file_notes import times
 from pomona.data.images.grid import Grid
@@ -16,6 +16,10 @@ from pomona.data.images.image_arrays import nearest
 from pomona.data.images.image_file import ImageFile, Size
 
 LARGEST_STEP = 0.1  # of scaled numbers that may be class numbers
+UNTURNED = (
+    "its image is turned by an orientation tag, which the mask does not have: it fits only if it "
+    "was drawn on the turned image"
+)
 ROUNDING = 1e-4  # of a class number: less is the rounding of real numbers
 
 
@@ -56,6 +60,8 @@ def read(path: Path, image: ImageFile, names: Sequence[str], size: Size | None =
         classes, notes = _classes(path, stored, spatial, len(names))
     else:
         classes, notes = _image_classes(path, spatial, names, grid)
+    if pictures.TURNED in image.notes and pictures.TURNED not in image_formats.opened(path).notes:
+        notes = (*notes, UNTURNED)
     return Mask((nearest(classes, size) if size else classes).astype(np.uint8), tuple(notes))
 
 
