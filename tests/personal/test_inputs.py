@@ -480,6 +480,15 @@ def test_dates_and_rare_categories_far_from_the_training(table, tmp_path):
     assert "check the dates" in note("2034-03-01")
 
 
+@pytest.mark.parametrize(("zone", "turned"), [("", False), ("Z", False), ("+09:00", True)])
+def test_times_of_another_zone_are_noted(zone, turned, table, tmp_path):
+    columns = (TableColumn(name="age", kind="date"), TableColumn(name="dose"))
+    about = table.about.model_copy(update={"preprocessing": Preprocessing(columns=columns)})
+    samples = read(write(tmp_path / "n.csv", f"age,dose\n2000-01-02T09:00:00{zone},1\n"), about)
+    assert samples.x.tolist() == [[1 + (0 if turned else 9 / 24), 1]]  # 9 o'clock in Tokyo is 0 UTC
+    assert ("turned to UTC: age (1)" in samples.note) == turned
+
+
 def test_bounds_and_marks_of_thousands_are_noted_as_in_training(table, tmp_path):
     columns = (TableColumn(name="age", censored=True), TableColumn(name="dose"))
     about = table.about.model_copy(

@@ -134,6 +134,11 @@ def has_zone(cell: str) -> bool:
         return False
 
 
+def is_turned(cell: str) -> bool:
+    """Return whether an ISO date with a time zone is another time in UTC."""
+    return has_zone(cell) and bool(datetime.fromisoformat(cell.strip()).utcoffset())
+
+
 def quoted(cell: str) -> str:
     """Quote a cell for a message, truncated if long."""
     return repr(cell if len(cell) <= 30 else f"{cell[:27]}...")

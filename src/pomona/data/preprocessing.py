@@ -161,8 +161,8 @@ class RawTable:
         x: (N, C) float64: a number, days of a date, or a category's index in ``values``; NaN for a
             gap.
         values: distinct categories of each column, in order of occurrence; empty for other columns.
-        bounds, thousands: number of cells per column read as bounds, and with marks of thousands;
-            empty if unknown.
+        bounds, thousands, turned: number of cells per column read as bounds, with marks of
+            thousands, and as times of another time zone than UTC; empty if unknown.
         zoned: whether the cells of each column name a time zone: (N,) for columns of dates, else
             empty.
         layout: as in ``Preprocessing``.
@@ -174,6 +174,7 @@ class RawTable:
     layout: tuple[str, ...] = ()
     bounds: tuple[int, ...] = ()
     thousands: tuple[int, ...] = ()
+    turned: tuple[int, ...] = ()
     zoned: tuple[NDArray[np.bool_], ...] = ()
 
     @classmethod

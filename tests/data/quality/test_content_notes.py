@@ -357,8 +357,10 @@ def test_time_zones_at_one_client():
     def time(k):
         return f"20{10 + k % 10}-{1 + k % 12:02}-{1 + k % 28:02}T1{k % 9}:{k % 60:02}:00"
 
-    line = one(dated(lambda k, s: time(k) + "+02:00" * (s == "East")), "time zone at East", "North")
-    assert "UTC" in line
+    turned, line = dated(lambda k, s: time(k) + "+02:00" * (s == "East"))
+    assert turned == "times of another time zone, turned to UTC: day (80)"
+    assert "time zone at East, and none at North" in line
+    one(dated(lambda k, _: time(k) + "+02:00"), "turned to UTC: day (240)")
     assert dated(lambda k, _: time(k)) == dated(lambda k, _: time(k) + "Z") == []
     one(dated(lambda k, _: time(k) + "Z" * (k % 7 == 0)), "some times of", "have a time zone")
     frame = patients().assign(day=[time(k) + "Z" * (k % 7 == 0) for k in range(240)])

@@ -245,13 +245,14 @@ def read(
         order.
     """
     x = allocate((sum(map(len, sources)), len(indices)), np.float64, memory_share)
-    values, bounds, thousands, zoned, unread = [], [], [], [], []
+    values, bounds, thousands, turned, zoned, unread = [], [], [], [], [], []
     for k, (index, column) in enumerate(zip(indices, columns, strict=True)):
         read = read_column([source.cells(index) for source in sources], decimals, column, limit)
         x[:, k] = read.values
         values.append(read.categories)
         bounds.append(read.count("bound"))
         thousands.append(read.count("thousands"))
+        turned.append(sum(c.rows for c in read.cells if cell_values.is_turned(c.text)))
         zoned.append(read.zoned if column.kind == "date" else read.zoned[:0])
         unread.append(Strays(column.name, read.cells, column.kind, column.fill is not None))
     table = RawTable(
@@ -260,6 +261,7 @@ def read(
         tuple(values),
         bounds=tuple(bounds),
         thousands=tuple(thousands),
+        turned=tuple(turned),
         zoned=tuple(zoned),
     )
     return table, [strays for strays in unread if strays.are_problem]

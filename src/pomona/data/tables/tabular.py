@@ -147,6 +147,7 @@ def notes(raw: RawTable) -> list[str]:
     for counts, reading in (
         (raw.bounds, "bounds such as <5, read as the number behind the sign"),
         (raw.thousands, "marks of thousands, which count for nothing: 1.145 or 1,145 is 1145"),
+        (raw.turned, "times of another time zone, turned to UTC"),
     ):
         if any(counts):
             counted = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n]
