@@ -40,6 +40,8 @@ def measured() -> Iterator[tuple[str, float]]:
             sum(isinstance(node, Function) and complexity(node) > COMPLEX for node in nodes),
         )
         yield f"{name}: vague names, per cent", round(100 * vague.total() / bindings, 1)
+    native = (ROOT / "native" / "cpp").iterdir()
+    yield "native: lines of C++", sum(len(p.read_text("utf-8").splitlines()) for p in native)
     tests = [p.read_text(encoding="utf-8") for f in TESTS for p in (ROOT / f).rglob("*.py")]
     yield "tests: lines of code", sum(map(code_lines, tests))
     guides = [p.read_text(encoding="utf-8") for g in GUIDES for p in ROOT.glob(g)]

@@ -11,10 +11,12 @@ namespace pomona {
 
 class Affine {
  public:
-  // `weight`, `bias`: where W (outputs, inputs) and b (outputs) begin in a row; bias -1 for none.
-  Affine(ptrdiff_t inputs, ptrdiff_t outputs, ptrdiff_t weight, ptrdiff_t bias)
+  // `weight`, `bias`: where W (outputs, inputs) and b (outputs) begin in a row; bias -1 for none. `rectified`: ReLU
+  // follows.
+  Affine(ptrdiff_t inputs, ptrdiff_t outputs, bool rectified, ptrdiff_t weight, ptrdiff_t bias)
       : inputs(inputs),
         outputs(outputs),
+        rectified_(rectified),
         stride_(whole(inputs) + LANES),  // no power of two, so that a column's numbers share no place in a cache
         slope_stride_(whole(outputs) + LANES),
         weight_(weight),
@@ -22,47 +24,43 @@ class Affine {
 
   const ptrdiff_t inputs, outputs;
 
-  // Row `n` of as many as `reserve` made room for, and the gradients at its outputs.
+  // Row `n` of as many as `reserve` made room for, and after `learn` the gradients at it.
   void reserve(ptrdiff_t rows) {
     flat_.resize(static_cast<size_t>(rows * stride_ + LANES));
     slopes_.resize(static_cast<size_t>(rows * slope_stride_));
+    results_.resize(static_cast<size_t>(rows * outputs));
   }
   float* flat(ptrdiff_t n) { return flat_.data() + n * stride_; }
-  float* slopes(ptrdiff_t n) { return slopes_.data() + n * slope_stride_; }
   const float* change(ptrdiff_t n) const { return changes_.data() + n * stride_; }
-  float bias(const float* row, ptrdiff_t o) const { return bias_ < 0 ? 0.0f : row[bias_ + o]; }
 
-  // Output `o` of all rows, without its bias; before `backward` the gradients at them.
-  float* results(ptrdiff_t o) { return results_.data() + o * wide_; }
-
-  void resize(ptrdiff_t rows) {
-    wide_ = whole(rows);
-    results_.resize(static_cast<size_t>(outputs * wide_));
-  }
-
-  void forward(const float* row, ptrdiff_t rows) {
-    resize(rows);
-    multiply<float, true>(row + weight_, flat(0), rows, results(0), wide_);
-  }
-
-  // As rows (outputs), so far apart; `pairs`: of numbers rounded to bf16.
-  void forward(const float* row, ptrdiff_t rows, bool pairs, float* made, ptrdiff_t made_row) {
-    if (!pairs) return multiply<float, false>(row + weight_, flat(0), rows, made, made_row);
-    paired_.resize(static_cast<size_t>(rows * stride_));
+  // The rows' outputs, as `finish` takes them; `pairs`: of numbers rounded to bf16.
+  void forward(const float* row, ptrdiff_t rows, bool pairs) {
+    const float* W = row + weight_;
+    if (!pairs) return multiply<float>(flat(0), rows, inputs, [&](ptrdiff_t o, ptrdiff_t) { return W + o * inputs; });
+    paired_.resize(static_cast<size_t>((rows + WIDE) * stride_));
     for (ptrdiff_t n = 0; n < rows; ++n) paired(flat(n), inputs, paired_.data() + n * stride_);
-    multiply<Pair, false>(row + weight_, paired_.data(), rows, made, made_row);
+    multiply<Pair>(paired_.data(), rows, whole(ceil_div(inputs, PAIRED)), [&](ptrdiff_t o, ptrdiff_t i) {
+      return paired(W + o * inputs, inputs, paired_.data() + (rows + i) * stride_);
+    });
   }
 
-  // As `learn`, from the gradients in `results`.
-  void backward(const Update& update, ptrdiff_t rows, bool wanted, bool first, bool last) {
-    for (ptrdiff_t n = 0; n < rows; ++n)
-      for (ptrdiff_t o = 0; o < outputs; ++o) slopes(n)[o] = results(o)[n];
-    learn(update, rows, wanted, first, last);
+  // to (outputs,) = those of row `n`, with biases and behind ReLU.
+  void finish(const float* row, ptrdiff_t n, float* __restrict to) const {
+    for (ptrdiff_t o = 0; o < outputs; ++o) {
+      const float sum = results_[n * outputs + o] + (bias_ < 0 ? 0.0f : row[bias_ + o]);
+      to[o] = rectified_ && sum < 0 ? 0.0f : sum;
+    }
   }
 
-  // From the gradients in `slopes` to those at W and b, and in `change` at the rows where they are `wanted`. Rows may
-  // come in several parts, of which only the `last` hands the sum of gradients on.
-  void learn(const Update& update, ptrdiff_t rows, bool wanted, bool first = true, bool last = true) {
+  // Takes the gradients at the outputs of row `n`, whose values decide what ReLU lets through.
+  void receive(ptrdiff_t n, const float* values, const float* gradients) {
+    float* __restrict slopes = slopes_.data() + n * slope_stride_;
+    for (ptrdiff_t o = 0; o < outputs; ++o) slopes[o] = rectified_ && !(values[o] > 0) ? 0.0f : gradients[o];
+  }
+
+  // From the gradients received to those at W and b, and in `change` at the rows where they are `wanted`. Rows may come
+  // in several parts, of which only the `last` hands the sum of gradients on.
+  void learn(const Update& update, ptrdiff_t rows, bool wanted, bool first, bool last) {
     if (bias_ >= 0) add_biases(update, rows, first, last);
     narrow_.resize(static_cast<size_t>(rows * ABREAST));
     if (wanted) changes_.assign(static_cast<size_t>(rows * stride_), 0.0f);
@@ -89,30 +87,19 @@ class Affine {
   static constexpr ptrdiff_t ABREAST = std::min(8, TALLEST);  // outputs of a strip
   static constexpr ptrdiff_t CACHED = 1 << 17;                // numbers of rows that are used again and again
 
-  // made (rows, outputs), or (outputs, rows) if `turned` = the rows times W, as T.
-  template <typename T, bool turned>
-  void multiply(const float* W, const T* flat, ptrdiff_t rows, float* made, ptrdiff_t made_row) {
-    constexpr bool pairs = std::is_same_v<T, Pair>;
-    const ptrdiff_t most = std::max<ptrdiff_t>(2 * EDGE, CACHED / inputs);
-    const ptrdiff_t length = pairs ? whole(ceil_div(inputs, 2)) : inputs;
-    if (pairs) factor_.resize(static_cast<size_t>(EDGE * stride_));
+  // results (rows, outputs) = the rows, as T, times W, of whose outputs weights(o, i) are the i-th of some.
+  template <typename T, class Weights>
+  void multiply(const T* flat, ptrdiff_t rows, ptrdiff_t length, Weights weights) {
+    const ptrdiff_t most = std::max<ptrdiff_t>(2 * HIGH, CACHED / inputs);
     for (ptrdiff_t first = 0; first < rows; first += most)
-      for (ptrdiff_t o = 0; o < outputs; o += EDGE) {
-        const ptrdiff_t some = std::min<ptrdiff_t>(EDGE, outputs - o), count = std::min(most, rows - first);
-        const T *weights[EDGE], *others[EDGE];
-        for (ptrdiff_t i = 0; i < some; ++i)
-          if constexpr (pairs)
-            weights[i] = paired(W + (o + i) * inputs, inputs, factor_.data() + i * stride_);
-          else
-            weights[i] = W + (o + i) * inputs;
-        const ptrdiff_t pieces = ceil_div(count, EDGE);
+      for (ptrdiff_t o = 0; o < outputs; o += WIDE) {
+        const ptrdiff_t some = std::min<ptrdiff_t>(WIDE, outputs - o), count = std::min(most, rows - first);
+        const T* others[WIDE];
+        for (ptrdiff_t i = 0; i < some; ++i) others[i] = weights(o + i, i);
+        const ptrdiff_t pieces = ceil_div(count, HIGH);
         for (ptrdiff_t piece = 0; piece < pieces; ++piece) {  // of nearly the same height
           const ptrdiff_t n = first + count * piece / pieces, height = first + count * (piece + 1) / pieces - n;
-          for (ptrdiff_t i = 0; i < height && turned; ++i) others[i] = flat + (n + i) * stride_;
-          if constexpr (turned)
-            dots_of(some, height, weights[0], inputs, others, length, made + o * made_row + n, made_row);
-          else
-            dots_of(height, some, flat + n * stride_, stride_, weights, length, made + n * made_row + o, made_row);
+          dots_of(height, some, flat + n * stride_, stride_, others, length, results_.data() + n * outputs + o, outputs);
         }
       }
   }
@@ -120,7 +107,7 @@ class Affine {
   void add_biases(const Update& update, ptrdiff_t rows, bool first, bool last) {
     if (first) biases_.assign(static_cast<size_t>(outputs), 0.0f);
     for (ptrdiff_t n = 0; n < rows; ++n)
-      for (ptrdiff_t o = 0; o < outputs; ++o) biases_[static_cast<size_t>(o)] += slopes(n)[o];
+      for (ptrdiff_t o = 0; o < outputs; ++o) biases_[static_cast<size_t>(o)] += slopes_[n * slope_stride_ + o];
     if (last) update.apply(bias_, biases_.data(), outputs);
   }
 
@@ -141,7 +128,7 @@ class Affine {
     const ptrdiff_t inputs = this->inputs, stride = stride_;
     const float* rows = flat(0) + s.column;
     float* slopes = narrow_.data();  // close together, not each row's in another page of memory
-    for (ptrdiff_t n = 0; n < s.rows; ++n) std::copy_n(this->slopes(n) + s.output, M, slopes + n * M);
+    for (ptrdiff_t n = 0; n < s.rows; ++n) std::copy_n(slopes_.data() + n * slope_stride_ + s.output, M, slopes + n * M);
     float* changes = changes_.data() + s.column;
     for (ptrdiff_t j = 0; j < s.columns; j += LANES) {
       const ptrdiff_t rest = s.columns - j;
@@ -181,10 +168,10 @@ class Affine {
     strip<PULLS, LEARNS, M>(s);
   }
 
+  const bool rectified_;
   const ptrdiff_t stride_, slope_stride_, weight_, bias_;
-  ptrdiff_t wide_ = 0;
   Numbers<float> flat_, slopes_, results_, biases_, changes_, sums_, narrow_;
-  Numbers<Pair> paired_, factor_;
+  Numbers<Pair> paired_;
 };
 
 }  // namespace pomona

@@ -41,9 +41,12 @@ class Convolution {
 
   void forward(const Pass& pass, const Ends& ends) {
     if (pass.pairs && pairs_fit_)  // if channels do not divide into pairs, they are few
-      forward<Pair>(pass.row, ends.input, ends.output, pass.batch);
+      forward<Pair, PAIRED>(pass, ends, turned_pairs_, [&](const float* from, ptrdiff_t count) {
+        pairs_.resize(static_cast<size_t>(whole(ceil_div(count, PAIRED))));
+        return paired(from, count, pairs_.data());
+      });
     else
-      forward<float>(pass.row, ends.input, ends.output, pass.batch);
+      forward<float, 1>(pass, ends, turned_, [](const float* from, ptrdiff_t) { return from; });
   }
 
   void backward(const Update& update, const Pass& pass, const Ends& ends) {
@@ -82,65 +85,41 @@ class Convolution {
   }
 
  private:
-  template <typename T>
-  static constexpr ptrdiff_t PER = sizeof(T) / (std::is_same_v<T, float> ? 4 : 2);  // numbers in one T
-
-  template <typename T>
-  void forward(const float* row, Maps& input, Maps& output, ptrdiff_t batch) {
+  // `factor(from, count)`: numbers as products take them, `per` in one T.
+  template <typename T, ptrdiff_t per, class Factor>
+  void forward(const Pass& pass, const Ends& ends, Numbers<T>& turned, Factor factor) {
+    Maps &input = ends.input, &output = ends.output;
     const Shape to = output.shape;
     const auto& g = geometry_;
-    const Numbers<T>& weights = turned<T>(row + weight_);
-    sums_.resize(static_cast<size_t>(g.window.y * made_.width * lane_outputs_));  // rows take turns, in a first cache
-    places_.resize(static_cast<size_t>(batch * to.height * to.width * lane_outputs_));
-    const Common common{static_cast<int>(runs_), static_cast<int>(run_ / PER<T>)};
+    const ptrdiff_t sums_row = made_.width * lane_outputs_;
+    turn(factor(pass.row + weight_, made_.channels * taps_), taps_ / per, turned);
+    sums_.resize(static_cast<size_t>(g.window.y * sums_row));  // rows take turns, in a first cache
+    places_.resize(static_cast<size_t>(pass.batch * to.height * to.width * lane_outputs_));
+    const Common common{static_cast<int>(runs_), static_cast<int>(run_ / per)};
     const auto pool = g.window.y == 2 && g.window.x == 2 ? &Convolution::pool<2> : &Convolution::pool<0>;
-    for (ptrdiff_t n = 0; n < batch; ++n) {
+    for (ptrdiff_t n = 0; n < pass.batch; ++n) {
       // The patches of a row are the left factor: they overlap in the framed image, where nothing is copied.
-      const T* image = factor<T>(input, n);
+      const T* image = factor(input.framed(n, g.padding), input.behind(g.padding));
       ptrdiff_t ready = 0;
       for (ptrdiff_t y = 0; y < to.height; ++y) {
         for (; ready < y * g.hop.y + g.window.y; ++ready)
           product<T>(made_.width, lane_outputs_,
-                     {image + ready * g.stride.y * input.row / PER<T>, g.stride.x * from_.channels / PER<T>, 1,
-                      input.row / PER<T>},
-                     common,
-                     {weights.data(), lane_outputs_, common.length * lane_outputs_}, sums_.data() + ready % g.window.y * made_.width * lane_outputs_,
-                     lane_outputs_, false);
+                     {image + ready * g.stride.y * input.row / per, g.stride.x * from_.channels / per, 1, input.row / per},
+                     common, {turned.data(), lane_outputs_, common.length * lane_outputs_},
+                     sums_.data() + ready % g.window.y * sums_row, lane_outputs_, false);
         for (ptrdiff_t x = 0; x < to.width; ++x)
-          (this->*pool)(row, y * g.hop.y % g.window.y, x, output.values(n) + y * output.row + x * to.channels,
+          (this->*pool)(pass.row, y * g.hop.y % g.window.y, x, output.values(n) + y * output.row + x * to.channels,
                places_.data() + ((n * to.height + y) * to.width + x) * lane_outputs_);
       }
     }
   }
 
-  // The turned weights (taps, outputs) in whole vectors; for pairs, two taps beside each other.
+  // The weights (outputs, taps) as (taps, outputs) in whole vectors.
   template <typename T>
-  const Numbers<T>& turned(const float* W) {
-    if constexpr (std::is_same_v<T, float>) {
-      turned_.assign(static_cast<size_t>(taps_ * lane_outputs_), 0);
-      for (ptrdiff_t k = 0; k < taps_; ++k)
-        for (ptrdiff_t o = 0; o < made_.channels; ++o) turned_[k * lane_outputs_ + o] = W[o * taps_ + k];
-      return turned_;
-    } else {
-      turned_pairs_.assign(static_cast<size_t>(taps_ / 2 * lane_outputs_), 0);
-      for (ptrdiff_t k = 0; k < taps_ / 2; ++k)
-        for (ptrdiff_t o = 0; o < made_.channels; ++o)
-          turned_pairs_[k * lane_outputs_ + o] = pair(W[o * taps_ + 2 * k], W[o * taps_ + 2 * k + 1]);
-      return turned_pairs_;
-    }
-  }
-
-  // A framed image, as numbers or as pairs.
-  template <typename T>
-  const T* factor(Maps& input, ptrdiff_t n) {
-    const float* at = input.framed(n, geometry_.padding);
-    if constexpr (std::is_same_v<T, float>) {
-      return at;
-    } else {
-      pairs_.resize(static_cast<size_t>(input.image / 2));
-      for (ptrdiff_t i = 0; i < input.behind(geometry_.padding) / 2; ++i) pairs_[i] = pair(at[2 * i], at[2 * i + 1]);
-      return pairs_.data();
-    }
+  void turn(const T* W, ptrdiff_t taps, Numbers<T>& to) const {
+    to.assign(static_cast<size_t>(taps * lane_outputs_), T{});
+    for (ptrdiff_t k = 0; k < taps; ++k)
+      for (ptrdiff_t o = 0; o < made_.channels; ++o) to[k * lane_outputs_ + o] = W[o * taps + k];
   }
 
   // The largest number of a window, its place in the window, then bias and ReLU. As in PyTorch the first of equals

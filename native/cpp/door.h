@@ -38,7 +38,7 @@ class Door {
     const bool pooled = g.window.y * g.window.x * g.hop.y * g.hop.x > 1;
     require(!pooled || !(dense || patches), "pooling leaves few gradients, and follows no patches");
     if (patches) {
-      Patches layer(from, outputs, g, rectified, weight, bias);
+      Patches layer({from, g}, outputs, rectified, weight, bias);
       add(layer.to(), at, at, g.padding, std::move(layer));
     } else {
       Convolution layer(from, outputs, g, rectified, dense, weight, bias);
@@ -50,7 +50,7 @@ class Door {
     const size_t at = value(input);
     const Shape from = network_.shape(at);
     own(weight, times(outputs, from.size(), "weights"), bias, outputs);
-    add({1, 1, outputs}, at, at, {0, 0}, Linear(from, outputs, rectified, weight, bias));
+    add({1, 1, outputs}, at, at, {0, 0}, Linear({from}, outputs, rectified, weight, bias));
   }
 
   // `mean`: of each window, not its largest number; `counted`: with the padding; `ceil`: a window may begin at the

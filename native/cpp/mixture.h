@@ -73,17 +73,17 @@ template <class After>
 inline void slopes_of(const Bank& bank, const float* gradients, float* slopes, After after) {
   Numbers<double> sums(static_cast<size_t>(bank.clients * bank.rows), 0.0);
   std::vector<double> own(static_cast<size_t>(bank.clients), 0.0);
-  const ptrdiff_t high = bank.shared ? EDGE : 1;
+  const ptrdiff_t high = bank.shared ? HIGH : 1;
   for (ptrdiff_t at = 0; at < bank.d; at += MULTIPLIED) {
     const ptrdiff_t wide = std::min(MULTIPLIED, bank.d - at);
-    for (ptrdiff_t j = 0; j < bank.rows; j += EDGE)
+    for (ptrdiff_t j = 0; j < bank.rows; j += WIDE)
       for (ptrdiff_t i = 0; i < bank.clients; i += high) {
-        const ptrdiff_t m = std::min(high, bank.clients - i), n = std::min<ptrdiff_t>(EDGE, bank.rows - j);
-        const float* others[EDGE];
-        float made[EDGE * EDGE];
+        const ptrdiff_t m = std::min(high, bank.clients - i), n = std::min<ptrdiff_t>(WIDE, bank.rows - j);
+        const float* others[WIDE];
+        float made[HIGH * WIDE];
         for (ptrdiff_t k = 0; k < n; ++k) others[k] = bank.of(i)[j + k] + at;
-        dots_of(m, n, gradients + i * bank.d + at, bank.d, others, wide, made, EDGE);
-        for (ptrdiff_t k = 0; k < m * n; ++k) sums[(i + k / n) * bank.rows + j + k % n] += made[k / n * EDGE + k % n];
+        dots_of(m, n, gradients + i * bank.d + at, bank.d, others, wide, made, WIDE);
+        for (ptrdiff_t k = 0; k < m * n; ++k) sums[(i + k / n) * bank.rows + j + k % n] += made[k / n * WIDE + k % n];
       }
     for (ptrdiff_t i = 0; i < bank.clients; ++i) {
       const float* core = bank.cores + i * bank.d + at;

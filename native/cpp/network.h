@@ -9,7 +9,6 @@
 #include "linear.h"
 #include "loss.h"
 #include "normalisation.h"
-#include "patches.h"
 #include "pooling.h"
 
 namespace pomona {

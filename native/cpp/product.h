@@ -114,7 +114,7 @@ inline void dots(const T* left, ptrdiff_t left_row, const T* const* right, ptrdi
 }
 
 // As `dots`, of m and n rows known at run time, at most M and N.
-template <int M = EDGE, int N = EDGE, typename T>
+template <int M = HIGH, int N = WIDE, typename T>
 inline void dots_of(ptrdiff_t m, ptrdiff_t n, const T* left, ptrdiff_t left_row, const T* const* right, ptrdiff_t length,
                     float* made, ptrdiff_t made_row) {
   if constexpr (M > 1)

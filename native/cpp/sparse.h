@@ -5,10 +5,6 @@
 
 #include "dense.h"
 
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
-
 namespace pomona {
 
 // Gradients that are not zero, and where what they are multiplied with begins: patches of images, or of weights.
@@ -101,9 +97,10 @@ class Sparse {
   // place of the convolution with its weights.
   void collect(ptrdiff_t row, ptrdiff_t start, const float* values, const uint8_t* won, bool pulls) {
     const ptrdiff_t down = g_.stride.y * row, lanes = whole(made_.channels), places = made_.height * made_.width;
-    if (pulls)  // of each output, from all windows that a place lies in; behind them a vector may be written
-      of_places_.empty(ceil_div(made_.channels, block_) * places,
-                       block_ * ceil_div(g_.window.y, g_.hop.y) * ceil_div(g_.window.x, g_.hop.x) + LANES);
+    const ptrdiff_t outputs = made_.channels, wide = whole(run_);
+    if (pulls)  // of each output, from all windows that a place lies in
+      of_places_.empty(ceil_div(outputs, block_) * places,
+                       block_ * ceil_div(g_.window.y, g_.hop.y) * ceil_div(g_.window.x, g_.hop.x));
     int32_t patch[256], place[256];  // by the place in a window
     for (ptrdiff_t w = 0; w < g_.window.y * g_.window.x; ++w) {
       patch[w] = static_cast<int32_t>(w / g_.window.x * down + w % g_.window.x * across_);
@@ -112,10 +109,11 @@ class Sparse {
     for (ptrdiff_t y = 0; y < to_.height; ++y)
       for (ptrdiff_t x = 0; x < to_.width; ++x, values += lanes, won += lanes) {
         const auto first = static_cast<int32_t>(start + y * g_.hop.y * down + x * g_.hop.x * across_);
-        for (ptrdiff_t o = 0; o < made_.channels; ++o) of_outputs_.put(o, first + patch[won[o]], values[o]);
-        const ptrdiff_t at = y * g_.hop.y * made_.width + x * g_.hop.x;
-        for (ptrdiff_t o = 0; pulls && o < made_.channels; o += LANES)
-          sort(values + o, won + o, o, o / block_ * places + at, place);
+        for (ptrdiff_t o = 0; o < outputs; ++o) of_outputs_.put(o, first + patch[won[o]], values[o]);
+        ptrdiff_t list = y * g_.hop.y * made_.width + x * g_.hop.x;
+        for (ptrdiff_t begin = 0; pulls && begin < outputs; begin += block_, list += places)
+          for (ptrdiff_t o = begin; o < std::min(begin + block_, outputs); ++o)
+            of_places_.put(list + place[won[o]], static_cast<int32_t>(o * wide), values[o]);
       }
   }
 
@@ -151,33 +149,6 @@ class Sparse {
         const ptrdiff_t from = vectors * piece / pieces_;
         each(r, from * LANES, vectors * (piece + 1) / pieces_ - from);
       }
-  }
-
-  // Put the slopes of a vector of outputs, from `o` on, into the lists of the places that won; `list` is that of the
-  // window's first place, and `place` says how far behind it those of the others are.
-  void sort(const float* values, const uint8_t* won, ptrdiff_t o, ptrdiff_t list, const int32_t* place) {
-    const ptrdiff_t some = std::min<ptrdiff_t>(LANES, made_.channels - o);
-    const auto wide = static_cast<int32_t>(whole(run_)), first = static_cast<int32_t>(o) * wide;
-#if defined(__AVX512F__)
-    const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i half = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    const __m512i from = _mm512_add_epi32(_mm512_set1_epi32(first), _mm512_mullo_epi32(lane, _mm512_set1_epi32(wide)));
-    const __m512i value = _mm512_loadu_si512(values), low = _mm512_permutex2var_epi32(from, half, value);
-    const __m512i high = _mm512_permutex2var_epi32(from, _mm512_add_epi32(half, _mm512_set1_epi32(8)), value);
-    const __m128i winners = _mm_loadu_si128(reinterpret_cast<const __m128i*>(won));
-    const unsigned kept = _mm512_test_epi32_mask(value, _mm512_set1_epi32(0x7fffffff)) & ((1u << some) - 1);
-    for (int w = 0; w < g_.window.y * g_.window.x; ++w) {
-      const unsigned here = kept & _mm_cmpeq_epi8_mask(winners, _mm_set1_epi8(static_cast<char>(w)));
-      ptrdiff_t& count = of_places_.counts[list + place[w]];
-      auto* to = of_places_.all.data() + (list + place[w]) * of_places_.most + count;
-      _mm512_storeu_si512(to, _mm512_maskz_compress_epi64(static_cast<__mmask8>(here), low));
-      to += __builtin_popcount(here & 255);
-      _mm512_storeu_si512(to, _mm512_maskz_compress_epi64(static_cast<__mmask8>(here >> 8), high));
-      count += __builtin_popcount(here);
-    }
-#else
-    for (int i = 0; i < some; ++i) of_places_.put(list + place[won[i]], first + i * wide, values[i]);
-#endif
   }
 
   const Shape made_, to_;

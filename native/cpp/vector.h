@@ -19,26 +19,31 @@ namespace pomona {
 #if defined(__AVX512F__)
 constexpr int LANES = 16;
 constexpr int TALLEST = 14;  // rows of a tile: 14 x 2 sums, and two vectors to multiply, in 32 registers
-constexpr int EDGE = 5;  // products of rows: 5 x 5 sums, five vectors to multiply and one
+constexpr int HIGH = 5, WIDE = 5;  // products of rows: 5 x 5 sums, five vectors to multiply and one
 #elif defined(__AVX__)
 constexpr int LANES = 8;
 constexpr int TALLEST = 6;  // 6 x 2 sums in 16 registers
-constexpr int EDGE = 3;
+constexpr int HIGH = 3, WIDE = 4;
 #else
 constexpr int LANES = 4;
 constexpr int TALLEST = 12;  // NEON: 12 x 2 sums in 32 registers
-constexpr int EDGE = 5;
+constexpr int HIGH = 5, WIDE = 5;
 #endif
 
 typedef float Vector __attribute__((vector_size(4 * LANES)));
 typedef int32_t Integers __attribute__((vector_size(4 * LANES)));
 typedef float Loose __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t LooseIntegers __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#if defined(__AVX512BF16__)
 typedef uint32_t Pair;  // two neighbouring bf16 numbers, as one multiplication takes them; the first in the lower half
+constexpr ptrdiff_t PAIRED = 2;
+#else
+typedef float Pair;  // without such a multiplication, a number rounded to bf16
+constexpr ptrdiff_t PAIRED = 1;
+#endif
 
 inline Vector load(const float* at) { return *reinterpret_cast<const Loose*>(at); }
 inline void store(float* at, Vector x) { *reinterpret_cast<Loose*>(at) = x; }
-inline Integers load(const Pair* at) { return *reinterpret_cast<const LooseIntegers*>(at); }
 
 // Some of a vector's first numbers.
 inline Vector load(const float* at, ptrdiff_t count) {
@@ -119,46 +124,37 @@ inline float float_of(uint32_t bits) {
   return x;
 }
 
-// The nearest bf16 number, ties to even; what is no number stays none.
-inline uint16_t rounded(float x) {
-  const uint32_t bits = bits_of(x);
-  const uint32_t nearest = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-  return static_cast<uint16_t>(x == x ? nearest : bits >> 16 | 0x40);
-}
-
-inline Pair pair(float low, float high) { return rounded(low) | static_cast<Pair>(rounded(high)) << 16; }
-
-// sum + left * right, of numbers or of pairs of them.
+// sum + left * right, where left holds a number for all lanes.
 inline Vector multiplied(Vector left, Vector right, Vector sum) { return sum + left * right; }
-
-inline Vector multiplied(Integers left, Integers right, Vector sum) {
-#if defined(__AVX512BF16__)
-  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
-#else  // the same product in float: bf16 numbers are the upper halves of floats
-  constexpr int32_t UPPER = static_cast<int32_t>(0xffff0000);
-  sum += (Vector)(left << 16) * (Vector)(right << 16);
-  return sum + (Vector)(left & UPPER) * (Vector)(right & UPPER);
-#endif
-}
-
-// The same, where left holds a number for all lanes, or one pair.
 inline Vector multiplied(float left, const float* right, Vector sum) { return sum + left * load(right); }
+
+#if defined(__AVX512BF16__)
+inline Integers load(const Pair* at) { return *reinterpret_cast<const LooseIntegers*>(at); }
+inline Vector multiplied(Integers left, Integers right, Vector sum) {
+  return (Vector)_mm512_dpbf16_ps((__m512)sum, (__m512bh)left, (__m512bh)right);
+}
 inline Vector multiplied(Pair left, const Pair* right, Vector sum) {
   return multiplied(Integers{} + static_cast<int32_t>(left), load(right), sum);
 }
-
-// Numbers as pairs, in whole vectors with zeros behind; which two are a pair is the processor's choice.
-inline const Pair* paired(const float* from, ptrdiff_t count, Pair* begin) {
-  Pair* to = begin;
-  for (ptrdiff_t i = 0; i < count; i += 2 * LANES, to += LANES) {
-    const Vector low = load(from + i, count - i), high = load(from + i + LANES, std::max<ptrdiff_t>(0, count - i - LANES));
-#if defined(__AVX512BF16__)
-    _mm512_storeu_si512(to, (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
 #else
-    for (int lane = 0; lane < LANES; ++lane) to[lane] = pair(low[lane], high[lane]);
+// The nearest bf16 numbers, ties to even; what is no number stays none.
+inline Vector rounded(Vector x) {
+  const Integers bits = (Integers)x, nearest = bits + 0x7fff + (bits >> 16 & 1);
+  return (Vector)((x == x ? nearest : bits | 0x400000) & static_cast<int32_t>(0xffff0000));
+}
+#endif
+
+// Numbers as pairs, in whole vectors with zeros behind.
+inline const Pair* paired(const float* from, ptrdiff_t count, Pair* to) {
+  for (ptrdiff_t i = 0; i < count; i += PAIRED * LANES) {
+#if defined(__AVX512BF16__)
+    const Vector low = load(from + i, count - i), high = load(from + i + LANES, std::max<ptrdiff_t>(0, count - i - LANES));
+    _mm512_storeu_si512(to + i / 2, (__m512i)_mm512_cvtne2ps_pbh((__m512)high, (__m512)low));
+#else
+    store(to + i, rounded(load(from + i, count - i)));
 #endif
   }
-  return begin;
+  return to;
 }
 
 }  // namespace pomona
