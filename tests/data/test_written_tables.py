@@ -1,5 +1,7 @@
 """Tables as other programs write them: polars, DuckDB, pandas, R, spreadsheets, REDCap, SAS."""
 
+from datetime import datetime, timedelta
+
 import duckdb
 import numpy as np
 import pandas as pd
@@ -409,6 +411,24 @@ def test_numbers_of_32_bits_are_those_of_csv(tmp_path):
         assert {"age=0.1", "age=2.5"} <= {*data.columns}
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("kind", ["duration", "time"])
+def test_times_and_durations_are_seconds(kind, unit, tmp_path):
+    if kind == "duration":
+        arrow_type = pa.duration(unit)
+    else:
+        arrow_type = (pa.time32 if unit in {"s", "ms"} else pa.time64)(unit)
+    stored = [timedelta(seconds=60 * k) for k in range(N)]
+    if kind == "time":
+        stored = [(datetime(2000, 1, 1) + entry).time() for entry in stored]
+    frame = pa.table({"age": pa.array(stored, arrow_type), "y": [k % 2 for k in range(N)]})
+    parquet.write_table(frame, tmp_path / "t.parquet")
+    options = {"label_column": "y"}
+    for data in (table(tmp_path / "t.parquet", **options), read(from_frame(frame, **options))):
+        assert data.x[:, 0].tolist() == [60 * k for k in range(N)]
+        assert any("times and durations are read in seconds: age" in note for note in data.notes)
+
+
 CASES = Cases("CSV, Parquet and Arrow")
 TESTS = {
     "T1": "test_every_writer_gives_the_same_data",
@@ -427,6 +447,7 @@ TESTS = {
     "T14": "test_records_of_redcap_with_several_rows_are_explained",
     "T15": "test_lines_above_the_names",
     "T16": "test_numbers_of_32_bits_are_those_of_csv",
+    "T17": "test_times_and_durations_are_seconds",
 }
 
 

@@ -1,9 +1,11 @@
 """Parquet, Arrow (Feather) and ORC by pyarrow, and the types of Arrow that later steps know."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
+from pyarrow import compute
 from pyarrow import orc as arrow_orc
 from pyarrow import parquet as arrow_parquet
 
@@ -14,6 +16,7 @@ from pomona.data.formats.transfer import spooled
 
 ROWS = 1 << 14  # read at once
 ROW_NAMES = re.compile(r"__index_level_\d+__")  # of an index without a name
+TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}  # of a second
 BYTES = {"binary", "large_binary", "fixed_size_binary", "binary_view"}
 
 
@@ -69,13 +72,24 @@ def columns_of(table: pa.Table) -> Columns:
             f"{listed(counted)}; store the dates on which they begin"
         )
     names = tuple(table.column_names)
+    notes += clock_notes(names, table.schema.types)
     return Columns(names, tuple(map(common, table.columns)), notes=tuple(notes))
+
+
+def clock_notes(names: Sequence[str], types: Sequence[pa.DataType]) -> list[str]:
+    """Return a note on the columns of times of day and durations, if there are any."""
+    clocks = [name for name, kind in zip(names, types, strict=True) if _is_clock(kind)]
+    return [f"times and durations are read in seconds: {listed(clocks, 8)}"] if clocks else []
+
+
+def _is_clock(arrow_type: pa.DataType) -> bool:
+    return bool(pa.types.is_time(arrow_type) or pa.types.is_duration(arrow_type))
 
 
 def _is_period(field: pa.Field) -> bool:
     """Return whether a column has periods of pandas: numbers, unless pandas is loaded."""
     name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
-    return getattr(field.type, "extension_name", name) == "pandas.period"
+    return bool(getattr(field.type, "extension_name", name) == "pandas.period")
 
 
 def common(array: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -95,10 +109,21 @@ def common(array: pa.ChunkedArray) -> pa.ChunkedArray:
         return array.cast(pa.large_string())
     if pa.types.is_timestamp(arrow_type) and arrow_type.unit == "ns":
         return array.cast(pa.timestamp("us", arrow_type.tz), safe=False)
-    if str(arrow_type).partition("[")[0] in BYTES:
-        array = array.cast(pa.large_binary())
-        try:
-            return array.cast(pa.large_string())
-        except pa.ArrowInvalid:
-            return array
-    return array
+    if _is_clock(arrow_type):
+        return _seconds(array)
+    return _decoded(array) if str(arrow_type).partition("[")[0] in BYTES else array
+
+
+def _seconds(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return times of day or durations in seconds."""
+    ticks = array.cast(pa.int32() if array.type.bit_width == 32 else pa.int64())
+    return compute.divide(ticks.cast(pa.float64(), safe=False), TICKS[array.type.unit])
+
+
+def _decoded(array: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return bytes as texts, if every cell is valid UTF-8."""
+    array = array.cast(pa.large_binary())
+    try:
+        return array.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return array

@@ -10,7 +10,7 @@ from unicodedata import normalize
 import pyarrow as pa
 
 from pomona.core.errors import DataError
-from pomona.data.formats.arrow import common
+from pomona.data.formats.arrow import clock_notes, common
 from pomona.data.formats.columns import Columns, cell_text, text_array
 
 ARROW = ("__arrow_c_stream__", "__arrow_c_array__")
@@ -83,9 +83,13 @@ class Frame:
             if hasattr(table, "iloc"):
                 arrays = [_pandas_array(table.iloc[:, k]) for k in range(table.shape[1])]
             else:
-                arrays = [common(array) for array in table.columns]
+                arrays = list(table.columns)
+            types = [array.type for array in arrays]
+            arrays = [common(array) for array in arrays]
         added = [pa.chunked_array([text_array(cells)]) for cells in self.added.values()]
-        return Columns((*self.names, *self.added), (*arrays, *added), first_row=0)
+        notes = [f"{self.name}: {note}" for note in clock_notes(self.names, types)]
+        names = (*self.names, *self.added)
+        return Columns(names, (*arrays, *added), first_row=0, notes=tuple(notes))
 
     def cells(self) -> list[list[str]]:
         """Return the cells of each column as texts; gaps are empty."""
@@ -94,7 +98,7 @@ class Frame:
 
 def column_cells(column: Any) -> list[str]:
     """Return the cells of a column of pandas, polars or Arrow as texts; gaps are empty."""
-    values = _pandas_array(column) if hasattr(column, "isna") else column
+    values = common(_pandas_array(column)) if hasattr(column, "isna") else column
     cells = values.to_pylist() if hasattr(values, "to_pylist") else values.to_list()
     return [cell_text(cell) for cell in cells]
 
@@ -112,4 +116,4 @@ def _pandas_array(column: Any) -> Any:
         array = text_array(
             None if gap else str(cell) for cell, gap in zip(column, gaps, strict=True)
         )
-    return common(array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array]))
+    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
