@@ -67,6 +67,10 @@ def test_a_group_is_whole_however_its_part_is_written(six):
         own(listed(six, "path,label,split,group", *lines)).groups.number.tolist()
         == [0] * 3 + [1] * 3
     )
+    lines[0] = "in/0.png,a,train,P0"
+    assert "groups that differ in capital" in " ".join(
+        own(listed(six, "path,label,split,group", *lines)).notes
+    )
 
 
 def test_validation_rows_are_for_training_without_clients(six):

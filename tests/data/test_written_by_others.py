@@ -110,3 +110,24 @@ def test_times_of_an_event_in_another_unit_are_noted(factor, noted):
         settings = {"targets": targets, "label_columns": labels, "drop_columns": drop}
         notes = read(from_frame(frame, client_column="site", **settings)).notes
         assert any("time" in n and "factor of units" in n for n in notes) == noted
+
+
+def test_groups_in_two_spellings_and_numbers_with_zeros_in_front_are_noted(tmp_path):
+    """A patient of two spellings may be in training and in test; codes 0250 and 250 are one."""
+    codes = [("0250", "250")[k % 2] for k in range(ROWS)]
+    people = [("Pat 1", "PAT 1", " Pat 1 ", "Pat 2")[k % 4] for k in range(ROWS)]
+    frame = patients(icd=codes, who=people)
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    data = table(tmp_path / "t.csv", group_column="who")
+    assert len(np.unique(data.groups.number)) == 3
+    line = " ".join(data.notes)
+    assert "groups that differ in capital letters, blanks or the form of characters only: " in line
+    assert "only: PAT 1, Pat 1; if they are one" in line
+    assert "numbers with zeros in front, which count for nothing: icd; if they are codes" in line
+    assert data.columns == ("age", "icd")
+    assert data.x[:2, 1].tolist() == [250, 250]
+    plain = patients(icd=["0.5", "250"] * (ROWS // 2), who=[f"P{k % 9}" for k in range(ROWS)])
+    plain.to_csv(tmp_path / "p.csv", index=False)
+    line = " ".join(table(tmp_path / "p.csv", group_column="who").notes)
+    assert "zeros in front" not in line
+    assert "groups that differ" not in line

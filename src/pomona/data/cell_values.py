@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from unicodedata import normalize
 
 from pomona.core.bounds import LARGEST
+from pomona.core.errors import listed
 
 GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "missing", "unknown", "?", "-", "."}
 EPOCH = datetime(2000, 1, 1)
@@ -106,6 +107,16 @@ def alike(names: Iterable[str]) -> list[str]:
     for name in dict.fromkeys(names):
         spellings.setdefault("".join(normalize("NFKC", name).casefold().split()), []).append(name)
     return sorted(name for group in spellings.values() if len(group) > 1 for name in group)
+
+
+def alike_notes(noun: str, names: Iterable[str]) -> list[str]:
+    """Warn if names differ only in spelling."""
+    if not (similar := alike(names)):
+        return []
+    return [
+        f"{noun} that differ in capital letters, blanks or the form of characters only: "
+        f"{listed(similar)}; if they are one, write them the same way"
+    ]
 
 
 def days(cell: str) -> float:

@@ -1,6 +1,5 @@
 """Label heterogeneity between clients, and warnings about data and partition before training."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +33,7 @@ def remarks(dataset: Dataset, partition: Partition) -> list[str]:
     rows or with few, class names that differ only in spelling, as many classes as a measurement has
     values; masks without a class; constant flags. Those on the split are in ``split_notes``.
     """
-    owners = _alike("clients", dataset.owners.names) if dataset.owners else []
+    owners = cell_values.alike_notes("clients", dataset.owners.names) if dataset.owners else []
     notes = [
         *_parted(dataset, partition),
         *_classes(dataset),
@@ -81,18 +80,7 @@ def _classes(dataset: Dataset) -> list[str]:
             f"classes with fewer than {RARE} rows: {listed(rare)}; some clients or parts will not "
             "have them. If they are typing errors, correct the rows"
         )
-    return [*lines, *_alike("classes", present)]
-
-
-def _alike(noun: str, names: Sequence[str]) -> list[str]:
-    """Warn if names differ only in spelling."""
-    similar = cell_values.alike(names)
-    if similar:
-        return [
-            f"{noun} that differ in capital letters, blanks or the form of characters only: "
-            f"{listed(similar)}; if they are one, write them the same way"
-        ]
-    return []
+    return [*lines, *cell_values.alike_notes("classes", present)]
 
 
 def _unpainted(dataset: Dataset) -> list[str]:

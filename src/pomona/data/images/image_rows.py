@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pomona.data import targets
+from pomona.data import cell_values, targets
 from pomona.data.dataset import Dataset, Owners, RowGroups
 from pomona.data.images import image_arrays, image_stack, patients
 from pomona.data.settings import Images
@@ -112,7 +112,8 @@ def _groups(
     ``headers``: the PatientID of each decoded row.
     """
     if rows.groups:
-        return RowGroups("group", targets.grouped(_chosen(rows.groups, decoded))), ()
+        notes = cell_values.alike_notes("groups", rows.groups)
+        return RowGroups("group", targets.grouped(_chosen(rows.groups, decoded))), tuple(notes)
     groups, remarks = patients.grouped(
         _chosen(rows.folders, decoded),
         headers,

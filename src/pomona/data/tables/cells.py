@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pyarrow import compute
 
 from pomona.core.bounds import LARGEST
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
 from pomona.data import cell_values
 from pomona.data.formats.columns import cell_text
 from pomona.data.preprocessing import Floats, RawTable, TableColumn
@@ -302,6 +302,22 @@ def decimal_mark(
     value = cell_values.number(cell, "comma")
     note = f"a comma in a number is its decimal mark: {cell} in {name} is read as {value}"
     return "comma", [f"{source.path}: {note}"]
+
+
+def padded_numbers(sources: Sequence[TableSource], indices: Sequence[int]) -> list[str]:
+    """Report columns of texts whose numbers have zeros in front: 0250 and 250 are one number."""
+    names = {
+        source.names[i]: None
+        for source in sources
+        for i in indices
+        if is_text(array := source.cells(i))
+        and compute.any(compute.match_substring_regex(array, r"^\s*0\d+\s*$")).as_py()
+    }
+    line = (
+        f"numbers with zeros in front, which count for nothing: {listed([*names], 8)}; if they are "
+        "codes, name the columns in data.categories, or leave them out"
+    )
+    return [line] if names else []
 
 
 def _first_match(columns: dict[str, Any], mark: str, pattern: str) -> tuple[str, str] | None:

@@ -20,6 +20,7 @@ from pomona.data.tables.cells import (
     decimal_mark,
     distinct,
     is_text,
+    padded_numbers,
     read_column,
     unreadable,
 )
@@ -254,10 +255,12 @@ class TableSurvey:
                 others=tuple(name for i, name in enumerate(self.columns) if i not in inputs),
                 labels=() if dataset.classes else tuple(self.columns[i] for i in self.roles.label),
             )
-        times = self.times()
+        times, groups = self.times(), self._purpose("group_column")
+        names = {*map(cell_values.name, {*groups[1]})} if groups else ()
+        alike = cell_values.alike_notes("groups", sorted(names))
         return replace(
             dataset,
-            notes=(*dataset.notes, *self.headless(), *self.notes, *self.repeated()),
+            notes=(*dataset.notes, *self.headless(), *self.notes, *self.repeated(), *alike),
             owners=self.owners(sum(self.counts[:training])),
             groups=self.groups(),
             times=times and times[0],
@@ -293,6 +296,7 @@ def survey(paths: Sequence[Source], settings: ColumnData) -> TableSurvey:
     notes = [
         *_located(sources, [source.columns.notes for source in sources]),
         *_located(sources, mark_notes),
+        *padded_numbers(sources, numeric),
         *assigned.notes,
     ]
     if labelled < total:
