@@ -98,3 +98,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'pomona' has no attribute {name!r}")
     return _load(_LAZY[name])
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -59,7 +59,7 @@ def test_what_cannot_be(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             read(settings)
-    with pytest.raises(ConfigError, match=r"data.clients: digits has no such setting"):
+    with pytest.raises(ConfigError, match=r"data.clients: no setting of digits"):
         data_settings(name="digits", clients=(one,))
     for files, message in (
         ((one, ClientFiles(name="two", train=tmp_path / "no.npz")), "cannot read .*no.npz"),

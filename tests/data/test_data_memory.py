@@ -203,7 +203,7 @@ def test_cells_of_a_frame_are_named_by_their_row():
         read(from_frame(odd, **COLUMNS))
     with pytest.raises(ConfigError, match="frame has no column 'outcom'; did you mean outcome"):
         read(from_frame(FRAME, **COLUMNS | {"label_column": "outcom"}))
-    with pytest.raises(ConfigError, match="a table in memory has no such setting; remove it"):
+    with pytest.raises(ConfigError, match="no setting of a table in memory; remove it"):
         from_frame(FRAME, resize=4, **COLUMNS)
 
 

@@ -91,7 +91,7 @@ def test_a_setting_of_another_kind_is_refused_by_its_name_and_all_others_are_tak
                 assert key not in resolve({"data": section}).tree()["data"]
         else:
             with pytest.raises(
-                ConfigError, match=rf"^data\.{key}: .* has no such setting; remove it, it is for "
+                ConfigError, match=rf"^data\.{key}: no setting of .*; remove it, it is for "
             ) as fault:
                 resolve(given)
             assert "\n" not in str(fault.value)

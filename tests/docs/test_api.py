@@ -38,6 +38,7 @@ EXAMPLES = (
 def test_the_page_names_what_a_module_exports(module):
     lists = "".join(re.findall(r"^(?:- |  ).*", SECTIONS[module], re.MULTILINE))
     exported = importlib.import_module(module).__all__
+    assert set(exported) <= set(dir(importlib.import_module(module)))  # what Tab completes
     assert sorted(re.findall(r"`(\w+)`", lists)) == sorted(exported)
 
 

@@ -77,7 +77,8 @@ def reconstruct(
     )
     simulate(scenario, None, recorder)
     limit = MAX_CLIENTS if batch == 1 else 1
-    all_inputs = _inputs(scenario, np.unique(np.concatenate([c.train for c in partition.clients])))
+    rows = np.unique(np.concatenate([c.train for c in partition.clients]))
+    all_inputs = scenario.resident.gather(torch.from_numpy(rows))[0].float()
     return [
         _reconstruct_client(scenario, i, *recorder.changes[i], all_inputs)
         for i in sorted(recorder.changes)[:limit]
@@ -101,10 +102,6 @@ def _single(config: Config, batch: int) -> Config:
 def _chosen(rows: NDArray[np.int64], batch: int, seed: int, client: int) -> NDArray[np.int64]:
     draw = stream(seed, "audit inversion", batch, client)
     return np.sort(draw.choice(rows, min(batch, len(rows)), replace=False))
-
-
-def _inputs(scenario: Scenario, rows: NDArray[np.int64]) -> Tensor:
-    return scenario.resident.gather(torch.from_numpy(rows))[0].float()
 
 
 def _reconstruct_client(

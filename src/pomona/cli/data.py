@@ -309,8 +309,7 @@ def _pictures(scenario: "Scenario", metadata: dict[str, Any], folder: Path) -> l
     prepared = runs([Result({"method": {"name": "none"}}, metadata, [], [], [], {})])
     with drawing(), writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        labels = bubbles(prepared)
-        pictures = [labels] if labels else []
+        pictures = [labels] if (labels := bubbles(prepared)) else []
         for picture in pictures:
             picture.save(folder)
         if sheet := contact_sheet(scenario):

@@ -83,14 +83,20 @@ def run(
         return
     from pomona.cli import run_outcome
     from pomona.results.web.report_page import write
+    from pomona.scenario import Scenario
 
     if resume and not out:
         raise ConfigError("--resume needs the folder of a run; name it with --out")
     folder = out or _default_folder(config)
-    if not out:
-        echo_stderr(f"record: {folder}")  # whoever stops it needs the folder to continue
+
+    def prepare(settings: "Config") -> Scenario:
+        scenario = Scenario.prepare(settings)
+        if not out:
+            echo_stderr(f"record: {folder}")  # whoever stops it needs the folder to continue
+        return scenario
+
     with _hint_if_interrupted(folder, config.rounds):
-        result = run_outcome.run_with_progress(config, folder, resume, live)
+        result = run_outcome.run_with_progress(config, folder, resume, live, prepare)
     page = write([result], folder, formats) if report else None
     if json:
         lines = [note.text for note in result.notes]

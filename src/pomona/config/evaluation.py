@@ -46,7 +46,7 @@ class EvaluationSettings(Settings):
     @classmethod
     def _known_metric(cls, name: str | None) -> str | None:
         if name is not None and name not in METRICS and not is_own(name):
-            raise ValueError(f"{suggestion(name, METRICS)}; your own: module:function")
+            raise ValueError(f"{suggestion(name, METRICS)} (one of your own: module:function)")
         return name
 
     @model_validator(mode="after")

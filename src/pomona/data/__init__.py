@@ -48,3 +48,7 @@ def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module 'pomona.data' has no attribute {name!r}")
     return _load(f"pomona.data.{_LAZY[name]}")
+
+
+def __dir__() -> list[str]:
+    return __all__

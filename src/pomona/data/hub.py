@@ -21,12 +21,9 @@ def cache() -> Path:
     if folder := os.environ.get("HF_HUB_CACHE"):
         return expanded(folder)
     home_folder = os.environ.get("HF_HOME")
-    base = expanded(home_folder) if home_folder else _caches() / "huggingface"
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    base = expanded(home_folder) if home_folder else expanded(caches) / "huggingface"
     return base / "hub"
-
-
-def _caches() -> Path:
-    return expanded(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
 
 
 def snapshot(repository_type: Literal["model", "dataset"], repository: str, revision: str) -> Path:

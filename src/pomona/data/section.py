@@ -141,7 +141,7 @@ def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, st
     for key in (key for key in section if key not in settings_type.model_fields):
         if group := next((group for group in groups() if key in added_keys(group)), None):
             names = ", ".join(names_with(group))
-            reasons[key] = f"{title} has no such setting; remove it, it is for {names}"
+            reasons[key] = f"no setting of {title}; remove it, it is for {names}"
             if (key, section.get("targets")) == ("targets", "segmentation"):
                 reasons[key] += f": {MASK_TABLE}"
     return reasons

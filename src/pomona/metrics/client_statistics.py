@@ -193,7 +193,7 @@ def best_rounds(
     sign, means, pooled = 1 if metric.higher else -1, row_means(values), row_means(values, samples)
     validation_values, losses = table(validation), table(validation_loss)
     tested = [
-        RoundScore(float(mean), int(number), _mean(scores))
+        RoundScore(float(mean), int(number), mean_of_known(scores[~np.isnan(scores)]))
         for number, mean, scores in zip(rounds, means, validation_values, strict=True)
     ]
     points = [
@@ -223,11 +223,6 @@ def best_rounds(
 def _by_client(values: Array) -> dict[int, float | None]:
     """Return each client's number; None where it is undefined."""
     return dict(enumerate(map(defined, values)))
-
-
-def _mean(values: Array) -> float | None:
-    """Return the mean of the defined values, bit-identical to that in a run's rounds."""
-    return mean_of_known(values[~np.isnan(values)])
 
 
 def _highest(tested: Sequence[RoundScore], scores: ArrayLike) -> RoundScore | None:

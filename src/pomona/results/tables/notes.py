@@ -15,10 +15,7 @@ def notes(runs: list[Run]) -> Table:
     rows = []
     for note, names in labels.items():
         number = PLACEHOLDER if note.round is None else str(note.round)
-        rows.append([note.topic, number, *([_run_names(names, runs)] * several), note.text])
+        shared_by = "all" if len(names) == len(runs) else ", ".join(names)
+        rows.append([note.topic, number, *([shared_by] * several), note.text])
     header = ["About", "Round", *["Runs"] * several, "Note"]
     return Table("notes", "Notes", [], header, rows, (0, 2, 3))
-
-
-def _run_names(labels: list[str], runs: list[Run]) -> str:
-    return "all" if len(labels) == len(runs) else ", ".join(labels)

@@ -175,7 +175,7 @@ def unseen(runs: list[Run]) -> Table:
         text = run.metric.number if len(headings) == 1 else run.metric.text
         for client, model, samples, value, loss in _clients(evaluations):
             row = [run.client(client), *label, model, f"{samples:,}", text(value)]
-            rows.append([*row, *[_loss(loss)] * one_loss])
+            rows.append([*row, *[PLACEHOLDER if loss is None else f"{loss:.4f}"] * one_loss])
     return Table(
         "unseen",
         "Clients not in training",
@@ -201,10 +201,6 @@ def _clients(
     for e in evaluations:
         for client, samples, value, loss in zip(e.clients, e.samples, e.value, e.loss, strict=True):
             yield client, f"{e.model}, {stage_name(e.when)}", samples, value, loss
-
-
-def _loss(loss: float | None) -> str:
-    return PLACEHOLDER if loss is None else f"{loss:.4f}"
 
 
 def _compare_with_members(run: Run, rows: list[Evaluation]) -> str:
