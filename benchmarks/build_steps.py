@@ -6,7 +6,8 @@ A ``SRC`` is the ``src`` folder of another checkout, behind the folder of its na
 colon if that is not the installed one. Native engine where there is one, one thread, images of
 noise. Each turn is a fresh process per build, in which a figure is the median of three:
 milliseconds of a step on one batch, of the outputs of an image (512 at once), and of a round of 12
-clients with 230 to 235 images each (``cnn``, batch 10, without evaluation; from the third on).
+clients with 230 to 235 images each (``cnn``, batch 10, without evaluation; from the third on), one
+client a call, or 12 (APPLE's default).
 """
 
 from timing import Table, Times, answered, builds, chosen, engines_here, publish
@@ -27,8 +28,8 @@ images = noise(2 * native_step.EVALUATED)
 twelve = noise(round(12 * 24 * 10 * 0.97 / (0.8 * 0.85)))
 
 
-def rounds(name):
-    settings = methods.settings_of(name, 12)
+def rounds(name, together=1):
+    settings = {**methods.settings_of(name, 12), "rows_per_call": int(together)}
     config = resolve(methods.DATA, methods.CNN, settings, {"engine": engine})
     run = Rounds(scenario_of(config, twelve))
     run.run()
@@ -39,7 +40,7 @@ def rounds(name):
 for name in sys.argv[3:]:
     kind, *rest = name.split("|")
     if kind == "round":
-        work = rounds(rest[0])
+        work = rounds(*rest)
     else:
         model, batch, precision = rest
         parameters = model, int(batch), precision, engine, images, []
@@ -68,7 +69,7 @@ FULL = (
         *(f"outputs|cnn|10|{precision}" for precision in ("fp32", "bf16")),
         *(
             f"round|{m}"
-            for m in ("fedavg", "fedala", "fedfomo", "apfl", "ditto", "fedamp", "apple")
+            for m in ("fedavg", "fedala", "fedfomo", "apfl", "ditto", "fedamp", "apple", "apple|12")
         ),
     ],
     0.1,

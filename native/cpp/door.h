@@ -267,9 +267,8 @@ class Door {
   Taken take(const Array& x, const Integers64& index, const Counts& counts, size_t rows, const Floats& shift,
              const Floats& scale) const {
     const Shape input = network_.input();
-    const Samples::Kind kind = kind_of(x);
-    require((kind == Samples::INTEGERS || kind == Samples::LONG_INTEGERS) == (vocabulary_ > 0),
-            "samples must be uint8 or float32, and texts int32 or int64");
+    const decltype(Samples::at) from = numbers_of(x);
+    require((from.index() >= 2) == (vocabulary_ > 0), "samples must be uint8 or float32, and texts int32 or int64");
     const bool images = x.ndim() == 4 && static_cast<ptrdiff_t>(x.shape(1)) == input.height &&
                         static_cast<ptrdiff_t>(x.shape(2)) == input.width &&
                         static_cast<ptrdiff_t>(x.shape(3)) == input.channels;
@@ -286,18 +285,17 @@ class Door {
     for (ptrdiff_t n = 0; n < samples; ++n)
       if (index.data()[n] < 0 || index.data()[n] >= count)
         refuse("index " + std::to_string(index.data()[n]) + " is none of " + std::to_string(count) + " samples");
-    if (kind == Samples::INTEGERS) require_words(static_cast<const int32_t*>(x.data()), index);
-    if (kind == Samples::LONG_INTEGERS) require_words(static_cast<const int64_t*>(x.data()), index);
-    Taken taken{spread(shift, "shift"), spread(scale, "scale"), {x.data(), kind, index.data(), nullptr, nullptr}};
+    if (vocabulary_ > 0) std::visit([&](const auto* texts) { require_words(texts, index); }, from);
+    Taken taken{spread(shift, "shift"), spread(scale, "scale"), {from, index.data(), nullptr, nullptr}};
     taken.samples.shift = taken.shift.data(), taken.samples.scale = taken.scale.data();
     return taken;
   }
 
-  static Samples::Kind kind_of(const Array& x) {
-    if (x.dtype() == nb::dtype<uint8_t>()) return Samples::BYTES;
-    if (x.dtype() == nb::dtype<float>()) return Samples::FLOATS;
-    if (x.dtype() == nb::dtype<int32_t>()) return Samples::INTEGERS;
-    if (x.dtype() == nb::dtype<int64_t>()) return Samples::LONG_INTEGERS;
+  static decltype(Samples::at) numbers_of(const Array& x) {
+    if (x.dtype() == nb::dtype<uint8_t>()) return static_cast<const uint8_t*>(x.data());
+    if (x.dtype() == nb::dtype<float>()) return static_cast<const float*>(x.data());
+    if (x.dtype() == nb::dtype<int32_t>()) return static_cast<const int32_t*>(x.data());
+    if (x.dtype() == nb::dtype<int64_t>()) return static_cast<const int64_t*>(x.data());
     refuse("samples must be uint8 or float32, and texts int32 or int64");
   }
 
@@ -306,7 +304,7 @@ class Door {
     const ptrdiff_t length = network_.input().channels;
     for (size_t n = 0; n < index.size(); ++n)
       for (ptrdiff_t t = 0; t < length; ++t) {
-        const T word = texts[index.data()[n] * length + t];
+        const auto word = static_cast<int64_t>(texts[index.data()[n] * length + t]);
         if (word < 0 || word >= vocabulary_) refuse("word " + std::to_string(word) + " is not in the vocabulary");
       }
   }

@@ -101,11 +101,7 @@ void moved(FloatTable weights, Integers64 own, const Copies& copies, Table cores
 NB_MODULE(POMONA_MODULE, module) {
   using nb::arg;
   const auto exactly = [](const char* name) { return arg(name).noconvert(); };  // an array of this type, not a copy
-#if defined(__AVX512BF16__)
-  module.attr("BF16") = true;
-#else
-  module.attr("BF16") = false;
-#endif
+  module.attr("BF16") = PAIRED == 2;
   nb::class_<Door>(module, "Network")
       .def(nb::init<ptrdiff_t, ptrdiff_t, ptrdiff_t>(), arg("height"), arg("width"), arg("channels"))
       .def("convolution", &Door::convolution, arg("outputs"), arg("kernel"), arg("stride"), arg("padding"),

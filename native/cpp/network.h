@@ -15,9 +15,7 @@ namespace pomona {
 
 // Where a batch comes from: samples chosen by index, as (x - shift) / scale.
 struct Samples {
-  enum Kind { BYTES, FLOATS, INTEGERS, LONG_INTEGERS };
-  const void* at;
-  Kind kind;
+  std::variant<const uint8_t*, const float*, const int32_t*, const int64_t*> at;
   const int64_t* index;
   const float *shift, *scale;  // one a channel
 };
@@ -96,21 +94,14 @@ class Network {
   }
 
   void take(const Samples& samples, ptrdiff_t batch) {
-    switch (samples.kind) {
-      case Samples::BYTES: return take(static_cast<const uint8_t*>(samples.at), samples, batch);
-      case Samples::FLOATS: return take(static_cast<const float*>(samples.at), samples, batch);
-      case Samples::INTEGERS: return take(static_cast<const int32_t*>(samples.at), samples, batch);
-      case Samples::LONG_INTEGERS: return take(static_cast<const int64_t*>(samples.at), samples, batch);
-    }
-  }
-
-  template <typename T>
-  void take(const T* all, const Samples& samples, ptrdiff_t batch) {
     const Shape image = input();
-    for (ptrdiff_t n = 0; n < batch; ++n)
-      for (ptrdiff_t y = 0; y < image.height; ++y)
-        normalise(all + samples.index[n] * image.size() + y * image.width * image.channels, samples,
-                  maps_[0].values(n) + y * maps_[0].row);
+    const auto from = [&](const auto* all) {
+      for (ptrdiff_t n = 0; n < batch; ++n)
+        for (ptrdiff_t y = 0; y < image.height; ++y)
+          normalise(all + samples.index[n] * image.size() + y * image.width * image.channels, samples,
+                    maps_[0].values(n) + y * maps_[0].row);
+    };
+    std::visit(from, samples.at);
   }
 
   template <typename T>

@@ -16,7 +16,7 @@ struct Slopes {
 
   Numbers<Slope> all;  // lists, each with room for `most`
   Numbers<ptrdiff_t> counts;
-  ptrdiff_t most;
+  ptrdiff_t most = 0;
 
   void empty(ptrdiff_t lists, ptrdiff_t most_of_each) {
     most = most_of_each;

@@ -10,7 +10,7 @@
 #include <new>
 #include <utility>
 #include <vector>
-#if defined(__AVX512F__)
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -46,25 +46,38 @@ inline Vector load(const float* at) { return *reinterpret_cast<const Loose*>(at)
 inline void store(float* at, Vector x) { *reinterpret_cast<Loose*>(at) = x; }
 
 // Some of a vector's first numbers.
+#if defined(__AVX512F__)
 inline Vector load(const float* at, ptrdiff_t count) {
   if (count >= LANES) return load(at);
-#if defined(__AVX512F__)
   return (Vector)_mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), at);
+}
+inline void store(float* at, Vector x, ptrdiff_t count) {
+  if (count >= LANES) return store(at, x);
+  _mm512_mask_storeu_ps(at, static_cast<__mmask16>((1u << count) - 1), (__m512)x);
+}
+#elif defined(__AVX2__)
+inline __m256i first(ptrdiff_t count) {
+  return (__m256i)(Integers{0, 1, 2, 3, 4, 5, 6, 7} < static_cast<int32_t>(std::min<ptrdiff_t>(count, LANES)));
+}
+inline Vector load(const float* at, ptrdiff_t count) {
+  return count >= LANES ? load(at) : (Vector)_mm256_maskload_ps(at, first(count));
+}
+inline void store(float* at, Vector x, ptrdiff_t count) {
+  if (count >= LANES) return store(at, x);
+  _mm256_maskstore_ps(at, first(count), (__m256)x);
+}
 #else
+inline Vector load(const float* at, ptrdiff_t count) {
+  if (count >= LANES) return load(at);
   Vector x{};
   for (ptrdiff_t i = 0; i < count; ++i) x[i] = at[i];
   return x;
-#endif
 }
-
 inline void store(float* at, Vector x, ptrdiff_t count) {
   if (count >= LANES) return store(at, x);
-#if defined(__AVX512F__)
-  _mm512_mask_storeu_ps(at, static_cast<__mmask16>((1u << count) - 1), (__m512)x);
-#else
   for (ptrdiff_t i = 0; i < count; ++i) at[i] = x[i];
-#endif
 }
+#endif
 
 // A number of elements, rounded up to whole vectors.
 constexpr ptrdiff_t whole(ptrdiff_t count) { return (count + LANES - 1) / LANES * LANES; }
