@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from native_checks import native, objective_of, samples
 from pomona.core.round import Round
@@ -11,6 +12,8 @@ from pomona.core.training_settings import Optimizer
 from pomona.models import ModelSettings, build
 from pomona.models.losses import cross_entropy
 from pomona.objective.objective import Pull
+from pomona.objective.pytorch import TorchObjective
+from pomona_native import layers
 
 N = 30
 batch_sizes = st.lists(st.integers(1, 7), max_size=5)
@@ -88,6 +91,23 @@ def test_evaluations_of_many_clients_are_those_of_each(problem, sizes):
                 objective.data.rows["one"] = {client: sample.unsqueeze(0)}
                 alone = objective.batchwise(row, client, "one", judged)
                 assert all(torch.equal(t[k : k + 1], a) for t, a in zip(result, alone, strict=True))
+
+
+@pytest.mark.parametrize("norms", [[], [nn.BatchNorm2d(4)]])
+def test_evaluations_with_large_convolutions_are_those_of_pytorch(norms, monkeypatch):
+    monkeypatch.setattr(layers, "LARGE", 0)
+    module = nn.Sequential(nn.Conv2d(3, 4, 3), *norms, nn.ReLU(), nn.Flatten(), nn.Linear(196, 3))
+    objective = objective_of(module, samples(N, (9, 9, 3)))
+    row = objective.space.pack(module)
+
+    def judged(outputs, targets):
+        return outputs, targets
+
+    expected = TorchObjective.batchwise(objective, row, 0, "test", judged)
+    assert len(expected[0]) == N
+    ((together,),) = objective.batchwise_each(row.unsqueeze(0), [0], ["test"], judged)
+    for result in (objective.batchwise(row, 0, "test", judged), together):
+        assert all(torch.equal(t, e) for t, e in zip(result, expected, strict=True))
 
 
 def test_rows_that_overlap_are_not_written(problem):

@@ -145,6 +145,8 @@ class NativeObjective(TorchObjective):
         self, row: Tensor, client: int, split: str, function: BatchFunction
     ) -> tuple[Tensor, ...]:
         """Apply a function to the outputs (b, K) and targets of all of a client's split."""
+        if self._network.large:  # PyTorch's forward pass is as fast or faster
+            return super().batchwise(row, client, split, function)
         return self.batchwise_each(row.unsqueeze(0), [client], [split], function)[0][0]
 
     @torch.no_grad()
@@ -152,7 +154,7 @@ class NativeObjective(TorchObjective):
         self, W: Tensor, clients: Sequence[int], splits: Sequence[str], function: BatchFunction
     ) -> list[list[tuple[Tensor, ...]]]:
         """Return ``batchwise`` of each client's own row; the outputs are computed in one call."""
-        if self._network.large:  # PyTorch's forward pass is as fast or faster
+        if self._network.large:
             return super().batchwise_each(W, clients, splits, function)
         indices = [self.data.rows[split][client] for client in clients for split in splits]
         x, index, sizes, y = self._network.resident(indices)
