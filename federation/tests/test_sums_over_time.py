@@ -11,6 +11,7 @@ from pomona.record.run_folder import load
 from pomona.storage import checkpoint
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation
+from pomona_federation.audit_log import complete_lines
 from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.server.member_registry import MemberRegistry
@@ -120,6 +121,29 @@ def test_a_further_study_is_summed_by_its_own_terms(world):
         for key, tensor in model.items():
             assert (tensor - plain[name][key]).abs().max() < 1e-5
     assert not same(plain, summed)
+
+
+def test_a_change_is_not_summed_over_other_silos_in_a_further_study(world, caplog):
+    """With one seed two silos repeat their first change, so that the difference of the two sums
+    would be the third's; with another seed they do not.
+    """
+    federation = world.federation("fedavg", **RUN)
+    queue, run = StudyQueue(federation.server), Federation.load(federation.toml).study.run
+    federation.run()
+    for name, seed in [("again", 0), ("other-seed", 1)]:
+        queue.submit(study_file(federation, name, run={**run, "seed": seed}))
+        for silo in federation.names:
+            heard(federation, silo)
+            decided(federation, silo, name)
+    federation.grid.gone = {12}
+    with pytest.raises(QuorumError):
+        federation.run("again")
+    assert "would reveal the change of silo-2" in caplog.text
+    for silo in federation.names[:2]:  # none has masked a part: the study before has three sums
+        lines = list(complete_lines(federation.kits / silo / "state" / "audit.jsonl"))
+        assert len([line for line in lines if line["event"] == "sum"]) == 3
+    federation.run("other-seed")
+    assert [e["silos"] for e in events(federation, "sum")][-3:] == [["silo-0", "silo-1"]] * 3
 
 
 @pytest.mark.slow

@@ -6,18 +6,24 @@ so that after a kill the same request gets the same bytes. A silo takes part in 
 
 import logging
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+from pydantic import Field
 
+from pomona.core.bounds import Line, Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.fixed_point import Numbers, encoded
+from pomona.core.settings import Settings
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Reply
 from pomona.federation.noise_in_sums import coarse, noise_adds_up
 from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import change, receiver_tensors, weighed
 from pomona.methods.base import Downlink
+from pomona.storage.lock import waiting_lock
 from pomona.storage.tensor_validation import non_finite
+from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import (
     Answer,
     MaskKey,
@@ -33,6 +39,45 @@ from pomona_federation.silo.silo_scenario import roster_of
 from pomona_federation.silo.task_policy import TaskLog
 
 logger = logging.getLogger("pomona")
+
+MAX_SUMS = 5_000  # newest sums that a silo remembers
+
+
+class Sum(Settings):
+    """A sum that a silo has masked its part in: the hash of its change, and the silos summed."""
+
+    change: Sha256
+    agreement: Sha256
+    silos: tuple[Line, ...]
+
+
+class PastSums(Settings):
+    """A silo's sums in all its studies, oldest first, in ``state/sums.json``."""
+
+    sums: tuple[Sum, ...] = Field((), max_length=MAX_SUMS)
+
+    @classmethod
+    def note(cls, kit: Path, current: Sum) -> None:
+        """Record a sum, durably, before this silo's part in it is made.
+
+        Raises ProtocolError if the same change, to the bit, was summed in another study over other
+        silos: where all silos repeat theirs, as with one seed, the difference of the two sums is
+        the change of the silos that only one of them has. Within a study ``TaskLog`` sees to it.
+        """
+        path = kit / "state" / "sums.json"
+        with waiting_lock(path.with_name(".sums.lock")):
+            sums = (read_json(cls, path) or cls()).sums
+            for past in sums:
+                differing = sorted(set(past.silos) ^ set(current.silos))
+                same_change = past.change == current.change
+                if same_change and differing and past.agreement != current.agreement:
+                    raise ProtocolError(
+                        f"study {past.agreement[:16]} has summed the same change over other silos; "
+                        f"both sums together would reveal the change of {', '.join(differing)}: "
+                        "give the study another seed"
+                    )
+            if current not in sums:
+                write_json(path, cls(sums=(*sums, current)[-MAX_SUMS:]))
 
 
 @dataclass(frozen=True)
@@ -124,9 +169,12 @@ class MaskedPart:
         masked_change = masked(
             encoded(delta, weight, self.aggregation), secret, task.place, keys, request.context
         )
-        log.one_sum(request)  # only now: a key that is none spoils no sum without it
         peers = names(self.silo.terms, task)
-        audited(self.silo, "sum", round=task.number, silos=[peers[i] for i in sorted(keys)])
+        silos = tuple(peers[member] for member in sorted(keys))
+        current = Sum(change=sha256(previous[1]), agreement=task.agreement, silos=silos)
+        PastSums.note(self.silo.folder, current)
+        log.one_sum(request)  # only now: a key that is none spoils no sum without it
+        audited(self.silo, "sum", round=task.number, silos=silos)
         uplink = masked_change.tobytes()
         fields = {"agreement": task.agreement, "run": task.run, "number": task.number}
         return Answer(
