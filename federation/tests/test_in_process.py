@@ -340,6 +340,16 @@ def test_a_silo_keeps_its_own_best_model_as_a_simulated_client_does(method, worl
     assert same(deployed(federation), world.simulated(federation))
 
 
+def test_rounds_without_training_count_for_a_silos_own_best_model(world):
+    """A received model of a round in which the silo only evaluates may be the best so far."""
+    run = {"clients": 5, "model": "logistic", "rounds": 3, "lr": 0.02, "participation": 0.6}
+    federation = world.federation("fedavg-ft", run={**run, "keep": "own_best"})
+    federation.run()
+    evaluated = federation.kits / "silo-2" / "state" / "checkpoints" / "evaluated"
+    assert len(list(evaluated.iterdir())) == 3  # it never trains
+    assert same(deployed(federation), world.simulated(federation))
+
+
 def test_survival_models_are_those_of_the_simulation(world):
     """Times to an event, with the ends of their intervals from the agreement."""
     draw = np.random.Generator(np.random.Philox(3))

@@ -55,7 +55,7 @@ class ClientRuntime:
         groups: clients that train as rows of one call, each group's longest pass first; see
             ``calls``.
         seed: of the run.
-        hold: where states are stored.
+        place_state: where states are stored.
         scoring: how models are scored.
         choice: which models are written.
         copies: stored copies of other clients' models, if shared with other runtimes.

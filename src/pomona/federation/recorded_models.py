@@ -129,7 +129,7 @@ class RecordedModels:
     _models: dict[int, dict[Model, Tensor]] = field(default_factory=dict)
 
     def update(self, client: int, observed: Observed) -> None:
-        """KeepRule a client's observed models in place of earlier ones."""
+        """Keep a client's observed models in place of earlier ones."""
         models, headline = self._models.setdefault(client, {}), self.choice.headline
         if headline in observed.rows:
             self.choice.keep_previous(client, models.get(headline), observed.visit.best)

@@ -228,7 +228,7 @@ class ClientApp:
             stored = answer, result.uplink, result.secret
             self._rounds.save(checked.task, checked.base, clients, *stored)
         else:
-            self._rounds.keep_evaluation(checked.task, answer)
+            self._rounds.keep_evaluation(checked.task, checked.base, clients, answer)
 
     def _about(self, task: Task) -> dict[str, Any]:
         """The fields that every answer to a task has."""
@@ -375,6 +375,7 @@ class ClientApp:
                 joining_roster,
                 starting_model(silo.folder, silo.terms, silo.local, member, checked.start),
             )
+        self._rounds.restore_own_best(task, base, clients)
         visit = ClientRequest(
             round_of(config, task.number),
             roster,

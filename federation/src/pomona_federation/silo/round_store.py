@@ -3,7 +3,8 @@
 
 A round's file holds the state after its training, the round that it continued from, and the answer.
 An evaluation changes no state: ``evaluation.json`` holds the answer of the last one, the only one
-that may be asked again.
+that may be asked again. With ``keep = own_best`` it may find the best model so far, which is kept
+in ``state/checkpoints/evaluated``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,6 +32,7 @@ from pomona_federation.messages.tensor_bytes import sha256
 ROUNDS_KEPT = 3
 ANSWER = "answer"  # the uplink's bytes, stored with the state
 EVALUATION = "evaluation.json"
+EVALUATED = "evaluated"
 
 
 class LastEvaluation(Settings):
@@ -101,6 +103,18 @@ class RoundStore:
         state: dict[str, Tensor] = {k: t for k, t in stored.tensors.items() if k != ANSWER}
         clients.restore((member,), state, roster)
 
+    def restore_own_best(self, task: Task, base: int, clients: ClientRuntime) -> None:
+        """Restore the best model that evaluations since round ``base`` have found, before the
+        task's round.
+        """
+        for number, path in reversed(committed(self.folder / EVALUATED)):
+            if base <= number < task.number:
+                stored = checkpoint.read(path)
+                if (stored.meta["run"], stored.meta["base"]) == (task.run, base):
+                    for name in stored.tensors:
+                        clients.store.recorded.restore(name, stored.tensors[name])
+                    return
+
     def agree(self, clients: ClientRuntime, member: int) -> None:
         """Raise PrivacyError unless the client's ledger continues from the last round here,
         whichever is settled.
@@ -144,8 +158,19 @@ class RoundStore:
             self.folder, task.number, stored, meta, keep_rounds=ROUNDS_KEPT, spare=spare
         )
 
-    def keep_evaluation(self, task: Task, answer: Answer) -> None:
-        """Keep the answer to an evaluation, replacing the previous one. Raises OSError."""
+    def keep_evaluation(
+        self, task: Task, base: int, clients: ClientRuntime, answer: Answer
+    ) -> None:
+        """Keep the answer to an evaluation, replacing the previous one, and the own best model.
+
+        Raises OSError, StorageError.
+        """
+        choice = clients.store.recorded.choice
+        if choice.rule == "own_best":
+            meta = {"run": task.run, "base": base}
+            tensors = choice.stored(task.place)
+            folder = self.folder / EVALUATED
+            checkpoint.save(folder, task.number, tensors, meta, keep_rounds=ROUNDS_KEPT)
         write_json(self.folder / EVALUATION, LastEvaluation(question=task.question, answer=answer))
 
     def _predecessor(self, number: int) -> int:
