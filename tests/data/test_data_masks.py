@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from image_files import labels_of
+from image_files import labels_of, write_dicom
 from PIL import Image
 
 from masks import archive, discs, settings
@@ -141,8 +141,24 @@ def test_a_mask_in_jpeg_is_refused(tmp_path):
     drawn = np.zeros((8, 8), np.uint8)
     drawn[2:6, 2:6] = 1
     Image.fromarray(drawn).save(tmp_path / "m.jpg")
-    with pytest.raises(DataError, match="is JPEG, whose compression changes class numbers"):
-        labels_of(tmp_path / "m.jpg", (8, 8), 2)
+    Image.fromarray(drawn).save(tmp_path / "m.tif", compression="jpeg")
+    for name in ("m.jpg", "m.tif"):
+        with pytest.raises(DataError, match="is JPEG, whose compression changes class numbers"):
+            labels_of(tmp_path / name, (8, 8), 2)
+
+
+@pytest.mark.parametrize(
+    ("elements", "words"),
+    [
+        ({"LossyImageCompression": "01"}, "compressed with losses"),
+        ({"PhotometricInterpretation": "MONOCHROME1", "BitsStored": 1, "HighBit": 0}, "inverted"),
+    ],
+)
+def test_a_mask_in_dicom_whose_numbers_are_not_those_drawn_is_refused(tmp_path, elements, words):
+    drawn = np.eye(8, dtype=np.uint8)
+    assert np.array_equal(labels_of(write_dicom(tmp_path / "a.dcm", drawn), (8, 8), 2), drawn)
+    with pytest.raises(DataError, match=words):
+        labels_of(write_dicom(tmp_path / "b.dcm", drawn, **elements), (8, 8), 2)
 
 
 def test_an_image_that_is_turned_next_to_a_mask_that_is_not_is_noted(tmp_path):
@@ -156,3 +172,46 @@ def test_an_image_that_is_turned_next_to_a_mask_that_is_not_is_noted(tmp_path):
         opened = image_formats.opened(tmp_path / f"{image}.png")
         answer = mask.read(tmp_path / f"{labels}.png", opened, ("a", "b"))
         assert len(answer.notes) == count
+
+
+PLANE = {
+    "ImagePositionPatient": [0, 0, 5],
+    "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+    "PixelSpacing": [2, 2],
+    "PatientID": "P",
+}
+
+
+def placed(folder, drawn, **elements):
+    """The classes of a mask in DICOM, on an image of the same plane."""
+    image = image_formats.opened(write_dicom(folder / "i.dcm", np.zeros((4, 6), "u2"), **PLANE))
+    path = write_dicom(folder / "m.dcm", drawn, **(PLANE | elements))
+    return mask.read(path, image, ("a", "b")).classes
+
+
+def test_a_flat_mask_in_dicom_is_placed_by_its_position(tmp_path):
+    """Stored from right to left, it starts at the centre of the last column: 5 columns of 2 mm."""
+    drawn = np.eye(4, 6, dtype=np.uint8)
+    right = {"ImagePositionPatient": [10, 0, 5], "ImageOrientationPatient": [-1, 0, 0, 0, 1, 0]}
+    assert np.array_equal(placed(tmp_path, drawn), drawn)
+    assert np.array_equal(placed(tmp_path, drawn[:, ::-1], **right), drawn)
+    for elements, words in (
+        ({"ImagePositionPatient": [0, 0, 8]}, "lies in another plane than its image"),
+        ({"ImagePositionPatient": [2, 0, 5]}, "lies outside"),
+        ({"PatientID": "Q"}, "is of patient 'Q', but its image"),
+    ):
+        with pytest.raises(DataError, match=words):
+            placed(tmp_path, drawn, **elements)
+
+
+def test_a_flat_mask_whose_axes_run_elsewhere_is_refused(tmp_path):
+    sitk = pytest.importorskip("SimpleITK")
+    drawn = sitk.GetImageFromArray(np.eye(4, 6, dtype=np.uint8))
+    sitk.WriteImage(drawn, tmp_path / "i.mha")
+    sitk.WriteImage(
+        sitk.Flip(drawn, [True, False]), tmp_path / "m.mha"
+    )  # in place, by its direction
+    image = image_formats.opened(tmp_path / "i.mha")
+    assert mask.read(tmp_path / "i.mha", image, ("a", "b")).classes.sum() == 4
+    with pytest.raises(DataError, match="has rows and columns to -x, y, but its image"):
+        mask.read(tmp_path / "m.mha", image, ("a", "b"))

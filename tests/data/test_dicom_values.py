@@ -162,6 +162,7 @@ NOTED = {
     "window": (lambda d: [setattr(d, "WindowCenter", 40), setattr(d, "WindowWidth", 400)], "VOI LUT"),
     "VOI LUT": (lambda d: setattr(d, "VOILUTSequence", [item(LUTExplanation="a")]), "VOI LUT"),
     "presentation": (lambda d: setattr(d, "PresentationLUTSequence", [item(LUTLabel="a")]), "Presentation"),
+    "profile": (lambda d: d.add_new(0x00282000, "OB", b"Display P3"), "profile is not sRGB"),
     "PET": (lambda d: [setattr(d, "Modality", "PT"), setattr(d, "Units", "BQML")], "not converted to SUV"),
 }  # fmt: skip
 

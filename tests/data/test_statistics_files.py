@@ -173,15 +173,17 @@ def _stata_dates(folder):
 def _sas_dates(folder):
     days = (date(2024, 3, 1) - date(1960, 1, 1)).days
     names = ["DATE", "MMDDYY", "DDMMYYP", "YYMMDDD", "MONYY", "E8601DA", "WEEKDATE", "YYMMDDN"]
+    names += ["NLDATEMN", "MINGUO"]
     columns = [(f"D{k}", 8, name, 9) for k, name in enumerate(names)]
     columns += [("T0", 8, "DATETIME", 20), ("T1", 8, "E8601DT", 19), ("T2", 8, "DTDATE", 9)]
-    rows = [[*[float(days)] * len(names), days * 86400.0 + 1.5, *[days * 86400.0] * 2]]
+    columns += [("T3", 8, "E8601DZ", 19), ("T4", 8, "NLDATMW", 9)]
+    rows = [[*[float(days)] * len(names), days * 86400.0 + 1.5, *[days * 86400.0] * 4]]
     cells, _ = read(xpt(folder, columns, rows))
     assert cells == {
         **{f"D{k}": [date(2024, 3, 1)] for k in range(len(names))},
         "T0": [datetime(2024, 3, 1, 0, 0, 1, 500000)],
         "T1": [datetime(2024, 3, 1)],
-        "T2": [datetime(2024, 3, 1)],
+        **{f"T{k}": [datetime(2024, 3, 1)] for k in (2, 3, 4)},
     }
     cells, _ = read(sas(folder, "dates_xpt.sas7bdat"))
     assert [day.isoformat() for day in cells["dates"]] == cells["string_dates"]

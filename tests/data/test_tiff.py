@@ -309,6 +309,16 @@ def test_smaller_copies_in_the_file_are_left_out_with_a_note(tmp_path):
     assert "1 smaller copies" in notes(tmp_path / "1.tif")
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_file_that_starts_with_a_smaller_copy_is_refused(tmp_path, inside):
+    """As cameras write: a thumbnail first, and the picture in another page or within its tags."""
+    with tifffile.TiffWriter(tmp_path / "1.tif") as file:
+        for step, kind in ((2, 1), (1, 0)):
+            file.write(GRAY[::step, ::step].astype("u1"), photometric="minisblack", subfiletype=kind,
+                       subifds=int(inside and kind), metadata=None)  # fmt: skip
+    assert "smaller copy" in error(tmp_path / "1.tif")
+
+
 # libraries
 
 

@@ -131,3 +131,56 @@ def test_groups_in_two_spellings_and_numbers_with_zeros_in_front_are_noted(tmp_p
     line = " ".join(table(tmp_path / "p.csv", group_column="who").notes)
     assert "zeros in front" not in line
     assert "groups that differ" not in line
+
+
+@pytest.mark.parametrize(
+    "dates", [("1-Mar", "2-Sep"), ("2024-03-01", "02. Okt"), ("Mar-01", "5-Mai")]
+)
+def test_dates_among_names_are_noted(tmp_path, dates):
+    """Spreadsheets make them of genes (MARCH1) and of ages (1-3)."""
+    genes = patients(gene=["TP53", *dates, "10-14"] * 10)
+    genes.to_csv(tmp_path / "t.csv", index=False)
+    notes = " ".join(table(tmp_path / "t.csv", categories=["gene"]).notes)
+    assert f"column gene: dates among other names ({', '.join(dates)})" in notes
+    labels = genes.drop(columns="y").rename(columns={"gene": "y"})
+    labels.to_csv(tmp_path / "y.csv", index=False)
+    notes = " ".join(table(tmp_path / "y.csv").notes)
+    assert "classes: dates among other names" in notes
+    for usual in (dates * 20, ["Oct-4", "5-9", "10-14", "p.1-Mar"] * 10):
+        patients(gene=usual).to_csv(tmp_path / "t.csv", index=False)
+        notes = " ".join(table(tmp_path / "t.csv", categories=["gene"]).notes)
+        assert "dates among" not in notes
+
+
+def test_texts_among_categories_that_are_gaps_are_noted(tmp_path):
+    """NA may be Namibia; empty cells are gaps for everyone."""
+    regions = [("NA", "EU", None, "?")[k % 4] for k in range(ROWS)]
+    for path, write in ((tmp_path / "t.csv", "to_csv"), (tmp_path / "t.parquet", "to_parquet")):
+        getattr(patients(region=regions), write)(path, index=False)
+        notes = table(path, categories=["region"], missing="median").notes
+        lines = [line for line in notes if line.startswith("texts that are gaps")]
+        assert len(lines) == 1
+        assert lines[0].endswith("region (NA: 10, ?: 10)")
+
+
+def test_times_of_another_zone_that_are_categories_are_not_turned(tmp_path):
+    patients(slot=["2024-01-01T08:00+02:00", "early"] * 20).to_csv(tmp_path / "t.csv", index=False)
+    notes = " ".join(table(tmp_path / "t.csv", categories="encode").notes)
+    assert "turned to UTC" not in notes
+
+
+@pytest.mark.parametrize("mark", [";", "\t", "|"])
+def test_decimal_commas_in_a_first_line_without_names(tmp_path, mark):
+    rows = [f"{k},5{mark}{k * 7 % 41}{mark}{'ab'[k % 2]}" for k in range(ROWS)]
+    (tmp_path / "t.csv").write_text("\n".join(rows), encoding="utf-8")
+    data = read(data_settings(name="table", path=str(tmp_path / "t.csv"), label_column=2))
+    assert data.x[:2].tolist() == [[0.5, 0], [1.5, 7]]
+    assert data.classes == ("a", "b")
+
+
+def test_files_of_a_folder_whose_names_differ_in_part_are_refused(tmp_path):
+    for name, header in (("1.csv", "sex,y"), ("2.csv", "Sex,y")):
+        rows = [f"{'fm'[k % 2]},{'ab'[k % 2]}" for k in range(ROWS)]
+        (tmp_path / name).write_text("\n".join([header, *rows]), encoding="utf-8")
+    with pytest.raises(DataError, match="names its columns Sex, y, and another file of the folder"):
+        table(tmp_path, categories=["sex"])

@@ -186,6 +186,21 @@ def test_a_colour_image_for_a_gray_model_and_8_bits_next_to_a_window_are_notes(t
     assert "8 bits are kept as stored; the window" in samples.note
 
 
+def test_a_gray_image_for_a_colour_model_is_a_note(tmp_path):
+    def draw(path, x):
+        colours = np.repeat(x[0, :, :, None].clip(0, 255).astype(np.uint8), 3, axis=2)
+        Image.fromarray(colours).save(path.with_suffix(".png"))
+        return path.with_suffix(".png")
+
+    (tmp_path / "in").mkdir()
+    model = PersonalModel.load(trained(tmp_path, draw))
+    Image.new("L", model.about.sample_shape[1::-1], 76).save(tmp_path / "gray.png")
+    samples = read(tmp_path / "gray.png", model.about)
+    assert (samples.x == 76).all()
+    assert "gray is read as RGB" in samples.note
+    assert not read(tmp_path / "in" / "0.png", model.about).note
+
+
 def test_a_folder_is_read_as_in_training(tmp_path, capsys):
     """A link to the folder itself, what file managers and storage servers write, and a report are
     no further images.
@@ -208,3 +223,23 @@ def test_a_folder_is_read_as_in_training(tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         main(["predict", str(path), str(folder / "in" / "report.dcm")])
     assert end.value.code
+
+
+def test_all_unreadable_images_are_named_at_once(tmp_path, capsys):
+    path = trained(tmp_path, lambda p, x: write_dicom(p.with_suffix(".dcm"), x[0]))
+    for name in "abcd":
+        write_dicom(tmp_path / "new" / f"{name}.dcm", volumes(1)[0, 0])
+    for name in "bd":
+        (tmp_path / "new" / f"{name}.dcm").write_bytes(b"no image")
+    with pytest.raises(SystemExit) as end:
+        main(["predict", str(path), str(tmp_path / "new")])
+    assert end.value.code
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert "new has 2 problems" in printed.err
+    assert "b.dcm" in printed.err
+    assert "d.dcm" in printed.err
+    (tmp_path / "new" / "d.dcm").unlink()
+    with pytest.raises(SystemExit):
+        main(["predict", str(path), str(tmp_path / "new")])
+    assert f"error[DATA]: cannot read the image {tmp_path}/new/b.dcm" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from cyclopts.validators import Number
 
 from pomona.cli.output import Json, echo_stderr, emit, print_table, printable
 from pomona.cli.status_line import activity
-from pomona.core.errors import ConfigError, DataError, StorageError, listed, suggestion
+from pomona.core.errors import ConfigError, DataError, StorageError, listed, refuse, suggestion
 from pomona.core.files import publish, writing
 from pomona.core.registry import own_code_barred
 from pomona.core.table import Table, csv_text, of_records
@@ -240,18 +240,29 @@ def _by_one_client(
 def _read(
     inputs: Sequence[Path], metadata: "ModelMetadata", id_column: str | None
 ) -> Iterator[tuple[Path, "Samples"]]:
-    """Yield each file with its samples; of a folder, those that hold no image are left out."""
+    """Yield each file with its samples; of a folder, those that hold no image are left out.
+
+    Raises DataError for all unreadable images together, as in training.
+    """
     from pomona.data.images.image_file import NoPixelsError
     from pomona.personal.inputs import read
 
     volumes, images = len(metadata.sample_shape) == 4, metadata.kind == "image"
+    faults: list[DataError] = []
     for path in _image_files(inputs, volumes) if images else inputs:
         try:
-            yield path, read(path, metadata, id_column)
-        except NoPixelsError as fault:  # as in training
-            if path in inputs:
-                raise
-            _print_notes([f"{fault}; it is left out"])
+            samples = read(path, metadata, id_column)
+        except DataError as fault:
+            if isinstance(fault, NoPixelsError) and path not in inputs:
+                _print_notes([f"{fault}; it is left out"])
+            else:
+                faults.append(fault)
+        else:
+            if not faults:
+                yield path, samples
+    if len(faults) == 1:
+        raise faults[0]
+    refuse(inputs[0] if len(inputs) == 1 else "the input", [*map(str, faults)])
 
 
 def _image_files(paths: Iterable[Path], volumes: bool) -> Iterator[Path]:

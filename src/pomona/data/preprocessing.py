@@ -5,7 +5,7 @@ The training rows determine its ``Preprocessing``, which converts it to float32;
 learns and applies it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -161,8 +161,8 @@ class RawTable:
         x: (N, C) float64: a number, days of a date, or a category's index in ``values``; NaN for a
             gap.
         values: distinct categories of each column, in order of occurrence; empty for other columns.
-        bounds, thousands, turned: number of cells per column read as bounds, with marks of
-            thousands, and as times of another time zone than UTC; empty if unknown.
+        readings: of each column, how many cells mean something else than they say, by their kind
+            (``cells.READINGS``); empty if unknown.
         zoned: whether the cells of each column name a time zone: (N,) for columns of dates, else
             empty.
         layout: as in ``Preprocessing``.
@@ -172,9 +172,7 @@ class RawTable:
     x: NDArray[Any]
     values: tuple[tuple[str, ...], ...]
     layout: tuple[str, ...] = ()
-    bounds: tuple[int, ...] = ()
-    thousands: tuple[int, ...] = ()
-    turned: tuple[int, ...] = ()
+    readings: tuple[Mapping[str, str], ...] = ()
     zoned: tuple[NDArray[np.bool_], ...] = ()
 
     @classmethod
@@ -208,15 +206,8 @@ class RawTable:
     def with_columns(self, numbers: Sequence[int], table: "RawTable") -> "RawTable":
         """Return the table with these columns replaced by those of another one, in order."""
         self.x[:, list(numbers)] = table.x
-        columns, values = list(self.columns), list(self.values)
-        bounds, thousands = list(self.bounds), list(self.thousands)
+        columns, values, readings = list(self.columns), list(self.values), list(self.readings)
         for k, number in enumerate(numbers):
             columns[number], values[number] = table.columns[k], table.values[k]
-            bounds[number], thousands[number] = table.bounds[k], table.thousands[k]
-        return replace(
-            self,
-            columns=tuple(columns),
-            values=tuple(values),
-            bounds=tuple(bounds),
-            thousands=tuple(thousands),
-        )
+            readings[number] = table.readings[k]
+        return replace(self, columns=tuple(columns), values=tuple(values), readings=tuple(readings))

@@ -52,8 +52,9 @@ def files(path: Path, volumes: bool) -> tuple[list[Path], list[str]]:
         if volumes and any(map(is_dicom, single)):
             images.append(folder)
             continue
-        images += filter(image_formats.is_image, single)
-        unread = [file for file in single if file not in images]
+        readable = dict.fromkeys(filter(image_formats.is_image, single))
+        images += readable
+        unread = [file for file in single if file not in readable]
         if other_names := [x.name for x in unread if not image_formats.is_companion(x)]:
             remark = f"files that are not images are left out ({listed(other_names, 3)})"
             remarks.append(f"{folder}: {remark}")
@@ -138,6 +139,7 @@ def _conversions(file: ImageFile, metadata: ModelMetadata) -> list[str]:
     """Return how an image is converted to the form of those of the training."""
     rows, columns, channels = metadata.sample_shape
     notes = ["colours are converted to gray, as the model takes it"] * (channels < file.shape[2])
+    notes += ["gray is read as RGB, as the model takes it"] * (channels > file.shape[2])
     if metadata.resize is None and (rows, columns) != file.shape[:2]:
         notes.append(
             f"resized from {file_notes.times(file.shape[1::-1])} to {columns} x {rows} pixels, "

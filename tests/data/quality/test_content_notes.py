@@ -370,6 +370,18 @@ def test_time_zones_at_one_client():
     one(data_notes(alone, clients=2), "some times of the data have a time zone")
 
 
+def test_times_of_a_split_of_which_some_have_a_time_zone():
+    days = [f"2024-{1 + k // 28:02}-{1 + k % 28:02}T10:00" for k in range(240)]
+
+    def lines(zone, step):
+        frame = patients().assign(day=[day + zone * (k % step == 0) for k, day in enumerate(days)])
+        data = from_frame(frame, label_column="y", client_column="site", time_column="day")
+        return [line for line in read(data).notes if line.startswith("time column")]
+
+    assert lines("", 1) == lines("+02:00", 1) == []
+    assert "day: 80 of 240 times have a time zone and are turned to UTC" in lines("+02:00", 3)[0]
+
+
 def test_identifiers_that_repeat_now_and_then():
     frame = patients().assign(patient=np.minimum(np.arange(240) + 1000, 1229))
     lines = notes(frame)

@@ -34,6 +34,8 @@ BLOCK = 1 << 22  # bytes parsed at once, more than a row may have
 DIVIDERS = ",;\t|"
 # of Excel, before the header
 _SEPARATOR_LINE = re.compile(r'"?sep=(.)"?\r?\n?', re.IGNORECASE)
+# a number with a decimal comma, between other marks
+_DECIMAL_COMMA = re.compile(r"(?<![^;\t|])[-+]?\d+,\d+(?=[;\t|\r\n]|$)")
 
 
 class Start(NamedTuple):
@@ -143,10 +145,10 @@ def _separator(first: str, second: str) -> str:
     """Return the separator that the first two lines suggest.
 
     The default is a comma. A semicolon, tab or bar, else a blank, is chosen if the first line has
-    no comma, as spreadsheets write with a decimal comma, and both lines contain it equally often,
-    or the second again: R writes row names without a name for their column.
+    no comma but the decimal ones of spreadsheets, and both lines contain it equally often, or the
+    second again: R writes row names without a name for their column.
     """
-    if "," in first:
+    if "," in _DECIMAL_COMMA.sub("", first):
         return ","
     marks = [mark for mark in ";\t|" if _divides(mark, first, second)]
     if len(marks) == 1:

@@ -136,6 +136,7 @@ def _frames(path: Path, dataset: Any) -> Frames:
         step=max(entry.step for entry in scales),
         patient=dicom_header.patient(dataset),
         reference=str(headers[0].get("FrameOfReferenceUID", "")),
+        mask_fault=dicom_header.mask_fault(dataset),
         notes=tuple(dict.fromkeys(note for entry in scales for note in entry.notes)),
     )
     is_dose = dataset.get("SOPClassUID") == dicom_header.DOSE
@@ -226,6 +227,7 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
         step=max(image.step for image in images),
         patient=first.patient,
         reference=first.reference,
+        mask_fault=first.mask_fault,
         notes=dict.fromkeys((*remarks, *notes, *_notes(images))),
     )
 

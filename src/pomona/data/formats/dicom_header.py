@@ -21,6 +21,7 @@ MAGIC, MAGIC_AT = b"DICM", 128
 CONTOURS = "1.2.840.10008.5.1.4.1.1.481.3"
 DOSE = "1.2.840.10008.5.1.4.1.1.481.2"
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
+JPEG = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51)}
 MICROSCOPY = "1.2.840.10008.5.1.4.1.1.77.1.6"
 REMEDIES = dict.fromkeys(SEGMENTATIONS, "name it in the column mask") | {
     CONTOURS: "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
@@ -83,6 +84,15 @@ def frame_header(path: Path, dataset: Any, frame: int) -> Any:
 def patient(dataset: Any) -> str:
     """Return the identifier of the patient, if the header has one."""
     return bounds.plain(str(dataset.get("PatientID") or "").strip(), 80)
+
+
+def mask_fault(dataset: Any) -> str:
+    """Return why class numbers in a file's pixels would be misread; empty if they would not."""
+    jpeg = dataset.file_meta.TransferSyntaxUID in JPEG
+    if jpeg or dataset.get("LossyImageCompression") == "01":
+        return "was compressed with losses (LossyImageCompression), which change class numbers"
+    is_inverted = dataset.get("PhotometricInterpretation") == "MONOCHROME1"
+    return "is MONOCHROME1, whose values are inverted" if is_inverted else ""
 
 
 def numbers(dataset: Any, name: str, count: int) -> tuple[float, ...]:

@@ -116,18 +116,43 @@ def _write(
     voxels[classes > 0] = classes[classes > 0]
 
 
+def require_patient(path: Path, patient: str, image: ImageFile) -> None:
+    """Raise DataError for a mask of another patient than its image's, if both name one."""
+    if len({patient, image.patient} - {""}) > 1:
+        raise DataError(
+            f"the mask {path} is of patient {patient!r}, but its image {image.path} of "
+            f"{image.patient!r}; take the mask of this image"
+        )
+
+
+def in_plane(path: Path, file: ImageFile, values: NDArray[Any], image: ImageFile) -> NDArray[Any]:
+    """Return the values (rows, columns, 1) of a flat mask on the pixels of a flat image.
+
+    Raises DataError for a mask in another plane, or off its pixels; of files without a position,
+    for one whose rows or columns run to other sides.
+    """
+    grid = _plane_grid(image.plane)
+    if grid and file.plane and _is_placed(file.plane):
+        if _is_elsewhere(file.plane, image.plane):
+            raise DataError(f"the mask {path} lies in another plane than its image {image.path}")
+        placed = _placed(path, file.plane, values[..., 0], grid.shape, grid)[0]
+        return _turned(placed, None)[..., np.newaxis]
+    sides = [dict(each.traits).get("rows and columns to") for each in (file, image)]
+    if None not in sides and sides[0] != sides[1]:
+        raise DataError(
+            f"the mask {path} has rows and columns to {sides[0]}, but its image {image.path} to "
+            f"{sides[1]}; turn them alike"
+        )
+    return values
+
+
 def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
     """Return a remark on a segmentation in other coordinates than its image's.
 
     Raises DataError for one of another patient; and, of an image without a position, for one of
     other images, or of several.
     """
-    patient = dicom_header.patient(dataset)
-    if len({patient, image.patient} - {""}) > 1:
-        raise DataError(
-            f"the mask {path} is of patient {patient!r}, but its image {image.path} of "
-            f"{image.patient!r}; take the mask of this image"
-        )
+    require_patient(path, dicom_header.patient(dataset), image)
     if not image.grid and not _is_placed(image.plane):
         _require_source(path, dataset, image)
     references = {str(dataset.get("FrameOfReferenceUID", "")), image.reference} - {""}

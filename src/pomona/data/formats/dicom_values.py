@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from pomona.core import bounds
 from pomona.core.errors import DataError
+from pomona.data.formats import pictures
 from pomona.data.formats.dicom_header import DOSE
 from pomona.data.images import package
 from pomona.data.images.image_file import RELATIVE_UNITS, ROUNDED, scaled, scaled_type
@@ -183,6 +184,8 @@ def _notes(header: Any) -> Iterator[str]:
         )
     if any(tag in header for tag in OVERLAYS):
         yield "overlays (graphics over the image) are not read"
+    if not pictures.is_srgb(header.get("ICCProfile") or b"sRGB"):
+        yield pictures.PROFILE
     if header.get("BurnedInAnnotation") == "YES":
         yield "text is burned into the pixels (BurnedInAnnotation); a model may read it"
     if header.get("Modality") == "PT" and header.get("Units") in {"BQML", "CNTS"}:

@@ -52,7 +52,8 @@ def opened(path: Path) -> ImageFile:
     dtype, attributes = _dtype(path, reader), _attributes(path, header, reader)
     load = partial(_values, path, dtype)
     if len(size) == 2:
-        return ImageFile(path, (*size[::-1], channels), dtype, load, **attributes)
+        shape = (*size[::-1], channels)
+        return ImageFile(path, shape, dtype, load, traits=_traits(reader), **attributes)
     if len(size) != 3:
         raise DataError(
             f"{path} has {len(size)} axes ({' x '.join(map(str, size))}); a volume has three: "
@@ -64,6 +65,15 @@ def opened(path: Path) -> ImageFile:
     oriented = ORIENTED.search(header) is not None
     grid = Grid.from_affine(path, size, LPS_TO_RAS @ affine if oriented else affine, oriented)
     return volume(grid, channels, dtype, lambda: load().transpose(2, 1, 0, 3), **attributes)
+
+
+def _traits(reader: Any) -> tuple[tuple[str, str], ...]:
+    """Return to which axes of space rows and columns of an image run, and its pixels' size."""
+    directions = np.reshape(reader.GetDirection(), (2, 2)).T
+    largest = [(k, v) for v in directions for k in [abs(v).argmax()]]
+    sides = ", ".join(("x", "-x", "y", "-y")[2 * k + int(v[k] < 0)] for k, v in largest)
+    size = " x ".join(f"{side:.3g}" for side in reader.GetSpacing()[::-1])
+    return ("rows and columns to", sides), ("pixels of", f"{size} mm")
 
 
 def _attributes(path: Path, header: bytes, reader: Any) -> dict[str, Any]:

@@ -44,6 +44,7 @@ def opened(path: Path) -> ImageFile:
     step = 0.0 if stored.kind == "f" or (slope, shift) == (1, 0) else abs(slope)
     affine, oriented, notes = _affine(image)
     notes += [ROUNDED] if stored == np.float64 else []
+    notes += [f"the {shape[3]} volumes along the fourth axis are read as channels"] * (shape[3] > 1)
     grid = Grid.from_affine(path, shape[:3], affine, oriented)
     read = partial(_values, path, shape, slope, shift, dtype)
     return volume(grid, shape[3], dtype, read, step=step, notes=notes)

@@ -54,10 +54,7 @@ def labels(path: Path) -> NDArray[Any]:
 
     def pixels(image: Image.Image) -> NDArray[Any]:
         if image.format in {"JPEG", "MPO"}:
-            raise DataError(
-                f"the mask {path} is JPEG, whose compression changes class numbers; save masks as "
-                "PNG, drawn again or from the original"
-            )
+            raise lossy_mask(path)
         mode = _mode(path, image)  # the image may lose it on loading
         largest, stored = _range(image)
         as_stored = mode in DEEP or image.mode in {"1", "L", "P"}
@@ -67,6 +64,14 @@ def labels(path: Path) -> NDArray[Any]:
         return values.astype(DEEP.get(mode, np.uint8))
 
     return _opened(path, pixels)
+
+
+def lossy_mask(path: Path) -> DataError:
+    """Return the error for a mask whose compression changes numbers."""
+    return DataError(
+        f"the mask {path} is JPEG, whose compression changes class numbers; save masks as PNG, "
+        "drawn again or from the original"
+    )
 
 
 def _image_file(path: Path, image: Image.Image) -> ImageFile:

@@ -15,13 +15,15 @@ from pomona.data.formats.columns import number_array
 EARLIEST, LATEST = np.datetime64("0001-01-01", "us"), np.datetime64("9999-12-31T23:59:59", "us")
 ORIGINS = {"SPSS": "1582-10-14", "SAS": "1960-01-01", "Stata": "1960-01-01"}
 _SAS_DATES = (
-    r"DATE|DAY|DOWNAME|MON(TH|NAME|YY)|NENGO|NLDATEW?|QTRR?|YEAR|YYMON|WEEK(DAT[EX]|DAY|[UVW])"
-    r"|WORDDAT[EX]|JUL(IAN|DAY)|(E|B|IS)8601DA|EURDF(D[DE]|MY)"
+    r"DATE|DAY|DOWNAME|HEBDATE|MINGUO|MON(TH|NAME|YY)|NENGO|NLDATE[A-Z]*|QTRR?|YEAR|YYMON"
+    r"|WEEK(DAT[EX]|DAY|[UVW])|WORDDAT[EX]|JUL(IAN|DAY)|(E|B|IS)8601DA|EURDF(D[DE]|MY)"
     r"|(DDMMYY|MMDDYY|YYMMDD)[BCDNPS]?|(MMYY|YYMM|YYQR?)[CDNPS]?"
 )
 _SAS_MOMENTS = (
-    r"DATETIME|DATEAMPM|MDYAMPM|(E|B|IS)8601D[TN]|DT(DATE|MONYY|WKDATX|YEAR|YYQC)|NLDATM|EURDFDT"
+    r"DATETIME|DATEAMPM|MDYAMPM|(E|B|IS)8601D[NTXZ]|DT(DATE|MONYY|WKDATX|YEAR|YYQC)"
+    r"|NLDATM[A-Z]*|EURDFDT"
 )
+_SAS_TIMES = r"TIME|TIMEAMPM|HHMM|HOUR|MMSS|NLTIM[A-Z]*|TOD|(E|B|IS)8601(LZ|T[MXZ])"
 _WIDTH = r"\d*(\.\d*)?"
 # of each program: a pattern of formats, the unit of the numbers, and their content
 _FORMATS = {
@@ -33,7 +35,7 @@ _FORMATS = {
     "SAS": (
         (rf"({_SAS_DATES}){_WIDTH}", "days", "date"),
         (rf"({_SAS_MOMENTS}){_WIDTH}", "seconds", "moment"),
-        (rf"(TIME|TIMEAMPM|HHMM|HOUR|MMSS|TOD|(E|B|IS)8601TM){_WIDTH}", "seconds", "time"),
+        (rf"({_SAS_TIMES}){_WIDTH}", "seconds", "time"),
     ),
     "Stata": (
         (r"%-?t?d.*", "days", "date"),

@@ -25,8 +25,10 @@ from pomona.data.images.grid import UNORIENTED, Grid
 from pomona.data.images.image_arrays import sample_type
 from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, volume
 
+COPY = 0b101  # bits of the tag NewSubfileType: a smaller copy, or a transparency mask
 ALPHA = {1, 2}  # of the tag ExtraSamples
 COLOURS = {"MINISBLACK", "MINISWHITE", "RGB", "PALETTE", "SEPARATED", "YCBCR"}
+LOSSY = {"JPEG", "OJPEG", "ALT_JPEG", "JPEG_LOSSY", "JPEG_2000_LOSSY"}  # compression
 MM = {"nm": 1e-6, "um": 1e-3, "µm": 1e-3, "μm": 1e-3, "micron": 1e-3, "mm": 1.0, "cm": 10.0}
 MM |= {"m": 1e3, "inch": 25.4, "\\u00B5m": 1e-3}
 WHITE = (
@@ -136,9 +138,11 @@ def opened(path: Path) -> ImageFile:
 
 
 def labels(path: Path) -> NDArray[Any]:
-    """Return the numbers (*spatial, C) as stored. Raises as ``opened``."""
+    """Return the numbers (*spatial, C) as stored. Raises as ``opened``, and for JPEG."""
     with _file(path) as tiff:
         layout = _layout(path, tiff)
+        if tiff.series[0].keyframe.compression.name in LOSSY:
+            raise pictures.lossy_mask(path)
         return layout.arranged(_array(tiff, layout))
 
 
@@ -208,6 +212,8 @@ def _sizes(path: Path, tiff: Any) -> dict[str, int]:
             f"{' x '.join(str(n) for _, n in sizes)}), of which only one would be read; save each "
             "in its own file, or a volume with its axis Z named (ImageJ, OME-TIFF)"
         )
+    if series.keyframe.subfiletype & COPY and (len(tiff.pages) > 1 or series.keyframe.subifds):
+        raise DataError(f"{path} starts with a smaller copy of its picture; save the picture alone")
     if None in series.pages or not {"Y", "X"} <= {*axes} or {"C", "S"} <= {*axes}:
         raise DataError(
             f"{path} has axes {axes} or only some pages of an image; an image needs rows, columns "
@@ -231,7 +237,7 @@ def _colours(path: Path, page: Any) -> str:
 
 def _copies(tiff: Any) -> int:
     """Return the number of pages that are smaller copies or transparency masks."""
-    return sum(bool(getattr(page, "subfiletype", 0) & 0b101) for page in tiff.pages)
+    return sum(bool(getattr(page, "subfiletype", 0) & COPY) for page in tiff.pages)
 
 
 def _spacing(tiff: Any) -> tuple[float, ...]:

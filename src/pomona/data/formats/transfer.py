@@ -117,7 +117,8 @@ def _table(work: Work, settings: object) -> Columns:
     tables = [_with_keys(path, file, work.reader(file, settings), settings) for file in files]
     first = tables[0]
     if not first.has_names and _has_header(first, settings):
-        tables[1:] = [_below(first, table) for table in tables[1:]]
+        further = zip(files[1:], tables[1:], strict=True)
+        tables[1:] = [_below(first, file, table) for file, table in further]
     _require_same_names(files, tables)
     joint = pa.concat_tables(map(_arrow_table, tables), promote_options="permissive")
     keys = [name for name, _ in _keys(path, files[0])]
@@ -176,14 +177,27 @@ def _with_keys(path: Path, file: Path, columns: Columns, settings: object) -> Co
     return replace(columns, names=tuple(names), arrays=tuple(arrays))
 
 
-def _below(first: Columns, table: Columns) -> Columns:
-    """Return a further file without a first row that has the first file's names, in its order."""
+def _require_a_row(file: Path, cells: Sequence[str], names: Sequence[str]) -> None:
+    """Raise DataError for a first row that has some of another file's names."""
+    if {cell.casefold() for cell in cells} & {name.casefold() for name in names}:
+        raise DataError(
+            f"{file} names its columns {listed(cells)}, and another file of the folder "
+            f"{listed(names)}; give both the same names, or set data.path to one file"
+        )
+
+
+def _below(first: Columns, file: Path, table: Columns) -> Columns:
+    """Return a further file without a first row that has the first file's names, in its order.
+
+    Raises DataError for a first row that has some of the names only.
+    """
     if not len(table) or not len(first):
         return table
     header, cells = first.first_cells(), table.first_cells()
     order = [*range(len(cells))]
     if len({*header}) == len(header) and not any(map(reads_as_number, header)):
         if sorted(cells) != sorted(header):
+            _require_a_row(file, cells, header)
             return table
         order = [cells.index(name) for name in header]
     elif cells != header:

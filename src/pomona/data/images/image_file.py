@@ -52,6 +52,7 @@ class ImageFile:
         traits: what else its header says that images of one data set share, by its name.
         reference: UID of the coordinates that positions are in, if the header has one.
         segments: number and name of each segment that the file of a mask describes.
+        mask_fault: why class numbers in it would be misread, if it is a mask; empty if not.
         notes: remarks on what is not used, assumed or converted, without the file's name, which
             may be the same for many files.
     """
@@ -69,6 +70,7 @@ class ImageFile:
     traits: tuple[tuple[str, str], ...] = ()
     reference: str = ""
     segments: tuple[tuple[int, str], ...] = ()
+    mask_fault: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

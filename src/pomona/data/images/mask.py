@@ -59,18 +59,24 @@ def read(path: Path, image: ImageFile, names: Sequence[str], size: Size | None =
     elif stored is not None:
         classes, notes = _classes(path, stored, spatial, len(names))
     else:
-        classes, notes = _image_classes(path, spatial, names, grid)
+        classes, notes = _image_classes(path, image, names)
     if pictures.TURNED in image.notes and pictures.TURNED not in image_formats.opened(path).notes:
         notes = (*notes, UNTURNED)
     return Mask((nearest(classes, size) if size else classes).astype(np.uint8), tuple(notes))
 
 
 def _image_classes(
-    path: Path, spatial: tuple[int, ...], names: Sequence[str], grid: Grid | None
+    path: Path, image: ImageFile, names: Sequence[str]
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return the class numbers (*spatial,) of a mask that is an image or a volume, and remarks."""
+    spatial, grid = image.shape[:-1], image.grid
     file = image_formats.opened(path)
+    if file.mask_fault:
+        raise DataError(f"the mask {path} {file.mask_fault}; save it as DICOM SEG, NIfTI or PNG")
+    dicom_segmentation.require_patient(path, file.patient, image)
     values, placed = file.decoded(file.shape[-1]), list[str]()
+    if len(spatial) == 2 and values.shape[2:] == (1,):
+        values = dicom_segmentation.in_plane(path, file, values, image)
     if grid is not None and file.grid is not None:
         values, placed = _on_grid(file.grid, values, grid)
     if file.segments:

@@ -1,6 +1,7 @@
 """Columns of cells as texts and as numbers: what each distinct cell means."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -29,6 +30,13 @@ _COMMA = (
 _POINT = (
     rf"^\s*[-+]?(\d*\.\d+|\d{{1,3}}(\.\d{{3}})+(,\d+)?|\d{{1,3}}(,\d{{3}})+\.\d+){_EXPONENT}\s*$"
 )
+# cells that mean something else than they say
+READINGS = {
+    "bound": "bounds such as <5, read as the number behind the sign",
+    "thousands": "marks of thousands, which count for nothing: 1.145 or 1,145 is 1145",
+    "turned": "times of another time zone, turned to UTC",
+    "named": "texts that are gaps, and no categories (write a category of this name otherwise)",
+}
 _MAYBE_THOUSANDS = r"^\s*([-+]?(\d{1,3}|[1-9]\d{0,2}\.\d{3}))?\s*$"
 
 
@@ -142,9 +150,19 @@ class ColumnCells:
     zoned: NDArray[np.bool_]
     cells: tuple[CellCount, ...]
 
-    def count(self, reading: str) -> int:
-        """Return the number of cells that were read in this way."""
-        return sum(cell.rows for cell in self.cells if cell.reading == reading)
+    @property
+    def readings(self) -> dict[str, str]:
+        """How many cells mean something else than they say, by the keys of ``READINGS``."""
+        counts = Counter[str]()
+        for cell in self.cells:
+            turned = cell.reading == "zoned" and cell_values.is_turned(cell.text)
+            counts["turned" if turned else cell.reading] += cell.rows
+        named = [
+            f"{cell.text.strip()}: {cell.rows}"
+            for cell in self.cells
+            if self.categories and cell.text.strip() and cell_values.is_missing(cell.text)
+        ]
+        return {k: str(n) for k, n in counts.items()} | ({"named": listed(named)} if named else {})
 
 
 def read_column(
@@ -245,25 +263,15 @@ def read(
         order.
     """
     x = allocate((sum(map(len, sources)), len(indices)), np.float64, memory_share)
-    values, bounds, thousands, turned, zoned, unread = [], [], [], [], [], []
+    values, readings, zoned, unread = [], [], [], []
     for k, (index, column) in enumerate(zip(indices, columns, strict=True)):
         read = read_column([source.cells(index) for source in sources], decimals, column, limit)
         x[:, k] = read.values
         values.append(read.categories)
-        bounds.append(read.count("bound"))
-        thousands.append(read.count("thousands"))
-        turned.append(sum(c.rows for c in read.cells if cell_values.is_turned(c.text)))
+        readings.append(read.readings)
         zoned.append(read.zoned if column.kind == "date" else read.zoned[:0])
         unread.append(Strays(column.name, read.cells, column.kind, column.fill is not None))
-    table = RawTable(
-        tuple(columns),
-        x,
-        tuple(values),
-        bounds=tuple(bounds),
-        thousands=tuple(thousands),
-        turned=tuple(turned),
-        zoned=tuple(zoned),
-    )
+    table = RawTable(tuple(columns), x, tuple(values), readings=tuple(readings), zoned=tuple(zoned))
     return table, [strays for strays in unread if strays.are_problem]
 
 

@@ -154,9 +154,9 @@ class TableSurvey:
         column = self._purpose("group_column")
         return column and RowGroups(column[0], targets.grouped(column[1]))
 
-    def times(self) -> tuple[NDArray[np.float64], Strays] | None:
+    def times(self) -> tuple[NDArray[np.float64], Strays, list[str]] | None:
         """Return each row's time, as days for dates or as the column's number, with NaN for other
-        cells, and these cells.
+        cells; these cells; and a remark on times of which some alone have a time zone.
         """
         if (index := self.roles.purposes.get("time_column")) is None:
             return None
@@ -164,9 +164,14 @@ class TableSurvey:
         column_type = min(
             columns, key=lambda column_type: np.isnan(columns[column_type].values).sum()
         )
-        return columns[column_type].values, Strays(
-            self.columns[index], columns[column_type].cells, column_type
+        read, name = columns[column_type], self.columns[index]
+        zoned = int(read.zoned.sum())
+        note = (
+            f"time column {name}: {zoned} of {len(self)} times have a time zone and are turned to "
+            "UTC, the others are not: write all in one way"
         )
+        notes = [note] * (0 < zoned < len(self))
+        return read.values, Strays(name, read.cells, column_type), notes
 
     def subgroups(self) -> Subgroups | None:
         """Return the values of the subgroup column, sorted by name.
@@ -260,7 +265,15 @@ class TableSurvey:
         alike = cell_values.alike_notes("groups", sorted(names))
         return replace(
             dataset,
-            notes=(*dataset.notes, *self.headless(), *self.notes, *self.repeated(), *alike),
+            notes=(
+                *dataset.notes,
+                *self.headless(),
+                *self.notes,
+                *self.repeated(),
+                *alike,
+                *(times[2] if times else ()),
+                *cell_values.date_notes("classes", dataset.classes),
+            ),
             owners=self.owners(sum(self.counts[:training])),
             groups=self.groups(),
             times=times and times[0],

@@ -144,14 +144,15 @@ def notes(raw: RawTable) -> list[str]:
         for name, values in zip(names, raw.values, strict=True)
         if (alike := cell_values.alike(values))
     ]
-    for counts, reading in (
-        (raw.bounds, "bounds such as <5, read as the number behind the sign"),
-        (raw.thousands, "marks of thousands, which count for nothing: 1.145 or 1,145 is 1145"),
-        (raw.turned, "times of another time zone, turned to UTC"),
-    ):
-        if any(counts):
-            counted = [f"{name} ({n})" for name, n in zip(names, counts, strict=True) if n]
-            notes.append(f"{reading}: {listed(counted, 8)}")
+    notes += [
+        note
+        for name, values in zip(names, raw.values, strict=True)
+        for note in cell_values.date_notes(f"column {name}", values)
+    ]
+    pairs = [*zip(names, raw.readings, strict=False)]
+    for key, text in cells.READINGS.items():
+        counted = [f"{name} ({readings[key]})" for name, readings in pairs if key in readings]
+        notes += [f"{text}: {listed(counted, 8)}"] * bool(counted)
     return notes
 
 
