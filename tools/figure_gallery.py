@@ -19,7 +19,7 @@ from method_pages import write
 from pomona.cli import main as pomona_command
 from pomona.core.errors import ConfigError
 from pomona.data import from_clients
-from pomona.results.figures.catalogue import BENCH, CATALOGUE, PREVIEW, REPORT, TRAJECTORY, Entry
+from pomona.results.figures.sections import BENCH, CATALOGUE, PREVIEW, REPORT, TRAJECTORY, Entry
 from pomona.results.wording import capital
 
 PAGE = "gallery.md"

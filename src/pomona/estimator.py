@@ -180,18 +180,18 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         tree: Tree = {}
         for key, value in (self.settings or {}).items():
             merge(tree, branch(key, value))
-        fixed = {"method", "rounds", "lr", "seed", "partition", "clients"}
-        if twice := sorted(tree.keys() & fixed):
+        set_by_parameters = {"method", "rounds", "lr", "seed", "partition", "clients"}
+        if twice := sorted(tree.keys() & set_by_parameters):
             raise ConfigError(
                 f"settings: {listed(twice)} would replace what parameters (method, rounds, lr, "
                 "random_state) and groups say; leave it out"
             )
         section = tree.pop("data", {})
-        fixed = {"name", "path", "classes", "split", "test_share"}
-        if not isinstance(section, dict) or section.keys() & fixed:
+        set_by_fit = {"name", "path", "classes", "split", "test_share"}
+        if not isinstance(section, dict) or section.keys() & set_by_fit:
             raise ConfigError(
                 "settings: the data are those of fit, all of them for training; remove data, or "
-                f"of it {listed(sorted(fixed))}"
+                f"of it {listed(sorted(set_by_fit))}"
             )
         if self.validation_share and "validation_share" in section:
             raise ConfigError("validation_share is set twice; leave it out of the settings")

@@ -96,8 +96,7 @@ def test_each_command_that_is_interrupted_says_how_it_goes_on(
 def test_a_run_that_is_interrupted_names_its_folder_and_its_last_round(
     rounds, said, monkeypatch, capsys, tmp_path
 ):
-    def interrupted(config, folder, resume, live, prepare):
-        prepare(config)
+    def interrupted(scenario, folder, resume, live):
         (folder / "checkpoints").mkdir(parents=True)
         for number in rounds:
             (folder / f"checkpoints/round-{number:06}-{'0' * 64}.safetensors").touch()

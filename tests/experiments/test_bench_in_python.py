@@ -13,7 +13,7 @@ from pomona.data import from_arrays, from_clients
 from pomona.experiments import bench_gains, load
 from pomona.record.paired_gain import Gain
 from pomona.results.comparison import comparison
-from pomona.results.tables.gains_of_bench import gains_table
+from pomona.results.tables.by_client import gains_table
 from pomona.results.web.comparison_page import TEXT, write
 
 DRAW = np.random.default_rng(0)

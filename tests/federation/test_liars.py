@@ -21,7 +21,7 @@ from pomona.methods.mixtures.auto import FOUR
 from pomona.partition.poison import poisoned, triggered
 from pomona.personal.model import PersonalModel
 from pomona.results.run_numbers import runs
-from pomona.results.tables.liars import liars, spans
+from pomona.results.tables.participation import liars, spans
 from pomona.results.text.cautions import cautions
 from pomona.scenario import Scenario
 from problems import Notes, a_round, digest_of_models, tiny

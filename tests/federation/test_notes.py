@@ -17,7 +17,7 @@ from pomona.cli import main
 from pomona.core.notes import LONGEST, Note, distinct
 from pomona.data import from_arrays, from_clients
 from pomona.federation.callbacks import StopAfter
-from pomona.models.final_activation import final_activation
+from pomona.models.compatibility import final_activation
 from pomona.record import events
 
 SHARED = "same at another client"

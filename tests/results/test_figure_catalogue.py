@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pomona.results.figures as figures
 from pomona.core.registry import load
-from pomona.results.figures.catalogue import CATALOGUE, FOLDER
+from pomona.results.figures.sections import CATALOGUE, FOLDER
 
 
 def drawing_functions():

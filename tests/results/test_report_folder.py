@@ -13,13 +13,13 @@ from report_results import comparison, result
 from test_report_page import check
 
 import pomona
+from pomona.cli.progress import LivePageCallback, following
 from pomona.config import resolve
 from pomona.core.errors import ConfigError
 from pomona.record.result import Result
 from pomona.results import table
 from pomona.results.figures.plot import FORMATS, INDEX, ReportFigure, listed, parse_formats, save
 from pomona.results.figures.sections import distinct
-from pomona.results.web.live_run_page import LivePageCallback, following
 from pomona.results.web.report_page import LiveProgress, refresh, write
 
 pytestmark = pytest.mark.long
@@ -164,7 +164,7 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
         assert len(result.rounds) > 0
         return refresh(result, out, live)
 
-    monkeypatch.setattr("pomona.results.web.live_run_page.refresh", seen)
+    monkeypatch.setattr("pomona.cli.progress.refresh", seen)
     words = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
     with pytest.raises(SystemExit, match="0"):
         main(
@@ -219,9 +219,9 @@ def test_a_follower_writes_when_it_is_due_and_closes(
         written.append((now[0], live and live.patience))
         assert live is None or live.seconds == 3
 
-    monkeypatch.setattr("pomona.results.web.live_run_page.load", str)
-    monkeypatch.setattr("pomona.results.web.live_run_page.refresh", refreshed)
-    monkeypatch.setattr("pomona.results.web.live_run_page.monotonic", lambda: now[0])
+    monkeypatch.setattr("pomona.cli.progress.load", str)
+    monkeypatch.setattr("pomona.cli.progress.refresh", refreshed)
+    monkeypatch.setattr("pomona.cli.progress.monotonic", lambda: now[0])
     row = result("apple", n=2, rounds=1).rounds[0]
     with following(tmp_path) as (follower,):
         assert isinstance(follower, LivePageCallback)

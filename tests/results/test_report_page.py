@@ -26,9 +26,9 @@ from pomona.record.paired_gain import gains
 from pomona.record.result import Result
 from pomona.results.figures.classification import pooled_confusion
 from pomona.results.figures.curves import curves, traffic
-from pomona.results.figures.numbers import MOST_CELLS, numbers
 from pomona.results.figures.plot import FORMATS, drawing
 from pomona.results.run_numbers import runs
+from pomona.results.web.page_writer import MOST_CELLS, numbers
 from pomona.results.web.report_page import settings, write
 from pomona.results.wording import size
 from pomona.simulation import run as trained

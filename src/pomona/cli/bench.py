@@ -24,7 +24,7 @@ from pomona.experiments.job import JobState
 from pomona.experiments.suite import Size, Suite, suite_file, suites
 from pomona.results.comparison import comparison
 from pomona.results.figures.plot import parse_formats
-from pomona.results.tables.gains_of_bench import gains_table
+from pomona.results.tables.by_client import gains_table
 from pomona.results.web.comparison_page import write
 
 FILES = ("table.md", "table.csv", RESULTS)

@@ -83,20 +83,16 @@ def run(
         return
     from pomona.cli import run_outcome
     from pomona.results.web.report_page import write
-    from pomona.scenario import Scenario
 
     if resume and not out:
         raise ConfigError("--resume needs the folder of a run; name it with --out")
     folder = out or _default_folder(config)
 
-    def prepare(settings: "Config") -> Scenario:
-        scenario = Scenario.prepare(settings)
+    with _hint_if_interrupted(folder, config.rounds):
+        scenario = run_outcome.prepared(config)
         if not out:
             echo_stderr(f"record: {folder}")  # whoever stops it needs the folder to continue
-        return scenario
-
-    with _hint_if_interrupted(folder, config.rounds):
-        result = run_outcome.run_with_progress(config, folder, resume, live, prepare)
+        result = run_outcome.run_with_progress(scenario, folder, resume, live)
     page = write([result], folder, formats) if report else None
     if json:
         lines = [note.text for note in result.notes]
@@ -171,7 +167,7 @@ def demo(
     Twenty-four clients of about 32 training images in four hidden groups of six; each group's
     images are rotated by a different multiple of 90 degrees.
     """
-    from pomona.cli.run_outcome import run_with_progress
+    from pomona.cli.run_outcome import prepared, run_with_progress
     from pomona.config import resolve
     from pomona.results import table as result_table
     from pomona.results.summary_table import run_table
@@ -179,7 +175,7 @@ def demo(
 
     out = out or unused("pomona-demo")
     configs = [resolve(DEMO, settings, {"seed": seed}) for settings in DEMO_METHODS]
-    results = [run_with_progress(config, out / config.method.name) for config in configs]
+    results = [run_with_progress(prepared(c), out / c.method.name) for c in configs]
     page = write(results, out)
     rows = result_table(results)
     if json:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pomona.cli.output import echo, print_table, size
-from pomona.cli.progress import progress_display
+from pomona.cli.progress import following, progress_display
 from pomona.cli.status_line import activity
 from pomona.config import Config, resolve
 from pomona.core.attack import Attack
@@ -15,23 +15,22 @@ from pomona.record.result import Result
 from pomona.record.run_summary import attack_of
 from pomona.results import table as result_table
 from pomona.results.summary_table import run_table
-from pomona.results.tables.liars import rounds_naming, spans
-from pomona.results.web.live_run_page import following
+from pomona.results.tables.participation import rounds_naming, spans
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.tasks import TASKS
 
 
+def prepared(config: Config, prepare: Callable[[Config], Scenario] = Scenario.prepare) -> Scenario:
+    """Read the data of a run, saying so."""
+    with activity(f"reading {config.data.name}"):
+        return prepare(config)
+
+
 def run_with_progress(
-    config: Config,
-    folder: Path,
-    resume: bool = False,
-    live: bool = False,
-    prepare: Callable[[Config], Scenario] = Scenario.prepare,
+    scenario: Scenario, folder: Path, resume: bool = False, live: bool = False
 ) -> Result:
     """Run with a progress line, and optionally a live page."""
-    with activity(f"reading {config.data.name}"):
-        scenario = prepare(config)
     with progress_display() as display, following(folder if live else None) as pages:
         progress = display(scenario.config)
         result = simulate(scenario, folder, CallbackList(progress, *pages), resume)

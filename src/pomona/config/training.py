@@ -1,13 +1,15 @@
-"""Settings of local training: its length, batches, rates and network's statistics."""
+"""Settings of training: who takes part in a round, and how a client trains in it."""
 
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from pomona.core.attack import Attack
 from pomona.core.bounds import Number
 from pomona.core.errors import ConfigError
+from pomona.core.membership import Membership
 from pomona.core.settings import LARGEST, Settings
-from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes
+from pomona.core.training_settings import AnyOptimizer, Optimizer, Passes, SecureAggregation
 from pomona.models.parameter_space import Buffers
 from pomona.objective.augmentation import TRANSFORMS, Augmentation
 from pomona.objective.dataset import Precision
@@ -118,3 +120,27 @@ class TrainingSettings(Settings):
         return factor | (
             {} if self.local_steps is None else {"local_epochs": "only without local_steps"}
         )
+
+
+class CohortSettings(Settings):
+    """Who takes part in which round.
+
+    Attributes:
+        clients: number of clients; the data's own number if they name clients
+        participation: share of the clients in a round, drawn uniformly
+        absence: probability that a client drawn for a round is absent, independently; at least
+            one stays
+        largest_share: largest weight of one client in a mean; 1: no limit
+        secure_aggregation: the server learns only the mean of a round's models, in fixed point; a
+            simulation computes the same numbers, without masks
+        membership: clients that join late, leave, or are never trained with
+        attack: clients that attack the training; in simulations only, a federation refuses it
+    """
+
+    clients: int = Field(12, ge=1, le=10**4)
+    participation: float = Field(1.0, gt=0, le=1)
+    absence: float = Field(0.0, ge=0, lt=1)
+    largest_share: float = Field(1.0, gt=0, le=1)
+    secure_aggregation: SecureAggregation | None = None
+    membership: Membership = Membership()
+    attack: Attack | None = None

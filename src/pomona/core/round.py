@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.training_settings import Optimizer, Passes
+
+Ids: TypeAlias = tuple[int, ...]
+"""Numbers of clients, which are their places in a roster."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Roster:
         return len(self.sizes)
 
     @cached_property
-    def members(self) -> tuple[int, ...]:
+    def members(self) -> Ids:
         """The ids of the current members, in ascending order."""
         return tuple(i for i, size in enumerate(self.sizes) if size)
 
@@ -37,7 +40,7 @@ class Roster:
         """The mask (N,) bool of the current members."""
         return torch.tensor(self.sizes) > 0
 
-    def only(self, ids: tuple[int, ...]) -> "Roster":
+    def only(self, ids: Ids) -> "Roster":
         """Return the roster with only these clients as members."""
         members = set(ids)
         return replace(
@@ -53,7 +56,7 @@ class Roster:
         """Return n_i / n of all clients, (N,) float64, each at most ``largest``."""
         return _normed(limited(self.sizes, self.largest))
 
-    def weights(self, ids: tuple[int, ...]) -> Tensor:
+    def weights(self, ids: Ids) -> Tensor:
         """Return weights (len(ids),) float64 of a mean, n_i over the sum of ``ids``, each at most
         ``largest``.
         """

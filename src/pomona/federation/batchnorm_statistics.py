@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from pomona.core.round import Roster, Round
+from pomona.core.round import Ids, Roster, Round
 from pomona.methods.base import Downlink, Initial, Rows, Server, Uplink, weighted_mean
 from pomona.objective.training import STATISTICS
 
@@ -36,14 +36,12 @@ def with_statistics(server: Server, initial: Initial) -> Server:
     def start(initial: Initial, roster: Roster, seed: int) -> WithStatistics:
         return WithStatistics(server.start(initial, roster, seed), initial.statistics)
 
-    def downlink(
-        state: WithStatistics, ids: tuple[int, ...], roster: Roster, round_: Round
-    ) -> Downlink:
+    def downlink(state: WithStatistics, ids: Ids, roster: Roster, round_: Round) -> Downlink:
         downlink = server.downlink(state.method, ids, roster, round_)
         return {**downlink, STATISTICS: Rows.broadcast(state.statistics, len(ids))}
 
     def aggregate(
-        state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
+        state: WithStatistics, uplink: Uplink, ids: Ids, roster: Roster, round_: Round
     ) -> WithStatistics:
         mean = weighted_mean(uplink[STATISTICS], roster.weights(ids))
         return WithStatistics(
@@ -51,7 +49,7 @@ def with_statistics(server: Server, initial: Initial) -> Server:
         )
 
     def add_clients(
-        state: WithStatistics, ids: tuple[int, ...], roster: Roster
+        state: WithStatistics, ids: Ids, roster: Roster
     ) -> tuple[WithStatistics, Tensor | None]:
         inner, row = server.add_clients(state.method, ids, roster)
         return replace(state, method=inner), row
@@ -63,7 +61,7 @@ def with_statistics(server: Server, initial: Initial) -> Server:
         return server.closing(state.method, roster, round_)
 
     def capped_clients(
-        state: WithStatistics, uplink: Uplink, ids: tuple[int, ...], roster: Roster, round_: Round
+        state: WithStatistics, uplink: Uplink, ids: Ids, roster: Roster, round_: Round
     ) -> Mapping[int, str]:
         return server.capped_clients(state.method, without_statistics(uplink), ids, roster, round_)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from pomona.core.bounds import LABEL
 from pomona.core.errors import ConfigError, DivergedError
 from pomona.core.rng import number
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.core.state import NamedTensors, apply, row
 from pomona.federation.client_states import PlaceState, unchanged, working
 from pomona.federation.client_store import ClientStore
@@ -36,7 +36,7 @@ class _CallResult(NamedTuple):
     evaluated models and their scores.
     """
 
-    ids: tuple[int, ...]
+    ids: Ids
     state: Any
     uplink: Uplink
     info: Info
@@ -79,7 +79,7 @@ class ClientRuntime:
         # a class of a protocol, whose check takes as long as a step of a tiny model
         self._is_private = isinstance(objective, PrivateObjective)
 
-    def add_clients(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
+    def add_clients(self, ids: Ids, roster: Roster, w: Tensor | None) -> None:
         """Create the initial states of clients that join; they start from ``w`` (d,), or the run's
         initial models.
         """
@@ -108,7 +108,7 @@ class ClientRuntime:
     def _try(
         self,
         visit: ClientRequest,
-        ids: tuple[int, ...],
+        ids: Ids,
         downlink: Mapping[str, Rows | Copies],
         position: Mapping[int, int],
     ) -> list[Reply]:
@@ -125,7 +125,7 @@ class ClientRuntime:
                 return [Reply(ids[0], fault=f"{fault}{remedy}")]
         return [reply for i in ids for reply in self._try(visit, (i,), downlink, position)]
 
-    def _serve(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> list[Reply]:
+    def _serve(self, visit: ClientRequest, ids: Ids, received: Received) -> list[Reply]:
         """Serve a group in one call; the results of training wait for ``commit``."""
         began = perf_counter()
         result = self._call(visit, ids, received)
@@ -175,7 +175,7 @@ class ClientRuntime:
                     "finite after training; lower lr"
                 )
 
-    def _call(self, visit: ClientRequest, ids: tuple[int, ...], received: Received) -> _CallResult:
+    def _call(self, visit: ClientRequest, ids: Ids, received: Received) -> _CallResult:
         """Call the method's client half for some clients, on copies of their states."""
         statistics = received.get(STATISTICS)
         training = LocalTraining(

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.core.state import Lazy, NamedTensors, apply, flatten, meta_tensor, meta_tensors, rebuild
 from pomona.federation.client_states import PlaceState, in_memory
 from pomona.federation.recorded_models import ModelChoice, Observed, RecordedModels
@@ -50,7 +50,7 @@ class ClientStore:
         self._pending: dict[int, _Trained] = {}
         self._rows = SharedRows()
 
-    def add_clients(self, ids: tuple[int, ...], roster: Roster, w: Tensor | None) -> None:
+    def add_clients(self, ids: Ids, roster: Roster, w: Tensor | None) -> None:
         """Create the initial states of clients that join; they start from ``w`` (d,), or the run's
         initial models.
         """

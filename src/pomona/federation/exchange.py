@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor
 
 from pomona.core.errors import ProtocolError
-from pomona.core.round import Roster, Round
+from pomona.core.round import Ids, Roster, Round
 from pomona.methods.base import Copies, Downlink, Received, Rows
 from pomona.metrics.metric import Score
 from pomona.storage.mapped_tensor import let_go, mapped, stacked
@@ -35,7 +35,7 @@ class ClientRequest:
 
     round: Round
     roster: Roster
-    ids: tuple[int, ...]
+    ids: Ids
     trains: bool = True
     watched: frozenset[str] = frozenset()
     keep_models: bool = False
@@ -92,7 +92,7 @@ class Arrival:
     unread: ProtocolError | None = None
 
 
-def received_bytes(downlink: Downlink, ids: tuple[int, ...]) -> tuple[int, ...]:
+def received_bytes(downlink: Downlink, ids: Ids) -> tuple[int, ...]:
     """Return the bytes of models that each receiver of a downlink downloads: for a bank, those in
     its index.
     """
@@ -132,7 +132,7 @@ class UplinkSpool:
     together.
     """
 
-    ids: tuple[int, ...]
+    ids: Ids
     rows: Mapping[str, Tensor]
 
     @classmethod

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from pomona.core.attack import Attack
 from pomona.core.rng import stream
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.core.state import NamedTensors
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.transport import SIMULATION, Transport
@@ -105,7 +105,7 @@ class Lying:
             return row
         return torch.zeros_like(tensor)
 
-    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: Ids, roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
         self.honest.add_clients(ids, roster, row)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from pomona.config import Config
 from pomona.core.errors import BudgetError, DivergedError, QuorumError, listed
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.core.state import flatten, merged, only, rebuild
 from pomona.federation.admission import VALUES_REMEDY, Admission, History
 from pomona.federation.batchnorm_statistics import with_statistics
@@ -18,8 +18,7 @@ from pomona.federation.callbacks import Callback, Models, StoppingCallback
 from pomona.federation.checkpointing import Checkpointing
 from pomona.federation.early_stopping import Scoreboard, ValidationCurve
 from pomona.federation.exchange import ClientRequest, Reply, stack
-from pomona.federation.round_exchange import AcceptedReplies, RoundExchange
-from pomona.federation.round_notes import RoundNotes
+from pomona.federation.round_exchange import AcceptedReplies, RoundExchange, RoundNotes
 from pomona.federation.round_plan import RoundPlan, is_evaluated, plan_of, round_of
 from pomona.federation.transport import Transport
 from pomona.methods.base import Initial, Server
@@ -263,9 +262,7 @@ class Loop:
         limited = self._notes.add_new("limited weight", limits, plan.number)
         return self.server.aggregate(state, uplink, *context), answers, limited
 
-    def _evaluate_only(
-        self, state: Any, number: int, ids: tuple[int, ...], keep_models: bool
-    ) -> None:
+    def _evaluate_only(self, state: Any, number: int, ids: Ids, keep_models: bool) -> None:
         """Let clients receive and evaluate without training."""
         if ids:
             round_, roster = round_of(self.config, number), self._roster(number)
@@ -314,7 +311,7 @@ class Loop:
         for evaluation in self._scores.unseen(last, reply):
             self.record.evaluation(evaluation, "unseen")
 
-    def _store_scores(self, number: int, cohort: tuple[int, ...], replies: Sequence[Reply]) -> None:
+    def _store_scores(self, number: int, cohort: Ids, replies: Sequence[Reply]) -> None:
         """Keep the scores of a round's replies, and report those that have become undefined."""
         for (model, stage, split), ids in self._scores.note(cohort, replies).items():
             self._notes.add(

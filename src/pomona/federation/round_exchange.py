@@ -1,8 +1,8 @@
 """The exchange of a round: ask the clients, admit what arrives, ask again if too little can be
-used.
+used; and the notes of the rounds.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -10,20 +10,61 @@ from torch import Tensor
 
 from pomona.config import Config
 from pomona.core.errors import DivergedError, QuorumError
-from pomona.federation.admission import Admission, Expected, History, admit
-from pomona.federation.callbacks import ModelObserver
-from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack
+from pomona.core.notes import Note
+from pomona.core.round import Ids
+from pomona.federation.admission import Admission, Expected, History, Rejection, admit
+from pomona.federation.callbacks import Callback, ModelObserver
+from pomona.federation.exchange import Arrival, ClientRequest, Reply, stack, with_name
 from pomona.federation.norm_bounds import largest
-from pomona.federation.round_notes import RoundNotes
 from pomona.federation.secure_sum import summed
 from pomona.federation.transport import SIMULATION, Transport
 from pomona.methods.base import Downlink, Initial, Server, Uplink
 from pomona.objective.training import STATISTICS
 from pomona.record.rows import RoundRow
+from pomona.record.run_folder import RunRecord
 from pomona.storage.safetensors_stream import quoted
 
 MAX_NAMED = 3
 """Refused clients that an error names."""
+
+
+@dataclass(frozen=True)
+class RoundNotes:
+    """Writes the notes of a run's rounds.
+
+    ``client_name``: a client's name in notes.
+    """
+
+    record: RunRecord
+    callback: Callback
+    client_name: Callable[[int], str]
+    _affected: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def add(self, text: str, number: int) -> None:
+        """Record a note of a round, and pass it on."""
+        note = Note(text, "training", number)
+        self.record.note(note)
+        self.callback.on_note(note.text)
+
+    def add_new(self, topic: str, reasons: Mapping[int, str], number: int) -> tuple[str, ...]:
+        """Return a line for each client with a reason; those that had none in the last call of this
+        topic get a note.
+        """
+        lines = {i: f"{self.client_name(i)}, round {number}: {reasons[i]}" for i in sorted(reasons)}
+        for client in sorted(reasons.keys() - self._affected.get(topic, frozenset())):
+            self.add(lines[client], number)
+        self._affected[topic] = frozenset(reasons)
+        return tuple(lines.values())
+
+    def fault(self, text: str, client: int) -> str:
+        """Return a fault that a client reports of itself, by the client's name."""
+        return with_name(text, client, self.client_name(client))
+
+    def rejection(self, rejection: Rejection, number: int) -> str:
+        """Return why a client's reply is not used; a fault of its own has its round already."""
+        if rejection.line == rejection.reason:
+            return self.fault(rejection.line, rejection.client)
+        return f"{self.client_name(rejection.client)}, round {number}: {rejection.reason}"
 
 
 class AcceptedReplies(NamedTuple):
@@ -31,7 +72,7 @@ class AcceptedReplies(NamedTuple):
     refused.
     """
 
-    ids: tuple[int, ...]
+    ids: Ids
     replies: list[Reply]
     bytes_down: tuple[int, ...]
     bytes_up: tuple[int, ...]

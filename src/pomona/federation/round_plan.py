@@ -5,7 +5,7 @@ from math import cos, pi
 
 from pomona.config import Config
 from pomona.core.rng import stream
-from pomona.core.round import Roster, Round
+from pomona.core.round import Ids, Roster, Round
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class RoundPlan:
     number: int
     round: Round
     roster: Roster
-    cohort: tuple[int, ...]
+    cohort: Ids
     watched: frozenset[str]
     keep_models: bool
 
@@ -65,7 +65,7 @@ def plan_of(
     return RoundPlan(number, round_of(config, number), roster, cohort, watched, keep_models)
 
 
-def select(config: Config, members: tuple[int, ...], number: int) -> tuple[int, ...]:
+def select(config: Config, members: Ids, number: int) -> Ids:
     """Draw a round's cohort: uniform from the members without replacement, minus absent ones; ids
     ascending.
     """
@@ -81,7 +81,7 @@ def cohort_size(config: Config, members: int) -> int:
     return max(1, round(config.participation * members))
 
 
-def present(config: Config, ids: tuple[int, ...], number: int) -> tuple[int, ...]:
+def present(config: Config, ids: Ids, number: int) -> Ids:
     """Return the clients that do not skip a round; if all would, the one with the highest draw
     stays.
     """

@@ -10,7 +10,7 @@ from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import require_sums
 from pomona.federation.trackers import require_tracker
 from pomona.models import MODELS
-from pomona.models.final_activation import final_activation
+from pomona.models.compatibility import final_activation
 from pomona.models.packages import package
 from pomona.models.settings import is_lora_factor
 from pomona.objective.engine import load_engine

@@ -24,7 +24,7 @@ from pomona.core.fixed_point import (
     error,
     integer_dtype,
 )
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.noise_in_sums import coarse, noise_adds_up, require_honest
@@ -182,7 +182,7 @@ def _faulty(a: Arrival, reason: str) -> Arrival:
     return replace(a, reply=replace(a.reply, uplink={}, fault=a.reply.fault or reason))
 
 
-def weighed(roster: Roster, ids: tuple[int, ...]) -> dict[int, float]:
+def weighed(roster: Roster, ids: Ids) -> dict[int, float]:
     """Return the weights of a sum over these clients, ascending ids, as every one of them computes
     it.
     """

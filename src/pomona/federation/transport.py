@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from pomona.config import Config
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.core.state import Lazy, NamedTensors, merged, meta_tensor
 from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
@@ -43,7 +43,7 @@ class Transport(Protocol):
 
     run: str
 
-    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: Ids, roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join, from a model (d,) or the run's initial
         one.
         """
@@ -82,7 +82,7 @@ class Inline:
         """Copies of each other's models that the clients keep."""
         return self._clients.store.copies
 
-    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: Ids, roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
         self._clients.add_clients(ids, roster, row)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from torch import Tensor
 
 from pomona.core.errors import PomonaError, WorkerError, listed, worded
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.core.state import NamedTensors, only
 from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
@@ -97,7 +97,7 @@ class Workers:
             self._workers.append(crew.start(worker_groups))
             self._worker_of |= {i: worker for group in worker_groups for i in group}
 
-    def add_clients(self, ids: tuple[int, ...], roster: Roster, row: Tensor | None) -> None:
+    def add_clients(self, ids: Ids, roster: Roster, row: Tensor | None) -> None:
         """Create the initial states of clients that join."""
         self.copies.add_clients(ids, roster, row)
         workers = sorted({self._worker_of[i] for i in ids})

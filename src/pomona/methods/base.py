@@ -19,7 +19,7 @@ from pydantic import field_validator
 from pomona.core.bounds import Stage, Targets
 from pomona.core.errors import ConfigError
 from pomona.core.lazy_torch import Tensor, torch
-from pomona.core.round import Roster, Round
+from pomona.core.round import Ids, Roster, Round
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Steps
 from pomona.methods.local_sgd import Cached, Loss, sgd
@@ -53,6 +53,7 @@ __all__ = [
     "Exchange",
     "Gradients",
     "Head",
+    "Ids",
     "Initial",
     "LocalTraining",
     "Loss",
@@ -152,21 +153,21 @@ def _return_none(*_: Any) -> None:
     """Return None: no note, no warning, nothing invalid."""
 
 
-def model_state(initial: Initial, roster: Roster, ids: tuple[int, ...], seed: int) -> Tensor:
+def model_state(initial: Initial, roster: Roster, ids: Ids, seed: int) -> Tensor:
     """Return the ``start`` of a client half whose state is its own model: (n, d), initially the
     common one.
     """
     return initial().repeat(len(ids), 1)
 
 
-def add_from_initial(state: State, ids: tuple[int, ...], roster: Roster) -> tuple[State, None]:
+def add_from_initial(state: State, ids: Ids, roster: Roster) -> tuple[State, None]:
     """Return the state as it is: the ``add_clients`` of a server half whose newcomers start from the
     run's initial model.
     """
     return state, None
 
 
-def add_from_model(state: Any, ids: tuple[int, ...], roster: Roster) -> tuple[Any, Tensor]:
+def add_from_model(state: Any, ids: Ids, roster: Roster) -> tuple[Any, Tensor]:
     """Return the state as it is, and its ``model`` (d,): the ``add_clients`` of a server half whose
     newcomers start from the global model.
     """
@@ -225,9 +226,9 @@ class Server:
     """
 
     start: Callable[[Initial, Roster, int], Any]
-    downlink: Callable[[Any, tuple[int, ...], Roster, Round], Downlink]
-    aggregate: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Any]
-    add_clients: Callable[[Any, tuple[int, ...], Roster], tuple[Any, Tensor | None]]
+    downlink: Callable[[Any, Ids, Roster, Round], Downlink]
+    aggregate: Callable[[Any, Uplink, Ids, Roster, Round], Any]
+    add_clients: Callable[[Any, Ids, Roster], tuple[Any, Tensor | None]]
     uplink_form: Callable[[Any], Uplink]
     separable: bool = False
     relays: Mapping[str, str] = field(default_factory=dict)
@@ -238,9 +239,7 @@ class Server:
     mirrors: str = ""
     closing: Callable[[Any, Roster, Round], str | None] = _return_none
     invalid: Callable[[Uplink], str | None] = _return_none
-    capped_clients: Callable[[Any, Uplink, tuple[int, ...], Roster, Round], Mapping[int, str]] = (
-        lambda *_: {}
-    )
+    capped_clients: Callable[[Any, Uplink, Ids, Roster, Round], Mapping[int, str]] = lambda *_: {}
 
 
 @dataclass(frozen=True)
@@ -267,7 +266,7 @@ class Client:
     else: w less lr times one gradient at w, and what w alone determines.
     """
 
-    start: Callable[[Initial, Roster, tuple[int, ...], int], Any]
+    start: Callable[[Initial, Roster, Ids, int], Any]
     train: Callable[[Any, Received, LocalTraining, Round], Trained[Any]]
     private: tuple[str, ...] = ()
     adapt: Callable[[Any, Received, LocalTraining, Round], Trained[Any]] | None = None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pomona.core.lazy_torch import Tensor, torch
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 from pomona.storage.mapped_tensor import Chunked, chunked, with_rows
 from pomona.storage.row_bank import RowBank
 
@@ -116,7 +116,7 @@ def largest(values: Tensor, count: int) -> Tensor:
     return above | (tied & (tied.cumsum(1) <= count - above.sum(1, keepdim=True)))
 
 
-def replace_rows(W: Tensor, ids: tuple[int, ...], rows: Tensor) -> Tensor:
+def replace_rows(W: Tensor, ids: Ids, rows: Tensor) -> Tensor:
     """Return rows W (N, d) with others in the places of ids: one for all (d,), or one each (n,
     d).
     """

@@ -192,6 +192,7 @@ def best_rounds(
     values = table(test)
     sign, means, pooled = 1 if metric.higher else -1, row_means(values), row_means(values, samples)
     validation_values, losses = table(validation), table(validation_loss)
+    # the mean of the defined values, to the bit that of a run's rounds
     tested = [
         RoundScore(float(mean), int(number), mean_of_known(scores[~np.isnan(scores)]))
         for number, mean, scores in zip(rounds, means, validation_values, strict=True)

@@ -27,8 +27,8 @@ from torch.optim.optimizer import (
 
 from pomona.core.errors import ConfigError
 from pomona.core.round import Round
+from pomona.models.parameter_space import ModuleOnRow, copied
 from pomona.objective.batches import Pass, Views
-from pomona.objective.module_on_row import ModuleOnRow, copied
 from pomona.objective.objective import (
     ConstantFeatures,
     Criterion,

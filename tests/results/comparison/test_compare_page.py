@@ -28,10 +28,9 @@ from pomona.results.figures.comparison_figures import ablations, curves, gains_b
 from pomona.results.figures.plot import drawing
 from pomona.results.run_numbers import runs
 from pomona.results.significance import paired, wilcoxon_table
-from pomona.results.tables.by_client import clients_table, spread_table
+from pomona.results.tables.by_client import clients_table, gains_table, spread_table
 from pomona.results.tables.comparison_tables import grid, privacy, records
 from pomona.results.tables.cost import cost_table, first_reaching, speed_table
-from pomona.results.tables.gains_of_bench import gains_table
 from pomona.results.text.cautions import _methods_named, bench_cautions, cautions
 from pomona.results.text.discussion import sentences
 from pomona.results.web.comparison_page import _pictures, rank, write

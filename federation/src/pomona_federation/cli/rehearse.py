@@ -137,7 +137,7 @@ def simulate(
         data.client_column=silo
     """
     read_file(study)  # a wrong one is answered before PyTorch is imported
-    from pomona.cli.run_outcome import print_summary, run_with_progress
+    from pomona.cli.run_outcome import prepared, print_summary, run_with_progress
     from pomona.results.web.report_page import write
     from pomona_federation.rehearsal.inputs import of_study
 
@@ -148,7 +148,7 @@ def simulate(
         return
     name = f"{config.method.name}-{study.stem}".replace(":", ".")
     folder = out or Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
-    result = run_with_progress(config, folder, prepare=prepare)
+    result = run_with_progress(prepared(config, prepare), folder)
     page = write([result], folder)
     if json:
         emit({**result.summary, "folder": folder, "report": page})

@@ -105,9 +105,7 @@ def _half_rank(rank: int) -> int:
 def client(settings: FedDPA) -> base.Client:
     """Train the own change on top of the global one, then the global change alone."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> KeptState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> KeptState:
         return KeptState(initial()[Changes.from_layout(initial).local].repeat(len(ids), 1))
 
     def train(

@@ -60,9 +60,7 @@ class APFLState:
 def client(settings: APFL) -> base.Client:
     """Train the copy of the global model and the own model on the same batches."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> APFLState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> APFLState:
         V = initial().repeat(len(ids), 1)
         return APFLState(V, V.new_full((len(ids),), settings.alpha))
 

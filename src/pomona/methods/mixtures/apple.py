@@ -194,7 +194,7 @@ def server(settings: APPLE) -> base.Server:
         )
 
     def downlink(
-        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         available = bank.offered & roster.member_mask
         index = torch.stack([served_ids(settings, bank, available, i, roster, round_) for i in ids])
@@ -204,18 +204,14 @@ def server(settings: APPLE) -> base.Server:
         return {**entries, "available": base.Rows.broadcast(requestable(available, ids), len(ids))}
 
     def aggregate(
-        bank: Bank,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        bank: Bank, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Bank:
         requests = base.replace_rows(bank.requests, ids, uplink["request"])
         return Bank(
             base.replace_rows(bank.cores, ids, uplink["core"]), handed_out(bank, ids), requests
         )
 
-    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: base.Ids, roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.members_mean(bank.cores, roster)
         return Bank(
             base.replace_rows(bank.cores, ids, row), handed_out(bank, ids), bank.requests
@@ -235,7 +231,7 @@ def server(settings: APPLE) -> base.Server:
     )
 
 
-def handed_out(bank: Bank, ids: tuple[int, ...]) -> Tensor:
+def handed_out(bank: Bank, ids: base.Ids) -> Tensor:
     """Return the mask (N,) of available cores, now that those of ids differ from their start."""
     return bank.offered.index_fill(0, torch.tensor(ids, dtype=torch.long), True)
 
@@ -292,9 +288,7 @@ def client(settings: APPLE) -> base.Client:
     # whether copies under a budget are needed in mixtures alone
     mixes_only = settings.core_step == "paper" and settings.core_radius is None
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> APPLEState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> APPLEState:
         n, cores = len(ids), initial_cores(settings, initial, ids).clone()
         fetched = torch.zeros(n, len(roster), dtype=torch.bool)
         return APPLEState(
@@ -363,9 +357,7 @@ def client(settings: APPLE) -> base.Client:
     )
 
 
-def bounded(
-    cores: Tensor, C: Tensor, clients: tuple[int, ...], members: Tensor, c: float
-) -> Tensor:
+def bounded(cores: Tensor, C: Tensor, clients: base.Ids, members: Tensor, c: float) -> Tensor:
     """Return downloaded cores (N, d) or (n, N, d) within reach of their median, for clients whose
     own current cores, which no download has, are C (n, d); copies (n, N, d) if there are several.
     """

@@ -107,7 +107,7 @@ def server(servers: Mapping[str, base.Server]) -> base.Server:
         return replace(states, alone=initial())
 
     def downlink(
-        state: Four, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Four, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return flatten(
             {
@@ -117,11 +117,7 @@ def server(servers: Mapping[str, base.Server]) -> base.Server:
         )
 
     def aggregate(
-        state: Four,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Four, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Four:
         states = all_four(
             lambda name: servers[name].aggregate(
@@ -130,7 +126,7 @@ def server(servers: Mapping[str, base.Server]) -> base.Server:
         )
         return replace(states, alone=state.alone)
 
-    def add_clients(state: Four, ids: tuple[int, ...], roster: base.Roster) -> tuple[Four, None]:
+    def add_clients(state: Four, ids: base.Ids, roster: base.Roster) -> tuple[Four, None]:
         states = all_four(
             lambda name: servers[name].add_clients(getattr(state, name), ids, roster)[0]
         )
@@ -150,7 +146,7 @@ def server(servers: Mapping[str, base.Server]) -> base.Server:
 def client(halves: Mapping[str, base.Client]) -> base.Client:
     """Train the four, and choose."""
 
-    def start(initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int) -> Four:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> Four:
         return all_four(lambda name: halves[name].start(initial, roster, ids, seed))
 
     def rounds(acts: Mapping[str, Act], *arguments: Any) -> base.Trained[Four]:

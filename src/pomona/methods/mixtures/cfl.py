@@ -105,7 +105,7 @@ def server(settings: CFL) -> base.Server:
         return Clusters(initial().unsqueeze(0), labels, norms, unit)
 
     def downlink(
-        state: Clusters, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Clusters, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         clusters = state.labels[list(ids)]
         names = torch.arange(len(state.models)).unsqueeze(1)
@@ -116,11 +116,7 @@ def server(settings: CFL) -> base.Server:
         }
 
     def aggregate(
-        state: Clusters,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Clusters, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Clusters:
         index = torch.tensor(ids)
         state = replace(state, labels=state.labels.masked_fill(~roster.member_mask, UNASSIGNED))
@@ -138,9 +134,7 @@ def server(settings: CFL) -> base.Server:
                 state = split(settings, state, cluster, updates)
         return averaged(state, uplink["model"], index)
 
-    def add_clients(
-        state: Clusters, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[Clusters, Tensor]:
+    def add_clients(state: Clusters, ids: base.Ids, roster: base.Roster) -> tuple[Clusters, Tensor]:
         sizes = torch.tensor(roster.sizes)
         largest = max(range(len(state.models)), key=lambda v: int(sizes[state.labels == v].sum()))
         labels = state.labels.index_fill(0, torch.tensor(ids), largest)

@@ -119,9 +119,7 @@ def adaptive(
     ``model``: the name of the received model.
     """
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedALAState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> FedALAState:
         last = initial().repeat(len(ids), 1)
         weights = torch.ones_like(select_columns(last, *weighted_columns(initial, settings)))
         never = torch.zeros(len(ids), dtype=torch.bool, device=last.device)

@@ -244,7 +244,7 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
     """
 
     def downlink(
-        models: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        models: Tensor, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         members = torch.tensor(roster.members)
         W = models if len(members) == len(models) else base.chunked(models)[members].compute()
@@ -259,20 +259,14 @@ def server(messages: Callable[[Tensor, base.Round], Tensor], schedule: str) -> b
         }
 
     def aggregate(
-        models: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        models: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Tensor:
         return base.replace_rows(models, ids, uplink["model"])
 
     def start(initial: base.Initial, roster: base.Roster, seed: int) -> Tensor:
         return initial().expand(len(roster), -1)
 
-    def add_clients(
-        models: Tensor, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[Tensor, Tensor]:
+    def add_clients(models: Tensor, ids: base.Ids, roster: base.Roster) -> tuple[Tensor, Tensor]:
         row = base.members_mean(models, roster)
         return base.replace_rows(models, ids, row), row
 

@@ -69,7 +69,7 @@ class FedFomo(Fomo):
         order = 2 if self.norm == "l2" else 1
 
         def start(
-            initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+            initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int
         ) -> FedFomoState:
             return initial_state(initial, roster, ids, seed, previous=initial())
 
@@ -128,7 +128,7 @@ class Evaluation:
 
 
 def initial_state(
-    initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int, previous: Tensor
+    initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int, previous: Tensor
 ) -> FedFomoState:
     """Return the initial state: the common model for all, with p_i = e_i."""
     current = base.model_state(initial, roster, ids, seed)

@@ -41,7 +41,7 @@ class FedFomoMA(Fomo):
         """Return the method: both halves and its card."""
 
         def start(
-            initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+            initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int
         ) -> FedFomoState:
             return initial_state(initial, roster, ids, seed, previous=initial()[:0])
 

@@ -79,7 +79,7 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
         )
 
     def downlink(
-        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         receivers = torch.tensor(ids)
         offered = on_offer(settings, bank.uploaded * roster.member_mask)
@@ -95,11 +95,7 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
         }
 
     def aggregate(
-        bank: Bank,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        bank: Bank, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Bank:
         models, requests = uplink["model"], uplink["request"]
         uploaded = bank.uploaded.index_fill(0, torch.tensor(ids), round_.number)
@@ -109,7 +105,7 @@ def server(settings: Fomo, offer: Callable[[Bank, Tensor, Tensor], base.Downlink
             base.replace_rows(bank.requests, ids, requests),
         )
 
-    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: base.Ids, roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.members_mean(bank.models, roster)
         return replace(bank, models=base.replace_rows(bank.models, ids, row)), row
 

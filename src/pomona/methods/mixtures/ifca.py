@@ -69,16 +69,12 @@ def server(K: int) -> base.Server:
         return Models(torch.stack(initial_models), torch.full((len(roster), 1), UNASSIGNED))
 
     def downlink(
-        state: Models, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Models, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {entry(k): base.Rows.broadcast(w, len(ids)) for k, w in enumerate(state.models)}
 
     def aggregate(
-        state: Models,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Models, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Models:
         W, chosen = uplink["model"], uplink["cluster"].int().argmax(1)
         models = state.models.clone()

@@ -78,7 +78,7 @@ def server(settings: PFedGraph) -> base.Server:
         return Bank(origin, w.expand(N, -1), torch.zeros(N, dtype=torch.bool))
 
     def downlink(
-        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         senders = bank.sent & roster.member_mask
         has_senders = bool(senders.any())
@@ -95,16 +95,12 @@ def server(settings: PFedGraph) -> base.Server:
         }
 
     def aggregate(
-        bank: Bank,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        bank: Bank, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Bank:
         senders = bank.sent.index_fill(0, torch.tensor(ids), True)
         return Bank(bank.origin, base.replace_rows(bank.models, ids, uplink["model"]), senders)
 
-    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: base.Ids, roster: base.Roster) -> tuple[Bank, Tensor]:
         row = base.members_mean(bank.models, roster)
         senders = bank.sent.index_fill(0, torch.tensor(ids), False)
         return Bank(bank.origin, base.replace_rows(bank.models, ids, row), senders), row
@@ -120,7 +116,7 @@ def server(settings: PFedGraph) -> base.Server:
 
 
 def graph(
-    alpha: float, bank: Bank, candidates: Tensor, ids: tuple[int, ...], roster: base.Roster
+    alpha: float, bank: Bank, candidates: Tensor, ids: base.Ids, roster: base.Roster
 ) -> Tensor:
     """Return the rows a_i (n, N) float64 of some clients over those of a mask (N,)."""
     columns = candidates.nonzero().squeeze(1)

@@ -148,7 +148,7 @@ def server() -> base.Server:
         return ServerState(w, zeros, w.new_zeros(N, 1), w.new_full((N, N), UNMET), no_cohort)
 
     def downlink(
-        state: ServerState, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: ServerState, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         members, index = roster.member_mask, torch.arange(len(ids))
         last = (state.last & members).to(state.model.device)
@@ -169,7 +169,7 @@ def server() -> base.Server:
     def aggregate(
         state: ServerState,
         uplink: base.Uplink,
-        ids: tuple[int, ...],
+        ids: base.Ids,
         roster: base.Roster,
         round_: base.Round,
     ) -> ServerState:
@@ -184,7 +184,7 @@ def server() -> base.Server:
         )
 
     def add_clients(
-        state: ServerState, ids: tuple[int, ...], roster: base.Roster
+        state: ServerState, ids: base.Ids, roster: base.Roster
     ) -> tuple[ServerState, Tensor]:
         weights = base.replace_rows(
             state.weights, ids, state.weights.new_full((1, len(state.last)), UNMET)
@@ -202,7 +202,7 @@ def server() -> base.Server:
     def capped_clients(
         state: ServerState,
         uplink: base.Uplink,
-        ids: tuple[int, ...],
+        ids: base.Ids,
         roster: base.Roster,
         round_: base.Round,
     ) -> dict[int, str]:
@@ -229,9 +229,7 @@ def client(settings: Risks, beta: float) -> base.Client:
     None without beta.
     """
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> Tensor:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> Tensor:
         return torch.zeros_like(initial()).repeat(len(ids), 1)
 
     def train(

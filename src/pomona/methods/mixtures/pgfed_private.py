@@ -52,7 +52,7 @@ def server(settings: Risks) -> base.Server:
         )
 
     def downlink(
-        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         senders = bank.sent & roster.member_mask
         index = torch.stack([served_ids(settings, bank, senders, i, roster, round_) for i in ids])
@@ -65,11 +65,7 @@ def server(settings: Risks) -> base.Server:
         }
 
     def aggregate(
-        bank: Bank,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        bank: Bank, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Bank:
         return Bank(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
@@ -79,7 +75,7 @@ def server(settings: Risks) -> base.Server:
             base.replace_rows(bank.requests, ids, uplink["request"]),
         )
 
-    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: base.Ids, roster: base.Roster) -> tuple[Bank, Tensor]:
         return replace(bank, sent=bank.sent.index_fill(0, torch.tensor(ids), False)), bank.model
 
     def uplink_form(bank: Bank) -> base.Uplink:
@@ -131,9 +127,7 @@ class PrivateState:
 def client(settings: Risks, beta: float) -> base.Client:
     """Compute one gradient on the own samples, and make both updates."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> PrivateState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> PrivateState:
         w = initial()
         gradient = torch.zeros_like(w).repeat(len(ids), 1)
         return PrivateState(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.core.rng import stream
-from pomona.core.round import Roster
+from pomona.core.round import Ids, Roster
 
 MIN_EXPONENT = -700.0  # of an exponent: its power is still a normal number
 
@@ -47,7 +47,7 @@ def served(requested: Tensor, available: Tensor, client: int) -> Tensor:
     )
 
 
-def requestable(available: Tensor, ids: tuple[int, ...]) -> Tensor:
+def requestable(available: Tensor, ids: Ids) -> Tensor:
     """Return the mask (N,) of requestable rows: those available, and those that the cohort
     uploads.
     """

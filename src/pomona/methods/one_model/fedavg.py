@@ -105,25 +105,19 @@ def server(shared: Callable[[base.Initial], Tensor] | None = None) -> base.Serve
         return shared(initial) if shared else initial()
 
     def downlink(
-        w: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        w: Tensor, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {"model": base.Rows.broadcast(w, len(ids))}
 
     def aggregate(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Tensor:
         return base.weighted_mean(uplink["model"], roster.weights(ids))
 
     def uplink_form(w: Tensor) -> base.Uplink:
         return {"model": w}
 
-    def add_clients(
-        w: Tensor, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[Tensor, Tensor | None]:
+    def add_clients(w: Tensor, ids: base.Ids, roster: base.Roster) -> tuple[Tensor, Tensor | None]:
         return w, None if shared else w
 
     return base.Server(

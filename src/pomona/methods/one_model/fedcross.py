@@ -69,7 +69,7 @@ def server(settings: FedCross) -> base.Server:
         return Middleware(w.expand(settings.models or len(roster.members), -1), w)
 
     def downlink(
-        state: Middleware, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Middleware, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {
             "model": base.Rows(state.models, dealt(len(state.models), ids, roster, round_)),
@@ -79,7 +79,7 @@ def server(settings: FedCross) -> base.Server:
     def aggregate(
         state: Middleware,
         uplink: base.Uplink,
-        ids: tuple[int, ...],
+        ids: base.Ids,
         roster: base.Roster,
         round_: base.Round,
     ) -> Middleware:
@@ -102,7 +102,7 @@ def server(settings: FedCross) -> base.Server:
         return Middleware(models, base.weighted_mean(models, uniform))
 
     def add_clients(
-        state: Middleware, ids: tuple[int, ...], roster: base.Roster
+        state: Middleware, ids: base.Ids, roster: base.Roster
     ) -> tuple[Middleware, Tensor]:
         return state, state.mean
 
@@ -114,7 +114,7 @@ def server(settings: FedCross) -> base.Server:
     )
 
 
-def dealt(K: int, ids: tuple[int, ...], roster: base.Roster, round_: base.Round) -> Tensor:
+def dealt(K: int, ids: base.Ids, roster: base.Roster, round_: base.Round) -> Tensor:
     """Return the number (n,) of the model that each client trains: the members take them in turn, in
     a new order each round.
     """

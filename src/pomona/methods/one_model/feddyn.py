@@ -59,16 +59,12 @@ def server(alpha: float) -> base.Server:
         return Cloud(w, torch.zeros_like(w).expand(len(roster), -1))
 
     def downlink(
-        state: Cloud, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Cloud, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {"model": base.Rows.broadcast(state.model, len(ids))}
 
     def aggregate(
-        state: Cloud,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Cloud, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Cloud:
         w, V, index = state.model, uplink["model"], torch.tensor(ids, device=state.model.device)
         changes = base.chunked(V) - w
@@ -100,9 +96,7 @@ class FedDynState:
 def client(alpha: float) -> base.Client:
     """Run local SGD on the regularised objective, from the received model."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedDynState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> FedDynState:
         return FedDynState(torch.zeros_like(initial()).repeat(len(ids), 1))
 
     def train(

@@ -69,7 +69,7 @@ def ratios(w: Tensor, uplink: base.Uplink, p: Tensor, round_: base.Round) -> Ten
 
 
 def bounds(
-    mu: float, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+    mu: float, ids: base.Ids, roster: base.Roster, round_: base.Round
 ) -> tuple[Tensor, Tensor]:
     """Return the minimum and maximum |a_i|_1 (n,) of clients with these samples.
 

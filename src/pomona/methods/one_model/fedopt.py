@@ -156,16 +156,12 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         )
 
     def downlink(
-        state: Stepped, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Stepped, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return inner.downlink(state.model, ids, roster, round_)
 
     def aggregate(
-        state: Stepped,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Stepped, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Stepped:
         mean = inner.aggregate(state.model, uplink, ids, roster, round_)
         D = mean - state.model
@@ -173,7 +169,7 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         return Stepped(mean + (step - D), moments)  # w + step; exactly the mean if the step is D
 
     def add_clients(
-        state: Stepped, ids: tuple[int, ...], roster: base.Roster
+        state: Stepped, ids: base.Ids, roster: base.Roster
     ) -> tuple[Stepped, Tensor | None]:
         w, row = inner.add_clients(state.model, ids, roster)
         return replace(state, model=w), row
@@ -185,11 +181,7 @@ def stepping(inner: base.Server, rule: Rule, settings: Any) -> base.Server:
         return inner.closing(state.model, roster, round_)
 
     def capped_clients(
-        state: Stepped,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Stepped, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Mapping[int, str]:
         return inner.capped_clients(state.model, uplink, ids, roster, round_)
 

@@ -17,7 +17,7 @@ Bounds = Mapping[str, tuple[Tensor, Tensor]]
 def reweighted_server(
     reported: Mapping[str, float],
     ratios: Ratios,
-    bounds: Callable[[tuple[int, ...], base.Roster, base.Round], Bounds] = lambda *_: {},
+    bounds: Callable[[base.Ids, base.Roster, base.Round], Bounds] = lambda *_: {},
     shared: Callable[[base.Initial], Tensor] | None = None,
 ) -> base.Server:
     """Return FedAvg's server with further client weights: w <- w + sum_i c_i (w_i - w), c_i = p_i
@@ -36,11 +36,7 @@ def reweighted_server(
     mean = fedavg.server(shared)
 
     def method_weights(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the ratios, by numbers limited to their bounds, and the c_i (n,) before and after
         their limit, on the CPU.
@@ -56,11 +52,7 @@ def reweighted_server(
         return ratio, c, capped
 
     def aggregate(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Tensor:
         p, W = roster.weights(ids), uplink["model"]
         ratio, c, capped = method_weights(w, uplink, ids, roster, round_)
@@ -68,11 +60,7 @@ def reweighted_server(
         return base.weighted_mean(W, p.to(w.device)) + extra.to(W) @ (base.chunked(W) - w)
 
     def capped_clients(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> dict[int, str]:
         reasons = {}
         for name, (low, high) in bounds(ids, roster, round_).items():

@@ -62,7 +62,7 @@ def server(settings: SCAFFOLD) -> base.Server:
         return Center(w, torch.zeros_like(w).expand(len(roster), -1))
 
     def downlink(
-        state: Center, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Center, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         c = base.chunked(state.controls)[roster.member_mask].mean(0)
         return {
@@ -71,11 +71,7 @@ def server(settings: SCAFFOLD) -> base.Server:
         }
 
     def aggregate(
-        state: Center,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Center, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Center:
         w = state.model + settings.server_lr * base.chunked(uplink["model_delta"]).mean(0)
         index = torch.tensor(ids, device=w.device)
@@ -103,9 +99,7 @@ class SCAFFOLDState:
     control: Tensor
 
 
-def start(
-    initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-) -> SCAFFOLDState:
+def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> SCAFFOLDState:
     """Return control variates of zero."""
     return SCAFFOLDState(torch.zeros_like(initial()).repeat(len(ids), 1))
 

@@ -70,9 +70,7 @@ def client(settings: FedPHP) -> base.Client:
     one.
     """
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedPHPState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> FedPHPState:
         model = initial().repeat(len(ids), 1)
         return FedPHPState(model, torch.zeros(len(ids), dtype=torch.bool, device=model.device))
 

@@ -61,24 +61,18 @@ def server() -> base.Server:
         return initial()[initial.layers[-1]].repeat(len(roster), 1)
 
     def downlink(
-        heads: Tensor, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        heads: Tensor, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         members = torch.tensor(roster.members)
         other_ids = torch.stack([members[members != i] for i in ids])
         return {"heads": base.Rows(heads, other_ids)}
 
     def aggregate(
-        heads: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        heads: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Tensor:
         return base.replace_rows(heads, ids, uplink["head"])
 
-    def add_clients(
-        heads: Tensor, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[Tensor, None]:
+    def add_clients(heads: Tensor, ids: base.Ids, roster: base.Roster) -> tuple[Tensor, None]:
         return base.replace_rows(heads, ids, base.members_mean(heads, roster)), None
 
     return base.Server(

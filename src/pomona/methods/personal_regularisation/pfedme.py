@@ -83,11 +83,7 @@ def server(beta: float) -> base.Server:
     mean = fedavg.server()
 
     def aggregate(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Tensor:
         return torch.lerp(w, mean.aggregate(w, uplink, ids, roster, round_), beta)
 

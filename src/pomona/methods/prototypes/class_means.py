@@ -92,9 +92,7 @@ def invalid(uplink: base.Uplink) -> str | None:
     return "tensor 'class_counts' holds a negative number, or only zeros"
 
 
-def shares(
-    counts: Tensor, ids: tuple[int, ...], roster: base.Roster, uniform: bool = False
-) -> Tensor:
+def shares(counts: Tensor, ids: base.Ids, roster: base.Roster, uniform: bool = False) -> Tensor:
     """Return each client's weight in each class's mean (n, K) float64, columns that sum to 1 or are
     0.
 
@@ -110,7 +108,7 @@ def shares(
 def pooled(
     state: ClassMeans,
     uplink: base.Uplink,
-    ids: tuple[int, ...],
+    ids: base.Ids,
     roster: base.Roster,
     uniform: bool = False,
 ) -> ClassMeans:

@@ -85,7 +85,7 @@ def server(mix: bool) -> base.Server:
         return BodyAndHeads(drop_columns(w, columns), heads, class_means.start(initial))
 
     def downlink(
-        state: BodyAndHeads, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: BodyAndHeads, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {
             "model": base.Rows.broadcast(state.body, len(ids)),
@@ -96,7 +96,7 @@ def server(mix: bool) -> base.Server:
     def aggregate(
         state: BodyAndHeads,
         uplink: base.Uplink,
-        ids: tuple[int, ...],
+        ids: base.Ids,
         roster: base.Roster,
         round_: base.Round,
     ) -> BodyAndHeads:
@@ -110,7 +110,7 @@ def server(mix: bool) -> base.Server:
         )
 
     def add_clients(
-        state: BodyAndHeads, ids: tuple[int, ...], roster: base.Roster
+        state: BodyAndHeads, ids: base.Ids, roster: base.Roster
     ) -> tuple[BodyAndHeads, None]:
         mean = base.members_mean(state.heads, roster)
         return replace(state, heads=base.replace_rows(state.heads, ids, mean)), None
@@ -129,7 +129,7 @@ def server(mix: bool) -> base.Server:
     )
 
 
-def head_weights(uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster) -> Tensor:
+def head_weights(uplink: base.Uplink, ids: base.Ids, roster: base.Roster) -> Tensor:
     """Return the rows a_i (n, n) float64 of the cohort's uplinks."""
     counts, sizes = uplink["class_counts"].cpu(), [float(roster.sizes[i]) for i in ids]
     p = (counts / counts.sum(1, keepdim=True)).unsqueeze(2)

@@ -65,14 +65,14 @@ def server(settings: FedProto) -> base.Server:
         return class_means.start(initial)
 
     def downlink(
-        state: ClassMeans, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: ClassMeans, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return class_means.downlink(state, len(ids))
 
     def aggregate(
         state: ClassMeans,
         uplink: base.Uplink,
-        ids: tuple[int, ...],
+        ids: base.Ids,
         roster: base.Roster,
         round_: base.Round,
     ) -> ClassMeans:

@@ -103,7 +103,7 @@ def server() -> base.Server:
         )
 
     def downlink(
-        state: BodyAndGaussians, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: BodyAndGaussians, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {
             name: base.Rows.broadcast(row, len(ids)) for name, row in uplink_form(state).items()
@@ -112,7 +112,7 @@ def server() -> base.Server:
     def aggregate(
         state: BodyAndGaussians,
         uplink: base.Uplink,
-        ids: tuple[int, ...],
+        ids: base.Ids,
         roster: base.Roster,
         round_: base.Round,
     ) -> BodyAndGaussians:

@@ -252,27 +252,17 @@ RULES: Mapping[str, Robust] = {
 def guarded(inner: base.Server, robust: Robust, settings: Any) -> base.Server:
     """Return an averaging server that takes its mean of the rule's rows."""
 
-    def ruled(
-        w: Tensor, uplink: base.Uplink, ids: tuple[int, ...], roster: base.Roster
-    ) -> base.Uplink:
+    def ruled(w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster) -> base.Uplink:
         rows = robust.rule(settings, uplink["model"], w, roster.weights(ids))
         return {**uplink, "model": rows}
 
     def aggregate(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Any:
         return inner.aggregate(w, ruled(w, uplink, ids, roster), ids, roster, round_)
 
     def capped_clients(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> dict[int, str]:
         reasons = robust.capped(settings, uplink["model"], w)
         by_id = {ids[k]: phrase for k, phrase in reasons.items()}

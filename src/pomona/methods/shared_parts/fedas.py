@@ -92,9 +92,7 @@ class FedASState:
 def client(settings: FedAS) -> base.Client:
     """Align, train all layers, and measure the Fisher information."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedASState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> FedASState:
         W, columns = initial().repeat(len(ids), 1), base.linear_head(initial).columns
         return FedASState(drop_columns(W, columns), select_columns(W, columns))
 

@@ -77,7 +77,7 @@ def server(beta: int) -> base.Server:
         return Bank(w, w.expand(N, -1), uncritical, torch.zeros(N, dtype=torch.bool))
 
     def downlink(
-        bank: Bank, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        bank: Bank, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         shared = overlaps(bank.masks)
         C = neighbours(shared, bank.sent & roster.member_mask, (round_.number - 1) / beta)[
@@ -98,11 +98,7 @@ def server(beta: int) -> base.Server:
         }
 
     def aggregate(
-        bank: Bank,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        bank: Bank, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Bank:
         return Bank(
             base.weighted_mean(uplink["model"], roster.weights(ids)),
@@ -111,7 +107,7 @@ def server(beta: int) -> base.Server:
             bank.sent.index_fill(0, torch.tensor(ids), True),
         )
 
-    def add_clients(bank: Bank, ids: tuple[int, ...], roster: base.Roster) -> tuple[Bank, Tensor]:
+    def add_clients(bank: Bank, ids: base.Ids, roster: base.Roster) -> tuple[Bank, Tensor]:
         uncritical = base.replace_rows(bank.masks, ids, torch.zeros_like(bank.masks[0]))
         senders = bank.sent.index_fill(0, torch.tensor(ids), False)
         return Bank(

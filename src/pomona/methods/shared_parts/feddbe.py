@@ -79,7 +79,7 @@ def server() -> base.Server:
         return MeanFeature(w, w.new_zeros(base.linear_head(initial).features), has_mean)
 
     def downlink(
-        state: MeanFeature, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: MeanFeature, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         n = len(ids)
         return {
@@ -91,7 +91,7 @@ def server() -> base.Server:
     def aggregate(
         state: MeanFeature,
         uplink: base.Uplink,
-        ids: tuple[int, ...],
+        ids: base.Ids,
         roster: base.Roster,
         round_: base.Round,
     ) -> MeanFeature:
@@ -117,9 +117,7 @@ class FedDBEState:
 def client(settings: FedDBE) -> base.Client:
     """Train model and bias on the same batches, and measure the mean feature."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedDBEState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> FedDBEState:
         return FedDBEState(initial().new_zeros(len(ids), base.linear_head(initial).features))
 
     def train(

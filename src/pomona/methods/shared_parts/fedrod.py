@@ -74,9 +74,7 @@ class FedRoDState:
 def client(settings: FedRoD) -> base.Client:
     """Train the copy of the generic model and the personal head on the same batches."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> FedRoDState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> FedRoDState:
         head = initial()[initial.layers[-1]].repeat(len(ids), 1)
         return FedRoDState(head if settings.head_start == "copy" else torch.zeros_like(head))
 

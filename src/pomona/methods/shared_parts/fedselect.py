@@ -67,11 +67,7 @@ def server() -> base.Server:
     average = fedavg.server()
 
     def aggregate(
-        w: Tensor,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        w: Tensor, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Tensor:
         p = roster.weights(ids).to(w.device)
 
@@ -100,7 +96,7 @@ def client(settings: FedSelect) -> base.Client:
     """Train one's own parameters, then the shared ones, and let the mask grow."""
 
     def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+        initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int
     ) -> FedSelectState:
         zeros = torch.zeros_like(initial()).repeat(len(ids), 1)
         return FedSelectState(torch.zeros_like(zeros, dtype=torch.bool), zeros)

@@ -89,9 +89,7 @@ class PerFCLState:
 def client(settings: PerFCL) -> base.Client:
     """Train the whole model with both contrasts, keep one part and send the rest."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> PerFCLState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> PerFCLState:
         W, columns = initial().repeat(len(ids), 1), private_columns(initial)
         has_trained = torch.zeros(len(ids), dtype=torch.bool, device=W.device)
         return PerFCLState(select_columns(W, *columns), drop_columns(W, *columns), has_trained)

@@ -91,7 +91,7 @@ def server(settings: Floco) -> base.Server:
         )
 
     def downlink(
-        state: Simplex, ids: tuple[int, ...], roster: base.Roster, round_: base.Round
+        state: Simplex, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> base.Downlink:
         return {
             "model": base.Rows.broadcast(state.model, len(ids)),
@@ -100,11 +100,7 @@ def server(settings: Floco) -> base.Server:
         }
 
     def aggregate(
-        state: Simplex,
-        uplink: base.Uplink,
-        ids: tuple[int, ...],
-        roster: base.Roster,
-        round_: base.Round,
+        state: Simplex, uplink: base.Uplink, ids: base.Ids, roster: base.Roster, round_: base.Round
     ) -> Simplex:
         mean = base.weighted_mean(uplink["model"], roster.weights(ids))
         if round_.number != settings.region_round:
@@ -113,9 +109,7 @@ def server(settings: Floco) -> base.Server:
         centres = torch.from_numpy(spread(components(changes.double().cpu().numpy(), M)))
         return placed(replace(state, model=mean), ids, centres, settings.radius)
 
-    def add_clients(
-        state: Simplex, ids: tuple[int, ...], roster: base.Roster
-    ) -> tuple[Simplex, None]:
+    def add_clients(state: Simplex, ids: base.Ids, roster: base.Roster) -> tuple[Simplex, None]:
         return placed(state, ids, torch.full_like(state.centres[0], 1 / M), WHOLE_SIMPLEX), None
 
     def uplink_form(state: Simplex) -> base.Uplink:
@@ -124,7 +118,7 @@ def server(settings: Floco) -> base.Server:
     return base.Server(start, downlink, aggregate, add_clients, uplink_form)
 
 
-def placed(state: Simplex, ids: tuple[int, ...], centres: Tensor, radius: float) -> Simplex:
+def placed(state: Simplex, ids: base.Ids, centres: Tensor, radius: float) -> Simplex:
     """Return the state with other regions of some clients: centres (n, M), or one for all (M,)."""
     return replace(
         state,

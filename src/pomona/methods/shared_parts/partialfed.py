@@ -137,7 +137,7 @@ def adaptive(temperature: float) -> base.Client:
     """Learn two sources of weights, and gates between them."""
 
     def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
+        initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int
     ) -> PartialFedState:
         last = initial().repeat(len(ids), 1)
         return PartialFedState(last, last.new_zeros(len(ids), len(initial.layers)))

@@ -196,9 +196,7 @@ def server(kept_columns: KeepRule) -> base.Server:
 def client(kept_columns: KeepRule) -> base.Client:
     """Train the whole model, keep one part and send the rest."""
 
-    def start(
-        initial: base.Initial, roster: base.Roster, ids: tuple[int, ...], seed: int
-    ) -> KeptState:
+    def start(initial: base.Initial, roster: base.Roster, ids: base.Ids, seed: int) -> KeptState:
         return KeptState(select_columns(initial(), *kept_columns(initial)).repeat(len(ids), 1))
 
     def train(

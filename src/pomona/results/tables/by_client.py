@@ -1,13 +1,20 @@
-"""Tables of the clients behind a comparison's means: worst, 10th percentile, and each by name."""
+"""Tables behind a comparison's means: gains over training alone; worst client, 10th percentile, and
+each client by name.
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
+from pomona.core.errors import listed
 from pomona.core.table import PLACEHOLDER, Table
+from pomona.experiments import bench_gains
 from pomona.experiments.bench_gains import GainsOrReason
 from pomona.experiments.bench_table import format_spread
 from pomona.metrics.client_statistics import spread, summarize
 from pomona.results.comparison import Comparison, ComparisonRow
+from pomona.results.gain_presentation import MINUS
+from pomona.results.run_numbers import SEPARATE
 from pomona.results.significance import client_keys
 from pomona.results.wording import counted, listing, span
 
@@ -110,3 +117,54 @@ def _means(entry: ComparisonRow, seeds: Collection[int]) -> list[str]:
         for values in zip(*(entry.clients()[seed] for seed in sorted(seeds)), strict=True)
     ]
     return [entry.metric.number(fmean(values) if values else None) for values in by_client]
+
+
+def gains_table(comparison: Comparison) -> Table | None:
+    """Return gains with intervals, and the reasons without; None if no other method has a result.
+
+    It has no rows if no gain is defined.
+    """
+    summaries = bench_gains.rows(comparison.bench.results, comparison.gained)
+    compared = [
+        (entry, row)
+        for entry, row in zip(comparison.entries, summaries, strict=True)
+        if entry.method != SEPARATE and entry.cells
+    ]
+    rows = [
+        [
+            entry.column,
+            entry.row,
+            str(row["seeds"]),
+            *(text.replace("-", MINUS) for text in bench_gains.gain_cells(row, entry.metric)),
+        ]
+        for entry, row in compared
+        if row["gain"] is not None
+    ]
+    note = (
+        "Gain over Separate on the same test samples, averaged over clients and seeds, in the "
+        "last round (with keep=best, in the round best on validation); more than 0 is better. "
+        "Where an "
+        "interval includes 0, there is no significant difference; verdicts are "
+        "corrected for the lines of their scenario (Holm)."
+    )
+    by_reason: dict[str, list[str]] = {}
+    for entry, row in compared:
+        if row["reason"]:
+            by_reason.setdefault(row["reason"], []).append(f"{entry.row} in {entry.column}")
+    notes = [note] if rows else []
+    notes += _sides(compared)
+    notes += [f"Not compared: {listed(names)}: {reason}." for reason, names in by_reason.items()]
+    header = ["scenario", "method", "seeds", "gain", "95 % interval", "on average"]
+    if compared:
+        return Table("gains", "Does it beat training alone?", notes, header, rows, {0, 1, 5})
+    return None
+
+
+def _sides(compared: Sequence[tuple[ComparisonRow, Mapping[str, Any]]]) -> list[str]:
+    """Name the models that the gains compare, with their rounds."""
+    by_text: dict[str, list[str]] = {}
+    for entry, row in compared:
+        if row["judged"] and row["base"]:
+            text = f"{row['judged']}, against {row['base']}"
+            by_text.setdefault(text, []).append(f"{entry.row} in {entry.column}")
+    return [f"Compared on test data, {listed(names)}: {text}." for text, names in by_text.items()]

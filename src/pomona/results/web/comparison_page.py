@@ -16,7 +16,7 @@ from pomona.results.comparison import Comparison, ComparisonRow, comparison
 from pomona.results.figures import comparison_figures
 from pomona.results.figures.plot import ReportFigure, drawing
 from pomona.results.figures.sections import distinct
-from pomona.results.tables import by_client, comparison_tables, cost, gains_of_bench
+from pomona.results.tables import by_client, comparison_tables, cost
 from pomona.results.tables.latex import latex
 from pomona.results.text import cautions
 from pomona.results.text.discussion import sentences, shared
@@ -89,7 +89,7 @@ def _tables(comparison: Comparison, ranked: significance.Ranking | None) -> list
     tables = [
         comparison_tables.grid(comparison),
         comparison_tables.moments(comparison),
-        gains_of_bench.gains_table(comparison),
+        by_client.gains_table(comparison),
         comparison_tables.rank_table(ranked) if ranked else None,
         significance.wilcoxon_table(comparison),
         by_client.spread_table(comparison),

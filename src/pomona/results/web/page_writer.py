@@ -1,16 +1,20 @@
-"""Shared by all pages: rendering of templates, and writing a page with its files."""
+"""Shared by all pages: rendering of templates, the numbers of a figure as a table, and writing a
+page with its files.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from pomona.core.files import publish, writing
+from pomona.core.table import Table, of_records
 from pomona.results.figures.inline_svg import inline_svg
-from pomona.results.figures.numbers import numbers
-from pomona.results.figures.plot import ReportFigure, save
+from pomona.results.figures.plot import ReportFigure, Rows, save
 from pomona.results.method_colours import COLOURS
 
 FIGURES = "figures"
@@ -81,3 +85,43 @@ def write_page(
         if figures and formats:
             save(figures, folder / FIGURES, formats)
         return [publish(folder / name, [text.encode()]) for name, text in texts.items()][-1]
+
+
+MOST_CELLS = 600
+"""More numbers than this are thinned: rounds first, then rows."""
+
+
+def numbers(picture: ReportFigure) -> Table:
+    """Return the figure's numbers; columns that never change are a note."""
+    rows = _thinned(picture.rows)
+    constant = _constants(rows)
+    notes = [", ".join(constant.values())] if constant else []
+    if len(rows) < len(picture.rows):
+        notes.append(
+            f"{len(rows):,} of {len(picture.rows):,} rows; pomona report with --figures csv writes "
+            f"all to figures/{picture.name}.csv."
+        )
+    changing = [{k: v for k, v in row.items() if k not in constant} for row in rows]
+    return replace(of_records(changing, picture.title, notes), name=f"numbers-{picture.name}")
+
+
+def _constants(rows: Rows) -> dict[str, str]:
+    """Return column -> "name: value" of columns with one value in several rows."""
+    if len(rows) < 2:
+        return {}
+    names = [name for name in rows[0] if len({row[name] for row in rows}) == 1]
+    shown = of_records([{name: rows[0][name] for name in names}])
+    pairs = zip(names, shown.header, shown.rows[0], strict=True)
+    return {name: f"{heading}: {value}" for name, heading, value in pairs}
+
+
+def _thinned(rows: Rows) -> Rows:
+    """Return rows of at most ``MOST_CELLS`` numbers: of evenly spaced rounds, or the first ones."""
+    most = max(1, MOST_CELLS // len(rows[0])) if rows else 0
+    rounds = sorted({row["round"] for row in rows if "round" in row})
+    thinned = rounds
+    while len(rows) > most and len(thinned) > 2:
+        spaced = np.linspace(0, len(rounds) - 1, max(2, len(thinned) // 2)).round().astype(int)
+        thinned = [rounds[k] for k in spaced]
+        rows = [row for row in rows if row["round"] in set(thinned)]
+    return rows[:most]

@@ -32,11 +32,9 @@ from pomona.results.summary_table import distinct, table
 from pomona.results.tables import coefficients, elsewhere
 from pomona.results.tables.by_task import labels, regions, survival_table
 from pomona.results.tables.gains import gain_tables
-from pomona.results.tables.liars import liars
-from pomona.results.tables.notes import notes
 from pomona.results.tables.optional import privacy, subgroups, unseen
 from pomona.results.tables.outcomes import MOST_ROWS, outcome_tables
-from pomona.results.tables.participation import participation
+from pomona.results.tables.participation import liars, notes, participation
 from pomona.results.text import narrative
 from pomona.results.text.cautions import cautions
 from pomona.results.text.headline import headline
