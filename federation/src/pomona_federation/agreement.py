@@ -66,12 +66,15 @@ Certificate = Annotated[str, Field(max_length=2000), AfterValidator(_certificate
 
 
 class FoundingMember(Settings):
-    """A founding member."""
+    """A founding member.
 
-    name: SiloName = Field(description="its name, which never changes")
-    key: Path | None = Field(
-        None, description="its public key, relative to the file; if unset, a key pair is made"
-    )
+    Attributes:
+        name: its name, which never changes
+        key: its public key, relative to the file; if unset, a key pair is made
+    """
+
+    name: SiloName
+    key: Path | None = None
 
 
 class Federation(Settings):
@@ -80,36 +83,34 @@ class Federation(Settings):
 
     A ``federation.toml`` has the keys of that study in addition to its own; ``terms_of`` is the
     agreement on a further study.
+
+    Attributes:
+        name: name of the federation
+        server: host:port at which silos reach the server; its certificate names the host
+        bind: where the server listens; all interfaces, or loopback if the server is
+        silo: the first members
+        quorum: smallest number of uplinks of a round; more than half of the silos if unset
+        places: largest number of silos, ever
+        most_samples: largest number of samples that a silo may claim
+        insecure: no TLS and no keys; on loopback only
+        mutual_tls: silos must connect with their own certificate
+        study: the study that the kits come with
     """
 
-    name: Name = Field(description="name of the federation")
-    server: HostPort = Field(
-        description="host:port at which silos reach the server; its certificate names the host"
-    )
-    bind: HostPort = Field(
-        default_factory=lambda data: _everywhere(Address.parse(data["server"])),
-        description="where the server listens; all interfaces, or loopback if the server is",
-    )
-    silo: tuple[FoundingMember, ...] = Field(
-        min_length=1, max_length=MAX_CLIENTS, description="the first members"
-    )
-    quorum: int = Field(
-        default_factory=lambda data: len(data["silo"]) // 2 + 1,
-        ge=1,
-        description="smallest number of uplinks of a round; more than half of the silos if unset",
-    )
+    name: Name
+    server: HostPort
+    bind: HostPort = Field(default_factory=lambda data: _everywhere(Address.parse(data["server"])))
+    silo: tuple[FoundingMember, ...] = Field(min_length=1, max_length=MAX_CLIENTS)
+    quorum: int = Field(default_factory=lambda data: len(data["silo"]) // 2 + 1, ge=1)
     places: int = Field(
         default_factory=lambda data: min(len(data["silo"]) + SPARE, MAX_CLIENTS),
         ge=1,
         le=MAX_CLIENTS,
-        description="largest number of silos, ever",
     )
-    most_samples: int = Field(
-        10_000_000, ge=1, lt=2**53, description="largest number of samples that a silo may claim"
-    )
-    insecure: bool = Field(False, description="no TLS and no keys; on loopback only")
-    mutual_tls: bool = Field(False, description="silos must connect with their own certificate")
-    study: TrainingStudy | None = Field(None, description="the study that the kits come with")
+    most_samples: int = Field(10_000_000, ge=1, lt=2**53)
+    insecure: bool = False
+    mutual_tls: bool = False
+    study: TrainingStudy | None = None
 
     @model_validator(mode="after")
     def _validate(self) -> Self:

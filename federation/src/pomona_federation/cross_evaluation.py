@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from pomona.core.bounds import ClientId
@@ -30,11 +29,13 @@ def name(client: int) -> str:
 
 
 class CrossEvaluation(base.MethodSettings):
-    """The places whose models are evaluated; if empty, the run's initial model."""
+    """The places whose models are evaluated; if empty, the run's initial model.
 
-    places: tuple[ClientId, ...] = Field(
-        (), description="the silos that have a model, by their places"
-    )
+    Attributes:
+        places: the silos that have a model, by their places
+    """
+
+    places: tuple[ClientId, ...] = ()
 
     def method(self) -> base.Method:
         """The two halves."""

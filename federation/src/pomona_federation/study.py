@@ -71,6 +71,10 @@ Key = Annotated[
 class EvaluateTerms(Settings):
     """The evaluated models: personal models of an earlier study or, if none is named, the given
     first weights.
+
+    Attributes:
+        agreement: that study's hash; `pomona server study submit` sets it
+        models: the silos that have such a model, with their places; set by submit
     """
 
     of: Name | None = Field(
@@ -80,14 +84,8 @@ class EvaluateTerms(Settings):
             "kits came with"
         ),
     )
-    agreement: Sha256 | None = Field(
-        None, description="that study's hash; `pomona server study submit` sets it"
-    )
-    models: dict[Name, ClientId] = Field(
-        {},
-        max_length=MOST_JUDGED,
-        description="the silos that have such a model, with their places; set by submit",
-    )
+    agreement: Sha256 | None = None
+    models: dict[Name, ClientId] = Field({}, max_length=MOST_JUDGED)
 
     @model_validator(mode="after")
     def _validate(self) -> Self:
@@ -99,23 +97,20 @@ class EvaluateTerms(Settings):
 
 
 class SearchTerms(Settings):
-    """The settings to try: a grid, or points drawn from it."""
+    """The settings to try: a grid, or points drawn from it.
+
+    Attributes:
+        space: dotted keys of [run], and the values of each
+        points: largest number of settings tried: all of a smaller grid, else this many at random
+        seed: of the draw
+    """
 
     space: Annotated[
         dict[Key, Annotated[tuple[Value, ...], Field(min_length=1, max_length=100)]],
         BeforeValidator(leaves),
-    ] = Field(
-        min_length=1, max_length=20, description="dotted keys of [run], and the values of each"
-    )
-    points: int = Field(
-        10,
-        ge=1,
-        le=MOST_TRIALS,
-        description=(
-            "largest number of settings tried: all of a smaller grid, else this many at random"
-        ),
-    )
-    seed: int = Field(0, ge=0, lt=2**63, description="of the draw")
+    ] = Field(min_length=1, max_length=20)
+    points: int = Field(10, ge=1, le=MOST_TRIALS)
+    seed: int = Field(0, ge=0, lt=2**63)
 
     @model_validator(mode="after")
     def _countable(self) -> Self:
@@ -158,30 +153,25 @@ StudyKind = Literal["train", "evaluate", "search", "survey"]
 
 
 class StudyTerms(Settings):
-    """What every kind of study has: its name, its data, and for how long it waits for whom."""
+    """What every kind of study has: its name, its data, and for how long it waits for whom.
 
-    name: StudyName = Field(description="its name, never used before in this federation")
-    view: NameOrNone = Field(
-        "", description="which data of a silo: [views.NAME] of its silo.toml; [data] if empty"
-    )
-    deadline: float = Field(7200.0, gt=0, description="seconds a round may take")
-    patience: float = Field(
-        300.0,
-        ge=0,
-        description="seconds a round waits for a silo that is offline, from its last sign of life",
-    )
-    wait: float = Field(600.0, ge=0, description="seconds to wait for the silos at the start")
-    quorum: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_CLIENTS,
-        description="smallest number of uplinks of a round; the federation's if unset",
-    )
-    decide: float = Field(
-        7 * DAY,
-        ge=0,
-        description="seconds that silos have to decide, before it starts without the rest",
-    )
+    Attributes:
+        name: its name, never used before in this federation
+        view: which data of a silo: [views.NAME] of its silo.toml; [data] if empty
+        deadline: seconds a round may take
+        patience: seconds a round waits for a silo that is offline, from its last sign of life
+        wait: seconds to wait for the silos at the start
+        quorum: smallest number of uplinks of a round; the federation's if unset
+        decide: seconds that silos have to decide, before it starts without the rest
+    """
+
+    name: StudyName
+    view: NameOrNone = ""
+    deadline: float = Field(7200.0, gt=0)
+    patience: float = Field(300.0, ge=0)
+    wait: float = Field(600.0, ge=0)
+    quorum: int | None = Field(None, ge=1, le=MAX_CLIENTS)
+    decide: float = Field(7 * DAY, ge=0)
 
     @property
     def text(self) -> str:
@@ -206,10 +196,15 @@ class StudyTerms(Settings):
 
 
 class RunTerms(StudyTerms):
-    """What the kinds have in which a run is computed: its settings."""
+    """What the kinds have in which a run is computed: its settings.
 
-    wire: Literal["fp32", "bf16"] = Field("fp32", description="number format of models in transit")
-    run: Tree = Field({}, description="settings of a run, except those that each silo sets")
+    Attributes:
+        wire: number format of models in transit
+        run: settings of a run, except those that each silo sets
+    """
+
+    wire: Literal["fp32", "bf16"] = "fp32"
+    run: Tree = Field({})
 
     @field_validator("run")
     @classmethod
@@ -261,15 +256,18 @@ class RunTerms(StudyTerms):
 
 
 class TrainingStudy(RunTerms):
-    """A study that trains models."""
+    """A study that trains models.
 
-    kind: Literal["train"] = Field("train", description="models are trained")
-    share_scores: bool = Field(
-        True,
-        description="silos send their mean training loss, and their accuracy and loss on their own "
-        "validation and test data",
-    )
-    task: TaskSettings = Field(description="what all silos agree on about their data")
+    Attributes:
+        kind: models are trained
+        share_scores: silos send their mean training loss, and their accuracy and loss on their own
+            validation and test data
+        task: what all silos agree on about their data
+    """
+
+    kind: Literal["train"] = "train"
+    share_scores: bool = True
+    task: TaskSettings
 
     def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
         """Whether silos share scores computed on this many samples of a split."""
@@ -277,16 +275,17 @@ class TrainingStudy(RunTerms):
 
 
 class EvaluationStudy(RunTerms):
-    """A study that evaluates trained models on the silos' data; it lives on their scores."""
+    """A study that evaluates trained models on the silos' data; it lives on their scores.
 
-    kind: Literal["evaluate"] = Field(description="models are evaluated on every silo's data")
-    evaluate: EvaluateTerms = Field(description="the models to evaluate")
-    task: TaskSettings | None = Field(
-        None,
-        description=(
-            "what all silos agree on about their data; as the evaluated study has it if unset"
-        ),
-    )
+    Attributes:
+        kind: models are evaluated on every silo's data
+        evaluate: the models to evaluate
+        task: what all silos agree on about their data; as the evaluated study has it if unset
+    """
+
+    kind: Literal["evaluate"]
+    evaluate: EvaluateTerms
+    task: TaskSettings | None = None
 
     @field_validator("run")
     @classmethod
@@ -309,11 +308,16 @@ class EvaluationStudy(RunTerms):
 class SearchStudy(RunTerms):
     """A study that trains with several settings and selects among them by scores on validation
     samples.
+
+    Attributes:
+        kind: settings of a training are tried
+        search: the settings to try
+        task: what all silos agree on about their data
     """
 
-    kind: Literal["search"] = Field(description="settings of a training are tried")
-    search: SearchTerms = Field(description="the settings to try")
-    task: TaskSettings = Field(description="what all silos agree on about their data")
+    kind: Literal["search"]
+    search: SearchTerms
+    task: TaskSettings
 
     def shares(self, split: str, samples: int) -> bool:  # noqa: ARG002 - as of other kinds
         """Whether silos share scores computed on this many samples of a split: none of test
@@ -323,12 +327,15 @@ class SearchStudy(RunTerms):
 
 
 class SurveyStudy(StudyTerms):
-    """A study that asks for statistics of the silos' columns."""
+    """A study that asks for statistics of the silos' columns.
 
-    kind: Literal["survey"] = Field(description="statistics of the silos' columns")
-    survey: SurveySettings = Field(
-        default_factory=SurveySettings, description="what each silo is asked"
-    )
+    Attributes:
+        kind: statistics of the silos' columns
+        survey: what each silo is asked
+    """
+
+    kind: Literal["survey"]
+    survey: SurveySettings = Field(default_factory=SurveySettings)
 
 
 RunStudy = TrainingStudy | EvaluationStudy | SearchStudy

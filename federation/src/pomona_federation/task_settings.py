@@ -25,56 +25,46 @@ Numbers = Annotated[tuple[float, ...], Field(min_length=1, max_length=MAX_ITEMS)
 
 
 class TaskSettings(Settings):
-    """The form of one sample, the label map, and the preprocessing."""
+    """The form of one sample, the label map, and the preprocessing.
 
-    kind: InputKind = Field(description="kind of sample")
-    input_shape: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(
-        max_length=8, description="one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)"
-    )
-    dtype: SampleType = Field(
-        default_factory=lambda data: INPUT_FORMS[data["kind"]].dtypes[0],
-        description=(
-            "of a sample as read: images uint8, uint16, int16 or float32; tables float32; "
-            "texts int32"
-        ),
-    )
-    classes: tuple[ClassName, ...] = Field(
-        (),
-        max_length=MAX_ITEMS,
-        description="class names in the order of their numbers; empty: targets",
-    )
-    time_edges: tuple[Edge, ...] = Field(
-        (), max_length=1000, description="survival: ends of the time intervals, ascending"
-    )
+    Attributes:
+        kind: kind of sample
+        input_shape: one sample as read: (H, W, C), (D, H, W, C), (F,), (T,)
+        dtype: of a sample as read: images uint8, uint16, int16 or float32; tables float32; texts
+            int32
+        classes: class names in the order of their numbers; empty: targets
+        time_edges: survival: ends of the time intervals, ascending
+        outputs: width of the network's output
+        targets: what a sample's labels are
+        shift: the network sees (x - shift) / scale, over the last axis
+        scale: see shift
+        target_shift: regression: the network learns (y - target_shift) / target_scale
+        target_scale: see target_shift
+        preprocessing: table: how its columns become the numbers of input_shape
+        vocabulary: tokens including padding, for texts
+        words: the words with numbers 2, 3, ...; 0 is padding, 1 any other word
+        tokenizer: SHA-256 of the tokenizer.json of all silos, in place of words
+    """
+
+    kind: InputKind
+    input_shape: tuple[Annotated[int, Field(ge=1, le=10**9)], ...] = Field(max_length=8)
+    dtype: SampleType = Field(default_factory=lambda data: INPUT_FORMS[data["kind"]].dtypes[0])
+    classes: tuple[ClassName, ...] = Field((), max_length=MAX_ITEMS)
+    time_edges: tuple[Edge, ...] = Field((), max_length=1000)
     outputs: int = Field(
         default_factory=lambda data: len(data["classes"]) or len(data["time_edges"]),
         ge=0,
         le=MAX_ITEMS,
-        description="width of the network's output",
     )
-    targets: Targets = Field("classes", description="what a sample's labels are")
-    shift: Numbers = Field(
-        (0.0,), description="the network sees (x - shift) / scale, over the last axis"
-    )
-    scale: Numbers = Field((1.0,), description="see shift")
-    target_shift: Numbers = Field(
-        (0.0,), description="regression: the network learns (y - target_shift) / target_scale"
-    )
-    target_scale: Numbers = Field((1.0,), description="see target_shift")
-    preprocessing: Preprocessing | None = Field(
-        None, description="table: how its columns become the numbers of input_shape"
-    )
-    vocabulary: int = Field(
-        0, ge=0, le=MAX_ITEMS + 2, description="tokens including padding, for texts"
-    )
-    words: tuple[WordText, ...] = Field(
-        (),
-        max_length=MAX_ITEMS,
-        description="the words with numbers 2, 3, ...; 0 is padding, 1 any other word",
-    )
-    tokenizer: Sha256 | None = Field(
-        None, description="SHA-256 of the tokenizer.json of all silos, in place of words"
-    )
+    targets: Targets = "classes"
+    shift: Numbers = (0.0,)
+    scale: Numbers = (1.0,)
+    target_shift: Numbers = (0.0,)
+    target_scale: Numbers = (1.0,)
+    preprocessing: Preprocessing | None = None
+    vocabulary: int = Field(0, ge=0, le=MAX_ITEMS + 2)
+    words: tuple[WordText, ...] = Field((), max_length=MAX_ITEMS)
+    tokenizer: Sha256 | None = None
 
     @property
     def sha256(self) -> str:

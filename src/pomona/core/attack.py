@@ -38,18 +38,20 @@ class Attack(Settings):
     """Clients that send or train on what is false; all others are honest.
 
     ``federation.liars`` and ``partition.poison`` have the definition of each kind.
+
+    Attributes:
+        clients: the attacking clients
+        kind: what an attacker sends: the change times the strength (scale), or times minus the
+            strength (sign); a random direction of the strength times its length (noise); the honest
+            clients' mean change minus the strength times its deviation, the same from all attackers
+            (collude); what it received (free-rider); NaN (nan); its number of samples times the
+            strength (counts). Or how it falsifies the share strength of its training samples: other
+            labels (labels), a trigger with the first class (backdoor)
+        from_round: first round of the attack; data and counts are false from round 1
     """
 
-    clients: tuple[ClientId, ...] = Field(min_length=1, description="the attacking clients")
-    kind: Annotated[AttackKind, BeforeValidator(_nan_as_text)] = Field(
-        description="what an attacker sends: the change times the strength (scale), or times "
-        "minus the strength (sign); a random direction of the strength times its length "
-        "(noise); the honest clients' mean change minus the strength times its deviation, the "
-        "same from all attackers (collude); what it received (free-rider); NaN (nan); its "
-        "number of samples times the strength (counts). Or how it falsifies the share "
-        "strength of its training samples: other labels (labels), a trigger with the first "
-        "class (backdoor)"
-    )
+    clients: tuple[ClientId, ...] = Field(min_length=1)
+    kind: Annotated[AttackKind, BeforeValidator(_nan_as_text)]
     strength: float = Field(
         default_factory=lambda known: USUAL.get(known.get("kind", ""), 1.0),
         gt=0,
@@ -57,12 +59,7 @@ class Attack(Settings):
         description="how much, by kind; if not set "
         + ", ".join(f"{kind} {value:g}" for kind, value in USUAL.items()),
     )
-    from_round: int = Field(
-        1,
-        ge=1,
-        le=ROUNDS,
-        description="first round of the attack; data and counts are false from round 1",
-    )
+    from_round: int = Field(1, ge=1, le=ROUNDS)
 
     def idle(self) -> dict[str, str]:
         """Data and counts are false from the start; no kind without numbers has a strength."""

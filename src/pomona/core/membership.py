@@ -23,22 +23,20 @@ class Membership(Settings):
     """Clients that join or leave.
 
     All other clients are members from the first round to the last.
+
+    Attributes:
+        joins: client -> the first round it takes part in
+        leaves: client -> the last round it takes part in
+        unseen: clients never trained with; they get a personal model at the end, and nothing that
+            members learn (moments, categories, words, units) comes from their rows
+        adapt_rounds: rounds an unseen client trains while the federation is frozen; one if the
+            method keeps no state between rounds
     """
 
-    joins: Rounds = Field({}, description="client -> the first round it takes part in")
-    leaves: Rounds = Field({}, description="client -> the last round it takes part in")
-    unseen: tuple[ClientId, ...] = Field(
-        (),
-        description="clients never trained with; they get a personal model at the end, and nothing "
-        "that members learn (moments, categories, words, units) comes from their rows",
-    )
-    adapt_rounds: int = Field(
-        10,
-        ge=1,
-        le=10**6,
-        description="rounds an unseen client trains while the federation is frozen; one if the "
-        "method keeps no state between rounds",
-    )
+    joins: Rounds = Field({})
+    leaves: Rounds = Field({})
+    unseen: tuple[ClientId, ...] = ()
+    adapt_rounds: int = Field(10, ge=1, le=10**6)
 
     @field_serializer("joins", "leaves")
     def _text_keys(self, rounds: dict[int, int]) -> dict[str, int]:

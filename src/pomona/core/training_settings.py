@@ -17,20 +17,14 @@ from pomona.core.settings import Settings, require_name, validate_section
 class Optimizer(Settings):
     """Stochastic gradient descent: what every local optimizer has besides lr, momentum and
     weight_decay.
+
+    Attributes:
+        name: rule of local steps: sgd, adam, adamw; moments are zero at the start of each round
+        max_grad_norm: L2 norm to which a client's gradient is clipped in each step; off if unset
     """
 
-    name: str = Field(
-        "sgd",
-        description=(
-            "rule of local steps: sgd, adam, adamw; moments are zero at the start of each round"
-        ),
-    )
-    max_grad_norm: float | None = Field(
-        None,
-        ge=1e-30,
-        le=1e6,
-        description="L2 norm to which a client's gradient is clipped in each step; off if unset",
-    )
+    name: str = "sgd"
+    max_grad_norm: float | None = Field(None, ge=1e-30, le=1e6)
 
     @property
     def plain(self) -> bool:
@@ -39,16 +33,19 @@ class Optimizer(Settings):
 
 
 class Adam(Optimizer):
-    """Adam, and with decoupled weight decay AdamW; symbols as in Kingma and Ba (2015)."""
+    """Adam, and with decoupled weight decay AdamW; symbols as in Kingma and Ba (2015).
 
-    name: Literal["adam", "adamw"] = Field(description="rule of local steps")
-    beta1: float = Field(0.9, ge=0, lt=1, description="adam, adamw: decay of the mean gradient")
-    beta2: float = Field(
-        0.999, ge=0, lt=1, description="adam, adamw: decay of the mean squared gradient"
-    )
-    eps: float = Field(
-        1e-8, ge=1e-30, le=1, description="adam, adamw: added to the root of the mean square"
-    )
+    Attributes:
+        name: rule of local steps
+        beta1: adam, adamw: decay of the mean gradient
+        beta2: adam, adamw: decay of the mean squared gradient
+        eps: adam, adamw: added to the root of the mean square
+    """
+
+    name: Literal["adam", "adamw"]
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.999, ge=0, lt=1)
+    eps: float = Field(1e-8, ge=1e-30, le=1)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Optimizer, "adam": Adam, "adamw": Adam}
@@ -124,20 +121,18 @@ class Passes:
 
 
 class Stop(Settings):
-    """Early stopping on the clients' validation samples."""
+    """Early stopping on the clients' validation samples.
 
-    patience: int = Field(
-        ge=1,
-        le=ROUNDS,
-        description="a run ends after this many evaluations without a better headline metric on "
-        "validation samples, mean over clients",
-    )
-    min_gain: float = Field(
-        0.0, ge=0, le=1e6, description="an improvement counts if it exceeds this"
-    )
-    after: int = Field(
-        0, ge=0, le=ROUNDS, description="no run ends before the evaluation of this round"
-    )
+    Attributes:
+        patience: a run ends after this many evaluations without a better headline metric on
+            validation samples, mean over clients
+        min_gain: an improvement counts if it exceeds this
+        after: no run ends before the evaluation of this round
+    """
+
+    patience: int = Field(ge=1, le=ROUNDS)
+    min_gain: float = Field(0.0, ge=0, le=1e6)
+    after: int = Field(0, ge=0, le=ROUNDS)
 
     def should_stop(self, evaluations_since_best: int, number: int) -> bool:
         """Return whether a run ends after the evaluation of round ``number``."""
@@ -150,21 +145,14 @@ LEAST_IN_A_SUM = 3  # by default
 class SecureAggregation(Settings):
     """The server learns the weighted mean of a round's changes, and no client's own; the symbols in
     brackets.
+
+    Attributes:
+        max_norm: L2 norm to which a client's change of the model in a round is clipped (C)
+        minimum: smallest number of clients in a sum; fewer fail the round
+        bits: bits per number in a sum (b): its error over n clients is at most n C / 2^31; 64:
+            about that of float64, for twice the bytes
     """
 
-    max_norm: float = Field(
-        ge=1e-6,
-        le=1e6,
-        description="L2 norm to which a client's change of the model in a round is clipped (C)",
-    )
-    minimum: int = Field(
-        LEAST_IN_A_SUM,
-        ge=2,
-        le=MAX_CLIENTS,
-        description="smallest number of clients in a sum; fewer fail the round",
-    )
-    bits: Literal[32, 64] = Field(
-        32,
-        description="bits per number in a sum (b): its error over n clients is at most n C / "
-        "2^31; 64: about that of float64, for twice the bytes",
-    )
+    max_norm: float = Field(ge=1e-6, le=1e6)
+    minimum: int = Field(LEAST_IN_A_SUM, ge=2, le=MAX_CLIENTS)
+    bits: Literal[32, 64] = 32

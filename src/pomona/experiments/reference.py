@@ -68,13 +68,17 @@ AVERAGES: dict[AverageName, Average] = {
 
 
 class Number(Settings):
-    """A number as printed, written alone where it has neither a deviation nor a note."""
+    """A number as printed, written alone where it has neither a deviation nor a note.
 
-    value: Measured | Line = Field(
-        description="The number; a word where none is printed, such as infinite."
-    )
-    std: Measured | None = Field(default=None, description="Its standard deviation.")
-    note: Line = Field(default="", description="A peculiarity, shown below the table.")
+    Attributes:
+        value: The number; a word where none is printed, such as infinite.
+        std: Its standard deviation.
+        note: A peculiarity, shown below the table.
+    """
+
+    value: Measured | Line
+    std: Measured | None = Field(default=None)
+    note: Line = Field(default="")
 
     @model_validator(mode="before")
     @classmethod
@@ -92,36 +96,45 @@ Numbers = Annotated[dict[Line, Number], Field(max_length=MAX_ENTRIES)]
 
 
 class ReferenceScenario(Settings):
-    """Reference numbers of one scenario, by method."""
+    """Reference numbers of one scenario, by method.
 
-    settings: Stated = Field(
-        default={}, description="Settings stated for it, over the common ones."
-    )
-    numbers: Numbers = Field(default={}, description="The metric on test data.")
-    epsilon: Numbers = Field(default={}, description="Privacy spent.")
-    minutes: Numbers = Field(default={}, description="Minutes of the whole training.")
-    minutes_a_round: Numbers = Field(default={}, description="Minutes of a round.")
-    chosen: dict[Line, Stated] = Field(
-        default={}, max_length=MAX_ENTRIES, description="Settings found by a search."
-    )
+    Attributes:
+        settings: Settings stated for it, over the common ones.
+        numbers: The metric on test data.
+        epsilon: Privacy spent.
+        minutes: Minutes of the whole training.
+        minutes_a_round: Minutes of a round.
+        chosen: Settings found by a search.
+    """
+
+    settings: Stated = Field(default={})
+    numbers: Numbers = Field(default={})
+    epsilon: Numbers = Field(default={})
+    minutes: Numbers = Field(default={})
+    minutes_a_round: Numbers = Field(default={})
+    chosen: dict[Line, Stated] = Field(default={}, max_length=MAX_ENTRIES)
 
 
 class Reference(Settings):
-    """A file of reference numbers."""
+    """A file of reference numbers.
 
-    title: Line = Field(
-        min_length=1, description="What the numbers are, such as: table 1 of the APPLE paper."
-    )
-    source: Line = Field(default="", description="Where they are published.")
-    label: Line = Field(default="reference", min_length=1, description="Heading of its column.")
-    average: AverageName = Field(description="How the numbers are counted, and ours next to them.")
-    metric: str = Field(default="accuracy", description="The metric that they are of.")
-    settings: Stated = Field(default={}, description="Settings stated for all scenarios.")
-    scenario: dict[Line, ReferenceScenario] = Field(
-        default={},
-        max_length=MAX_ENTRIES,
-        description="Scenarios, by title, or by name if a scenario has no title.",
-    )
+    Attributes:
+        title: What the numbers are, such as: table 1 of the APPLE paper.
+        source: Where they are published.
+        label: Heading of its column.
+        average: How the numbers are counted, and ours next to them.
+        metric: The metric that they are of.
+        settings: Settings stated for all scenarios.
+        scenario: Scenarios, by title, or by name if a scenario has no title.
+    """
+
+    title: Line = Field(min_length=1)
+    source: Line = Field(default="")
+    label: Line = Field(default="reference", min_length=1)
+    average: AverageName
+    metric: str = Field(default="accuracy")
+    settings: Stated = Field(default={})
+    scenario: dict[Line, ReferenceScenario] = Field(default={}, max_length=MAX_ENTRIES)
 
     @field_validator("metric")
     @classmethod

@@ -96,9 +96,13 @@ Space = Annotated[
 
 
 class SuitePart(Settings):
-    """Settings of runs, with the keys of a part of a suite."""
+    """Settings of runs, with the keys of a part of a suite.
 
-    run: Tree = Field(default={}, description="Settings of runs, as written.")
+    Attributes:
+        run: Settings of runs, as written.
+    """
+
+    run: Tree = Field(default={})
 
     @model_validator(mode="before")
     @classmethod
@@ -119,83 +123,87 @@ class SuitePart(Settings):
 
 
 class ScenarioPart(SuitePart):
-    """A column of the table."""
+    """A column of the table.
 
-    methods: tuple[str, ...] = Field(
-        default=(), description="Rows it has, by names or patterns (fedavg*); all if empty."
-    )
-    title: str = Field(
-        default="", description="Its name in tables, and in a file of reference numbers."
-    )
+    Attributes:
+        methods: Rows it has, by names or patterns (fedavg*); all if empty.
+        title: Its name in tables, and in a file of reference numbers.
+    """
+
+    methods: tuple[str, ...] = Field(default=())
+    title: str = Field(default="")
 
 
 class MethodPart(SuitePart):
-    """A row of the table."""
+    """A row of the table.
 
-    row: str = Field(
-        default="", description="Its name in tables, and in a file of reference numbers."
-    )
-    search: Space = Field(
-        default={}, description="Dotted keys and the values to try, besides the suite's."
-    )
-    at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
+    Attributes:
+        row: Its name in tables, and in a file of reference numbers.
+        search: Dotted keys and the values to try, besides the suite's.
+        at: Settings in one scenario.
+    """
+
+    row: str = Field(default="")
+    search: Space = Field(default={})
+    at: dict[str, Tree] = Field(default={})
 
 
 class SizePart(SuitePart):
-    """Settings changed by a size."""
+    """Settings changed by a size.
 
-    seeds: Seeds | None = Field(default=None, description="Seeds, where not the suite's.")
-    points: int | None = Field(
-        default=None, ge=1, le=MAX_POINTS, description="Points, where not the suite's."
-    )
-    search: Space | None = Field(
-        default=None, description="Keys and values to try, where not the suite's."
-    )
-    search_of: dict[str, Space] = Field(
-        default={}, description="A method's own keys and values, where not its row's."
-    )
-    scenarios: tuple[str, ...] = Field(
-        default=(), description="Columns it has, by names or patterns; all if empty."
-    )
-    methods: tuple[str, ...] = Field(
-        default=(), description="Rows it has, by names or patterns; all if empty."
-    )
-    at: dict[str, Tree] = Field(default={}, description="Settings in one scenario.")
+    Attributes:
+        seeds: Seeds, where not the suite's.
+        points: Points, where not the suite's.
+        search: Keys and values to try, where not the suite's.
+        search_of: A method's own keys and values, where not its row's.
+        scenarios: Columns it has, by names or patterns; all if empty.
+        methods: Rows it has, by names or patterns; all if empty.
+        at: Settings in one scenario.
+    """
+
+    seeds: Seeds | None = Field(default=None)
+    points: int | None = Field(default=None, ge=1, le=MAX_POINTS)
+    search: Space | None = Field(default=None)
+    search_of: dict[str, Space] = Field(default={})
+    scenarios: tuple[str, ...] = Field(default=())
+    methods: tuple[str, ...] = Field(default=())
+    at: dict[str, Tree] = Field(default={})
 
 
 class Suite(Settings):
-    """A grid of scenarios, methods and seeds."""
+    """A grid of scenarios, methods and seeds.
 
-    title: str = Field(min_length=1, description="What the table shows, in one line.")
-    reference: Reference | None = Field(
-        default=None,
-        description="File of reference numbers shown next to ours, relative to the suite's.",
-    )
-    note: str = Field(default="", description="What a reader of the table should know.")
-    own: tuple[str, ...] = Field(
-        default=(), description="Rows that are tested against every other."
-    )
-    seeds: Seeds = Field(default=(0,), description="Seeds of the cells.")
-    points: int = Field(
-        default=1,
-        ge=1,
-        le=MAX_POINTS,
-        description="Settings tried for a method, at most; 1: none is searched.",
-    )
-    search_seed: int = Field(
-        default=0, ge=0, description="Seed of the draw of points, and of the runs that try them."
-    )
-    search: Space = Field(
-        default={}, description="Dotted keys and the values to try with every method."
-    )
-    keep_models: bool = Field(default=False, description="Keep the models of finished cells.")
-    base: SuitePart = Field(default=SuitePart(), description="Settings of every run.")
-    settings: Tree = Field(
-        default={}, description="Settings of every run, over all others; they are not searched."
-    )
-    size: dict[Size, SizePart] = Field(default={}, description="What each size changes.")
-    scenario: dict[Name, ScenarioPart] = Field(min_length=1, description="Columns.")
-    method: dict[Name, MethodPart] = Field(min_length=1, description="Rows.")
+    Attributes:
+        title: What the table shows, in one line.
+        reference: File of reference numbers shown next to ours, relative to the suite's.
+        note: What a reader of the table should know.
+        own: Rows that are tested against every other.
+        seeds: Seeds of the cells.
+        points: Settings tried for a method, at most; 1: none is searched.
+        search_seed: Seed of the draw of points, and of the runs that try them.
+        search: Dotted keys and the values to try with every method.
+        keep_models: Keep the models of finished cells.
+        base: Settings of every run.
+        settings: Settings of every run, over all others; they are not searched.
+        size: What each size changes.
+        scenario: Columns.
+        method: Rows.
+    """
+
+    title: str = Field(min_length=1)
+    reference: Reference | None = Field(default=None)
+    note: str = Field(default="")
+    own: tuple[str, ...] = Field(default=())
+    seeds: Seeds = Field(default=(0,))
+    points: int = Field(default=1, ge=1, le=MAX_POINTS)
+    search_seed: int = Field(default=0, ge=0)
+    search: Space = Field(default={})
+    keep_models: bool = Field(default=False)
+    base: SuitePart = Field(default=SuitePart())
+    settings: Tree = Field(default={})
+    size: dict[Size, SizePart] = Field(default={})
+    scenario: dict[Name, ScenarioPart] = Field(min_length=1)
+    method: dict[Name, MethodPart] = Field(min_length=1)
 
     @model_validator(mode="after")
     def _names(self) -> Self:

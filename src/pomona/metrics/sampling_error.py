@@ -25,16 +25,14 @@ Variances = Sequence[tuple[float, float]]
 
 
 class VerdictSettings(Settings):
-    """Verdicts on gains."""
+    """Verdicts on gains.
 
-    margin: float = Field(
-        0.02,
-        ge=0,
-        le=1,
-        description="a model is not worse than another if a loss of this much or more is ruled "
-        "out; for metrics between 0 and 1 where more is better, 0.02 of accuracy is two "
-        "percentage points",
-    )
+    Attributes:
+        margin: a model is not worse than another if a loss of this much or more is ruled out; for
+            metrics between 0 and 1 where more is better, 0.02 of accuracy is two percentage points
+    """
+
+    margin: float = Field(0.02, ge=0, le=1)
 
 
 def half_width(level: float, variances: Variances) -> float:

@@ -21,21 +21,21 @@ MOST_WINDOWS = 2**18  # of one image
 
 
 class LoraSettings(Settings):
-    """Low-rank adaptation: a trained change A, B in addition to frozen layers."""
+    """Low-rank adaptation: a trained change A, B in addition to frozen layers.
 
-    rank: int = Field(8, ge=1, le=10**4, description="rank of the change, r")
-    alpha: float | None = Field(
-        None, gt=0, description="the change is multiplied by alpha / rank; rank if not set"
-    )
-    on: Globs = Field(description="globs over the paths of linear layers and convolutions")
-    trained: LoraPart = Field(
-        "both", description="both, or B: A stays as it was drawn (ffa-lora sets it)"
-    )
-    beside: tuple[Glob, ...] = Field(
-        ("head",),
-        max_length=1000,
-        description="what is trained whole in addition to the changes: head, or globs as in train",
-    )
+    Attributes:
+        rank: rank of the change, r
+        alpha: the change is multiplied by alpha / rank; rank if not set
+        on: globs over the paths of linear layers and convolutions
+        trained: both, or B: A stays as it was drawn (ffa-lora sets it)
+        beside: what is trained whole in addition to the changes: head, or globs as in train
+    """
+
+    rank: int = Field(8, ge=1, le=10**4)
+    alpha: float | None = Field(None, gt=0)
+    on: Globs
+    trained: LoraPart = "both"
+    beside: tuple[Glob, ...] = Field(("head",), max_length=1000)
 
     @property
     def scale(self) -> float:
@@ -52,26 +52,17 @@ class LoraTraining(Settings):
 class PatchSettings(Settings):
     """Patches of images with masks: random patches in training, and windows that cover the image in
     evaluation.
+
+    Attributes:
+        size: sides of a patch and of a window in pixels: [H, W], or [D, H, W]
+        overlap: share of a window's side that the next window covers as well
+        blend: weights of a window's outputs where windows overlap: all equal, or less towards its
+            edges
     """
 
-    size: tuple[Width, ...] = Field(
-        min_length=2,
-        max_length=3,
-        description="sides of a patch and of a window in pixels: [H, W], or [D, H, W]",
-    )
-    overlap: float = Field(
-        0.25,
-        ge=0,
-        le=0.75,
-        description="share of a window's side that the next window covers as well",
-    )
-    blend: Literal["constant", "gaussian"] = Field(
-        "constant",
-        description=(
-            "weights of a window's outputs where windows overlap: all equal, or less "
-            "towards its edges"
-        ),
-    )
+    size: tuple[Width, ...] = Field(min_length=2, max_length=3)
+    overlap: float = Field(0.25, ge=0, le=0.75)
+    blend: Literal["constant", "gaussian"] = "constant"
 
     def shape_of(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a patch of a sample or of its outputs: channels or classes first."""
@@ -106,89 +97,55 @@ def is_lora_factor(name: str, factor: Literal["A", "B"]) -> bool:
 
 
 class ModelSettings(Settings):
-    """Settings of the network and its loss."""
+    """Settings of the network and its loss.
 
-    name: str = Field(
-        "mlp",
-        description="a model of `pomona data list`; torchvision:NAME, timm:NAME or monai:NAME of "
-        "these packages; transformers:TYPE or transformers:FOLDER with a config.json; or "
-        "module:Class or module:function of your own",
-    )
-    args: dict[str, JsonValue] = Field(
-        {},
-        max_length=100,
-        description="arguments of a network from a package, or of a class of your own",
-    )
-    hidden: tuple[Width, ...] = Field(
-        (64,), max_length=1000, description="widths of the hidden layers of mlp"
-    )
-    width: Width = Field(
-        32,
-        description=(
-            "width of the embedding and hidden layer of fasttext; channels on the first "
-            "level of unet"
-        ),
-    )
-    depth: int = Field(3, ge=1, le=8, description="how often unet halves the sides of images")
-    patch: PatchSettings | None = Field(
-        None,
-        description=(
-            "masks: the part of an image that the network sees at a time; the whole image "
-            "if not set"
-        ),
-    )
-    loss: str = Field(
-        "auto",
-        description=(
-            "auto: by the kind of targets; or module:function of (outputs (B, K), "
-            "targets) -> losses (B,)"
-        ),
-    )
-    label_smoothing: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description=(
-            "classes: share of each target that is spread over all classes, in every reported loss"
-        ),
-    )
+    Attributes:
+        name: a model of `pomona data list`; torchvision:NAME, timm:NAME or monai:NAME of these
+            packages; transformers:TYPE or transformers:FOLDER with a config.json; or module:Class
+            or module:function of your own
+        args: arguments of a network from a package, or of a class of your own
+        hidden: widths of the hidden layers of mlp
+        width: width of the embedding and hidden layer of fasttext; channels on the first level of
+            unet
+        depth: how often unet halves the sides of images
+        patch: masks: the part of an image that the network sees at a time; the whole image if not
+            set
+        loss: auto: by the kind of targets; or module:function of (outputs (B, K), targets) ->
+            losses (B,)
+        label_smoothing: classes: share of each target that is spread over all classes, in every
+            reported loss
+        class_weights: weight of each class, or of a label's yes, in the training loss: a list;
+            balanced: n / (k n_c), or no / yes, from each client's own training samples; evaluation
+            losses are not weighted
+        init: safetensors file of the weights that training starts from
+        init_sha256: hash of that file's tensors; others are refused; a run records it
+        init_skip: globs of tensors that start at random
+        bodies: 2: two copies of all layers but the last, one of them a client's own, under one last
+            layer (fenda and perfcl set it)
+        valve: a conditional valve before the last layer, with embeddings of the classes; it is
+            trained whatever ``train`` names (gpfl sets it)
+        train: what is trained: all; head, the last layer; a list of globs over parameters; or {lora
+            = {rank = 8, on = [globs over layers]}}; all else is frozen, and stays out of every
+            message
+        cache_features: auto: the frozen part's outputs are computed once for each sample and kept;
+            off: each time
+    """
+
+    name: str = "mlp"
+    args: dict[str, JsonValue] = Field({}, max_length=100)
+    hidden: tuple[Width, ...] = Field((64,), max_length=1000)
+    width: Width = 32
+    depth: int = Field(3, ge=1, le=8)
+    patch: PatchSettings | None = None
+    loss: str = "auto"
+    label_smoothing: float = Field(0.0, ge=0, lt=1)
     class_weights: (
         Literal["none", "balanced"] | Annotated[tuple[Weight, ...], Field(max_length=10**6)]
-    ) = Field(
-        "none",
-        description="weight of each class, or of a label's yes, in the training loss: a list; "
-        "balanced: n / (k n_c), or no / yes, from each client's own training samples; evaluation "
-        "losses are not weighted",
-    )
-    init: Path | None = Field(
-        None, description="safetensors file of the weights that training starts from"
-    )
-    init_sha256: Sha256 | None = Field(
-        None, description="hash of that file's tensors; others are refused; a run records it"
-    )
-    init_skip: tuple[Glob, ...] = Field(
-        (), max_length=1000, description="globs of tensors that start at random"
-    )
-    bodies: Literal[1, 2] = Field(
-        1,
-        description="2: two copies of all layers but the last, one of them a client's own, under "
-        "one last layer (fenda and perfcl set it)",
-    )
-    valve: bool = Field(
-        False,
-        description="a conditional valve before the last layer, with embeddings of the classes; it "
-        "is trained whatever ``train`` names (gpfl sets it)",
-    )
-    train: Literal["all", "head"] | Globs | LoraTraining = Field(
-        "all",
-        description="what is trained: all; head, the last layer; a list of globs over parameters; "
-        "or {lora = {rank = 8, on = [globs over layers]}}; all else is frozen, and stays out of "
-        "every message",
-    )
-    cache_features: Literal["auto", "off"] = Field(
-        "auto",
-        description=(
-            "auto: the frozen part's outputs are computed once for each sample and kept; "
-            "off: each time"
-        ),
-    )
+    ) = "none"
+    init: Path | None = None
+    init_sha256: Sha256 | None = None
+    init_skip: tuple[Glob, ...] = Field((), max_length=1000)
+    bodies: Literal[1, 2] = 1
+    valve: bool = False
+    train: Literal["all", "head"] | Globs | LoraTraining = "all"
+    cache_features: Literal["auto", "off"] = "auto"

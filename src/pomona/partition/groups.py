@@ -67,15 +67,17 @@ ClassNumber = Annotated[int, Field(ge=-(10**6), le=10**6)]
 
 
 class Group(Settings):
-    """One group of clients."""
+    """One group of clients.
 
-    clients: int = Field(ge=1, le=10**4, description="number of clients in the group")
-    classes: tuple[ClassNumber, ...] = Field(
-        min_length=1, description="numbers of the dominating classes"
-    )
-    n_train: int = Field(
-        ge=1, lt=2**53, description="training rows of each client, those for validation included"
-    )
+    Attributes:
+        clients: number of clients in the group
+        classes: numbers of the dominating classes
+        n_train: training rows of each client, those for validation included
+    """
+
+    clients: int = Field(ge=1, le=10**4)
+    classes: tuple[ClassNumber, ...] = Field(min_length=1)
+    n_train: int = Field(ge=1, lt=2**53)
 
 
 def spread(total: int, bins: Labels, width: int, rng: np.random.Generator) -> Labels:
@@ -98,16 +100,17 @@ class Groups(Recipe):
     digits and 1000 training rows, 26 with the capital letters and 700, 26 with the small letters
     and 400, and 100 test rows each. The groups for the paper's other data sets are in an appendix
     that was not available to us.
+
+    Attributes:
+        groups: the groups in client order: clients, classes, n_train
+        n_test: test rows of each client
+        dominating: share of the rows from the dominating classes
     """
 
     name: Literal["groups"] = "groups"
-    groups: tuple[Group, ...] = Field(
-        min_length=1, description="the groups in client order: clients, classes, n_train"
-    )
-    n_test: int = Field(default=100, ge=0, lt=2**53, description="test rows of each client")
-    dominating: float = Field(
-        default=0.8, ge=0, le=1, description="share of the rows from the dominating classes"
-    )
+    groups: tuple[Group, ...] = Field(min_length=1)
+    n_test: int = Field(default=100, ge=0, lt=2**53)
+    dominating: float = Field(default=0.8, ge=0, le=1)
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
         """Return the requested counts as shares of the available rows.

@@ -40,13 +40,13 @@ class Practical(Recipe):
 
     Training and test rows use the same table (APPLE's practical setting, Figure 6). A shard of 1 %
     is empty for classes with too few rows.
+
+    Attributes:
+        draw: the run's own draw, or the one behind APPLE's table 1, whatever the seed
     """
 
     name: Literal["practical"] = "practical"
-    draw: Literal["own", "published"] = Field(
-        default="own",
-        description="the run's own draw, or the one behind APPLE's table 1, whatever the seed",
-    )
+    draw: Literal["own", "published"] = Field(default="own")
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the shards, permuted over the clients independently for each class.
@@ -107,19 +107,17 @@ class Pathological(Recipe):
 
     With ``balanced`` the owners get equal shares: the pathological setting of the FedAMP paper and
     of McMahan et al., with two classes per client and no groups of similar clients.
+
+    Attributes:
+        classes_per_client: number of classes that a client draws
+        balanced: equal instead of random shares for the owners of a class
+        draw: the run's own draw, or the one behind APPLE's table 1, whatever the seed
     """
 
     name: Literal["pathological"] = "pathological"
-    classes_per_client: int = Field(
-        default=2, ge=1, le=10**6, description="number of classes that a client draws"
-    )
-    balanced: bool = Field(
-        default=False, description="equal instead of random shares for the owners of a class"
-    )
-    draw: Literal["own", "published"] = Field(
-        default="own",
-        description="the run's own draw, or the one behind APPLE's table 1, whatever the seed",
-    )
+    classes_per_client: int = Field(default=2, ge=1, le=10**6)
+    balanced: bool = Field(default=False)
+    draw: Literal["own", "published"] = Field(default="own")
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the table of drawn classes.
@@ -179,15 +177,15 @@ class Classes(Recipe):
     last the rest; with ``balanced`` all get 1/m. PFLlib draws the same sizes in rows instead of
     shares. Unless k divides the number of classes C, and C divides n k, the last clients may get
     fewer classes, or the last classes no client (ceil(n k / C) owners per class).
+
+    Attributes:
+        classes_per_client: number of classes that a client is given
+        balanced: equal instead of random shares for the owners of a class
     """
 
     name: Literal["classes"] = "classes"
-    classes_per_client: int = Field(
-        default=2, ge=1, le=10**6, description="number of classes that a client is given"
-    )
-    balanced: bool = Field(
-        default=False, description="equal instead of random shares for the owners of a class"
-    )
+    classes_per_client: int = Field(default=2, ge=1, le=10**6)
+    balanced: bool = Field(default=False)
     draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
@@ -253,31 +251,21 @@ class Dirichlet(Recipe):
     As in PFLlib, the whole table is redrawn until every client has enough training rows; here the
     number of tries is limited. Training and test rows use the same table. If targets are not
     classes, all rows count as one class, and only the quantity is skewed.
+
+    Attributes:
+        beta: concentration: 0.1 is strong label skew, 100 nearly none
+        min_size: smallest number of training rows of a client; by default 30, or half the mean if
+            less (PFLlib)
+        tries: number of tables drawn before giving up
+        balance_cap: clients that hold 1/n of the rows get nothing of the next class (PFLlib)
     """
 
     by_class = False
     name: Literal["dirichlet"] = "dirichlet"
-    beta: float = Field(
-        default=0.1,
-        gt=0,
-        le=1e9,
-        description="concentration: 0.1 is strong label skew, 100 nearly none",
-    )
-    min_size: int | None = Field(
-        default=None,
-        ge=1,
-        description=(
-            "smallest number of training rows of a client; by default 30, or half the "
-            "mean if less (PFLlib)"
-        ),
-    )
-    tries: int = Field(
-        default=1000, ge=1, le=10**6, description="number of tables drawn before giving up"
-    )
-    balance_cap: bool = Field(
-        default=True,
-        description="clients that hold 1/n of the rows get nothing of the next class (PFLlib)",
-    )
+    beta: float = Field(default=0.1, gt=0, le=1e9)
+    min_size: int | None = Field(default=None, ge=1)
+    tries: int = Field(default=1000, ge=1, le=10**6)
+    balance_cap: bool = Field(default=True)
     draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:

@@ -137,32 +137,22 @@ class Latent(Recipe):
     ImageNet and tuned on the data; here it is a small network trained on the training rows, or the
     inputs themselves, so the clusters are not the paper's. Rows between clusters may be assigned
     differently on different machines; a saved partition is always the same.
+
+    Attributes:
+        distributions: D, the number of clusters
+        embedding: what is clustered: PCA of the inputs, or of the hidden layer of a small network
+        components: dimensions kept by the PCA, at most
+        epochs: passes over the training rows for embedding = network
+        shuffle_targets: permute the clients' (validation, test) pairs: they are evaluated on a
+            distribution not their own
     """
 
     name: Literal["latent"] = "latent"
-    distributions: int = Field(default=5, ge=1, le=10**4, description="D, the number of clusters")
-    embedding: Literal["pca", "network"] = Field(
-        default="pca",
-        description=(
-            "what is clustered: PCA of the inputs, or of the hidden layer of a small network"
-        ),
-    )
-    components: int = Field(
-        default=256, ge=1, le=10**6, description="dimensions kept by the PCA, at most"
-    )
-    epochs: int = Field(
-        default=3,
-        ge=1,
-        le=10**6,
-        description="passes over the training rows for embedding = network",
-    )
-    shuffle_targets: bool = Field(
-        default=False,
-        description=(
-            "permute the clients' (validation, test) pairs: they are evaluated on a "
-            "distribution not their own"
-        ),
-    )
+    distributions: int = Field(default=5, ge=1, le=10**4)
+    embedding: Literal["pca", "network"] = Field(default="pca")
+    components: int = Field(default=256, ge=1, le=10**6)
+    epochs: int = Field(default=3, ge=1, le=10**6)
+    shuffle_targets: bool = Field(default=False)
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
         """Return equal shares of clusters.

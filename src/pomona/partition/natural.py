@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
 
 from pomona.core.bounds import SPLITS
 from pomona.core.errors import ConfigError, DataError
@@ -20,11 +19,14 @@ class FromFile(Settings):
 
     Its own split, shares, limits and times apply, not those in the run's data settings; groups of
     rows must be whole in it.
+
+    Attributes:
+        path: a partition saved by `pomona data show --save`
     """
 
     members: ClassVar[bool] = True
     name: Literal["file"] = "file"
-    path: Path = Field(description="a partition saved by `pomona data show --save`")
+    path: Path
 
     def read(self, dataset: Dataset, clients: int) -> Partition:
         """Return the saved partition.

@@ -135,7 +135,12 @@ class GivenRows:
 
 
 class Recipe(Settings):
-    """Settings that every recipe has."""
+    """Settings that every recipe has.
+
+    Attributes:
+        turn_groups: rotate the images of this many consecutive groups of clients by 0, 1, 2, 3
+            quarter turns; 0: none
+    """
 
     by_class: ClassVar[bool] = (
         True  # whether the recipe needs classes; if False, all rows may be one class
@@ -146,15 +151,7 @@ class Recipe(Settings):
         "use fewer clients, a less uneven partition, more data (data.train_limit) or another seed"
     )
 
-    turn_groups: int = Field(
-        default=0,
-        ge=0,
-        le=4,
-        description=(
-            "rotate the images of this many consecutive groups of clients by 0, 1, 2, 3 "
-            "quarter turns; 0: none"
-        ),
-    )
+    turn_groups: int = Field(default=0, ge=0, le=4)
 
 
 TRAIN, VALIDATION, TEST = 0, 1, 2  # as in Owners.role

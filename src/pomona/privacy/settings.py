@@ -17,54 +17,34 @@ LEAST_NOISE = 1e-3  # epsilon is in the millions there, and accountants overflow
 
 
 class Privacy(Settings):
-    """Differentially private training for every client; the field's symbols in brackets."""
+    """Differentially private training for every client; the field's symbols in brackets.
 
-    noise_multiplier: float = Field(
-        ge=0,
-        le=1e6,
-        description="noise relative to the clipping norm (sigma); 0 clips only: no privacy",
-    )
-    max_grad_norm: float = Field(
-        ge=1e-30, le=1e6, description="L2 norm to which each sample's gradient is clipped (C)"
-    )
-    delta: float = Field(
-        ge=1e-60, lt=1, description="probability that the bound does not hold (delta); below 1 / n"
-    )
-    epsilon_budget: float | None = Field(
-        None,
-        gt=0,
-        le=1e9,
-        description="no client spends more (epsilon): a simulation ends first; no limit if not set",
-    )
-    accountant: Literal["rdp", "prv"] = Field(
-        "prv",
-        description="how privacy losses add up: prv, the smaller of Renyi's and the numerical "
-        "bound; rdp, Renyi's alone, which is faster",
-    )
-    unit: Literal["row", "group"] = Field(
-        "row",
-        description="what epsilon protects: one row, or all rows of a group at a client "
-        "(data.group_column), such as a patient's: groups are drawn and clipped as one",
-    )
-    honest: int = Field(
-        1,
-        ge=1,
-        le=MAX_CLIENTS,
-        description="clients in every sum, this one included, whose noise counts; below "
-        "secure_aggregation.minimum, as the others may collude with the server; 1: its own alone",
-    )
-    acknowledge: tuple[Label, ...] = Field(
-        (), max_length=100, description="names of the releases outside the bound that are accepted"
-    )
-    seed: int | None = Field(
-        None,
-        ge=0,
-        lt=2**63,
-        description=(
-            "test only: seeds the noise; anyone who knows the seed can remove it, so "
-            "there is no privacy"
-        ),
-    )
+    Attributes:
+        noise_multiplier: noise relative to the clipping norm (sigma); 0 clips only: no privacy
+        max_grad_norm: L2 norm to which each sample's gradient is clipped (C)
+        delta: probability that the bound does not hold (delta); below 1 / n
+        epsilon_budget: no client spends more (epsilon): a simulation ends first; no limit if not
+            set
+        accountant: how privacy losses add up: prv, the smaller of Renyi's and the numerical bound;
+            rdp, Renyi's alone, which is faster
+        unit: what epsilon protects: one row, or all rows of a group at a client
+            (data.group_column), such as a patient's: groups are drawn and clipped as one
+        honest: clients in every sum, this one included, whose noise counts; below
+            secure_aggregation.minimum, as the others may collude with the server; 1: its own alone
+        acknowledge: names of the releases outside the bound that are accepted
+        seed: test only: seeds the noise; anyone who knows the seed can remove it, so there is no
+            privacy
+    """
+
+    noise_multiplier: float = Field(ge=0, le=1e6)
+    max_grad_norm: float = Field(ge=1e-30, le=1e6)
+    delta: float = Field(ge=1e-60, lt=1)
+    epsilon_budget: float | None = Field(None, gt=0, le=1e9)
+    accountant: Literal["rdp", "prv"] = "prv"
+    unit: Literal["row", "group"] = "row"
+    honest: int = Field(1, ge=1, le=MAX_CLIENTS)
+    acknowledge: tuple[Label, ...] = Field((), max_length=100)
+    seed: int | None = Field(None, ge=0, lt=2**63)
 
     @field_validator("noise_multiplier")
     @classmethod

@@ -33,34 +33,31 @@ def _https(url: str) -> str:
 
 
 class NotifySettings(Settings):
-    """Notices: of events, never of data; paths are relative to the kit."""
+    """Notices: of events, never of data; paths are relative to the kit.
 
-    events: tuple[Event, ...] = Field(
-        EVENTS, min_length=1, max_length=len(EVENTS), description="the events that are reported"
-    )
-    absent_rounds: int = Field(
-        3, ge=1, le=10**6, description="rounds in a row without a silo before it is reported"
-    )
-    free_gb: float = Field(
-        5.0, gt=0, le=10**6, description="room on the kit's disk below which it is reported"
-    )
-    webhook: Annotated[str, AfterValidator(_https)] = Field(
-        "", max_length=2000, description="https URL to which each notice is sent as JSON by POST"
-    )
-    mail_to: tuple[MailAddress, ...] = Field(
-        (), max_length=20, description="addresses that get each notice as a mail"
-    )
-    mail_from: MailAddress | None = Field(None, description="the sender's address")
-    smtp: HostPort | None = Field(
-        None, description="host:port of the mail server; TLS at port 465, STARTTLS at others"
-    )
-    smtp_user: str = Field("", max_length=200, description="user name for the mail server")
-    smtp_password_file: Path | None = Field(
-        None, description="file with the mail server's password, mode 0600"
-    )
-    ca_file: Path | None = Field(
-        None, description="authority of webhook and mail server (PEM); the machine's if unset"
-    )
+    Attributes:
+        events: the events that are reported
+        absent_rounds: rounds in a row without a silo before it is reported
+        free_gb: room on the kit's disk below which it is reported
+        webhook: https URL to which each notice is sent as JSON by POST
+        mail_to: addresses that get each notice as a mail
+        mail_from: the sender's address
+        smtp: host:port of the mail server; TLS at port 465, STARTTLS at others
+        smtp_user: user name for the mail server
+        smtp_password_file: file with the mail server's password, mode 0600
+        ca_file: authority of webhook and mail server (PEM); the machine's if unset
+    """
+
+    events: tuple[Event, ...] = Field(EVENTS, min_length=1, max_length=len(EVENTS))
+    absent_rounds: int = Field(3, ge=1, le=10**6)
+    free_gb: float = Field(5.0, gt=0, le=10**6)
+    webhook: Annotated[str, AfterValidator(_https)] = Field("", max_length=2000)
+    mail_to: tuple[MailAddress, ...] = Field((), max_length=20)
+    mail_from: MailAddress | None = None
+    smtp: HostPort | None = None
+    smtp_user: str = Field("", max_length=200)
+    smtp_password_file: Path | None = None
+    ca_file: Path | None = None
 
     @model_validator(mode="after")
     def _receivers_complete(self) -> Self:
@@ -79,12 +76,15 @@ class NotifySettings(Settings):
 
 
 class ServerFile(Settings):
-    """A server's own settings: its status page, and notices to people."""
+    """A server's own settings: its status page, and notices to people.
 
-    page: bool = Field(
-        False, description="/status shows the state to people with a token of `pomona server page`"
-    )
-    notify: NotifySettings | None = Field(None, description="notices by webhook and mail")
+    Attributes:
+        page: /status shows the state to people with a token of `pomona server page`
+        notify: notices by webhook and mail
+    """
+
+    page: bool = False
+    notify: NotifySettings | None = None
 
     @classmethod
     def load(cls, kit: Path, federation: Federation) -> "ServerFile":

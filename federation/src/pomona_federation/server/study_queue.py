@@ -13,8 +13,6 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
-
 from pomona.core.bounds import Count, Finite, Sha256
 from pomona.core.errors import ConfigError, StorageError, suggestion
 from pomona.core.files import blocks, opened, publish, writing
@@ -99,16 +97,19 @@ FINAL_STATES: frozenset[State] = frozenset({"finished", "failed", "declined", "a
 
 
 class SubmittedStudy(Settings):
-    """A study as submitted; ``number`` orders them, ``submitted`` is in seconds since 1970."""
+    """A study as submitted; ``number`` orders them, ``submitted`` is in seconds since 1970.
+
+    Attributes:
+        aborted: it is not to run, or not to continue
+        begun: it starts with those that have accepted, without the undecided
+    """
 
     number: Count
     submitted: Finite
     agreement: Sha256
     study: Study
-    aborted: bool = Field(False, description="it is not to run, or not to continue")
-    begun: bool = Field(
-        False, description="it starts with those that have accepted, without the undecided"
-    )
+    aborted: bool = False
+    begun: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,21 +22,22 @@ Hours = Annotated[str, Field(pattern=f"^({CLOCK}-{CLOCK})?$")]
 class ConsentTerms(Settings):
     """Terms kept in a study's ``study.json``, so that a later ``policy.toml`` does not change
     them.
+
+    Attributes:
+        members: smallest number of silos with samples, with this one, by the server's count
+        accept_epsilon_total: as in silo.toml
+        accept_delta_total: as in silo.toml
+        not_before: first day on which the silo works
+        not_after: last day on which the silo works and accepts
+        hours: hours in which it works, local time, such as 20:00-06:00; always if empty
     """
 
-    members: int = Field(
-        1,
-        ge=1,
-        le=MAX_CLIENTS,
-        description="smallest number of silos with samples, with this one, by the server's count",
-    )
-    accept_epsilon_total: float | None = Field(None, gt=0, description="as in silo.toml")
-    accept_delta_total: float | None = Field(None, gt=0, lt=1, description="as in silo.toml")
-    not_before: date | None = Field(None, description="first day on which the silo works")
-    not_after: date | None = Field(None, description="last day on which the silo works and accepts")
-    hours: Hours = Field(
-        "", description="hours in which it works, local time, such as 20:00-06:00; always if empty"
-    )
+    members: int = Field(1, ge=1, le=MAX_CLIENTS)
+    accept_epsilon_total: float | None = Field(None, gt=0)
+    accept_delta_total: float | None = Field(None, gt=0, lt=1)
+    not_before: date | None = None
+    not_after: date | None = None
+    hours: Hours = ""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -83,82 +84,47 @@ ShortText = Annotated[str, Field(min_length=1, max_length=200)]
 class ConsentPolicy(ConsentTerms):
     """Rules that a study must all fit to be accepted; an unset rule without a default fits every
     study.
+
+    Attributes:
+        kinds: allowed kinds of studies
+        methods: allowed methods; any if empty
+        models: allowed networks; any if empty
+        files: SHA-256 of allowed initial weights and files of own code; none if empty
+        tasks: SHA-256 of allowed sections [task], in addition to those that a person has accepted
+            on the same data
+        acknowledge: allowed releases past the noise, as in [run.privacy]; none if empty
+        views: views that a study may ask for, "" for [data]; any if empty
+        least_count: fewest rows that a survey may report together
+        least_in_a_sum: fewest silos over which secure aggregation sums, for studies that send this
+            silo's models; a study without it does not fit
+        rounds: largest number of rounds
+        studies: largest number of studies accepted by rules, with their folders in state/studies;
+            further ones are not accepted
+        epochs_in_all: largest number of passes over the training data in a whole study
+        deadline: longest deadline of a round in a study's text, in seconds; this silo's work on a
+            message ends only with the lifetime that the server sets, up to 30 days
+        mb_a_round: largest traffic of models in a round, both ways
+        mb_in_all: largest traffic of models in a study, both ways
+        otherwise: what happens to other studies: they wait for a person (ask), or are declined if
+            their text alone breaks a rule
     """
 
-    kinds: tuple[StudyKind, ...] = Field(
-        min_length=1, max_length=20, description="allowed kinds of studies"
-    )
-    methods: tuple[ShortText, ...] = Field(
-        (), max_length=1000, description="allowed methods; any if empty"
-    )
-    models: tuple[ShortText, ...] = Field(
-        (), max_length=1000, description="allowed networks; any if empty"
-    )
-    files: tuple[Sha256, ...] = Field(
-        (),
-        max_length=10_000,
-        description="SHA-256 of allowed initial weights and files of own code; none if empty",
-    )
-    tasks: tuple[Sha256, ...] = Field(
-        (),
-        max_length=1000,
-        description=(
-            "SHA-256 of allowed sections [task], in addition to those that a person has accepted "
-            "on the same data"
-        ),
-    )
-    acknowledge: tuple[ShortText, ...] = Field(
-        (),
-        max_length=1000,
-        description="allowed releases past the noise, as in [run.privacy]; none if empty",
-    )
-    views: tuple[NameOrNone, ...] = Field(
-        (),
-        max_length=1000,
-        description='views that a study may ask for, "" for [data]; any if empty',
-    )
-    least_count: int = Field(
-        10, ge=3, le=10**6, description="fewest rows that a survey may report together"
-    )
-    least_in_a_sum: int | None = Field(
-        None,
-        ge=2,
-        le=MAX_CLIENTS,
-        description="fewest silos over which secure aggregation sums, for studies that send this "
-        "silo's models; a study without it does not fit",
-    )
-    rounds: int | None = Field(None, ge=1, lt=ROUNDS, description="largest number of rounds")
-    studies: int = Field(
-        100,
-        ge=1,
-        le=10**4,
-        description="largest number of studies accepted by rules, with their folders in "
-        "state/studies; further ones are not accepted",
-    )
-    epochs_in_all: int = Field(
-        10_000,
-        ge=1,
-        le=10**12,
-        description="largest number of passes over the training data in a whole study",
-    )
-    deadline: float = Field(
-        DAY,
-        gt=0,
-        le=LONGEST,
-        description="longest deadline of a round in a study's text, in seconds; this silo's work "
-        "on a message ends only with the lifetime that the server sets, up to 30 days",
-    )
-    mb_a_round: Megabytes | None = Field(
-        None, description="largest traffic of models in a round, both ways"
-    )
-    mb_in_all: Megabytes | None = Field(
-        None, description="largest traffic of models in a study, both ways"
-    )
-    otherwise: Literal["ask", "decline"] = Field(
-        "ask",
-        description="what happens to other studies: they wait for a person (ask), or are declined "
-        "if their text alone breaks a rule",
-    )
+    kinds: tuple[StudyKind, ...] = Field(min_length=1, max_length=20)
+    methods: tuple[ShortText, ...] = Field((), max_length=1000)
+    models: tuple[ShortText, ...] = Field((), max_length=1000)
+    files: tuple[Sha256, ...] = Field((), max_length=10_000)
+    tasks: tuple[Sha256, ...] = Field((), max_length=1000)
+    acknowledge: tuple[ShortText, ...] = Field((), max_length=1000)
+    views: tuple[NameOrNone, ...] = Field((), max_length=1000)
+    least_count: int = Field(10, ge=3, le=10**6)
+    least_in_a_sum: int | None = Field(None, ge=2, le=MAX_CLIENTS)
+    rounds: int | None = Field(None, ge=1, lt=ROUNDS)
+    studies: int = Field(100, ge=1, le=10**4)
+    epochs_in_all: int = Field(10_000, ge=1, le=10**12)
+    deadline: float = Field(DAY, gt=0, le=LONGEST)
+    mb_a_round: Megabytes | None = None
+    mb_in_all: Megabytes | None = None
+    otherwise: Literal["ask", "decline"] = "ask"
 
     @classmethod
     def load(cls, kit: Path) -> "ConsentPolicy | None":

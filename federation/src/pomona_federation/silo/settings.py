@@ -47,24 +47,24 @@ ProxyUrl = Annotated[str, AfterValidator(_proxy)]
 
 
 class StudyLimits(Settings):
-    """Limits of consent for studies of some kinds, on some views, in place of the file's own."""
+    """Limits of consent for studies of some kinds, on some views, in place of the file's own.
 
-    kinds: tuple[StudyKind, ...] = Field(
-        (), max_length=20, description="kinds of studies for which it counts; any if empty"
-    )
-    views: tuple[NameOrNone, ...] = Field(
-        (), max_length=1000, description='views for which it counts, "" for [data]; any if empty'
-    )
-    accept_epsilon: float | None = Field(
-        None, gt=0, description="in place of the file's, which counts if unset"
-    )
-    accept_epsilon_total: float | None = Field(None, gt=0, description="likewise")
-    accept_delta_total: float | None = Field(None, gt=0, lt=1, description="likewise")
-    without_noise: bool = Field(
-        False,
-        description="whether such studies may be without noise: they count as without bound on "
-        "their data, so that a total limit refuses all later ones there",
-    )
+    Attributes:
+        kinds: kinds of studies for which it counts; any if empty
+        views: views for which it counts, "" for [data]; any if empty
+        accept_epsilon: in place of the file's, which counts if unset
+        accept_epsilon_total: likewise
+        accept_delta_total: likewise
+        without_noise: whether such studies may be without noise: they count as without bound on
+            their data, so that a total limit refuses all later ones there
+    """
+
+    kinds: tuple[StudyKind, ...] = Field((), max_length=20)
+    views: tuple[NameOrNone, ...] = Field((), max_length=1000)
+    accept_epsilon: float | None = Field(None, gt=0)
+    accept_epsilon_total: float | None = Field(None, gt=0)
+    accept_delta_total: float | None = Field(None, gt=0, lt=1)
+    without_noise: bool = False
 
     @model_validator(mode="after")
     def _require_content(self) -> Self:
@@ -96,74 +96,49 @@ PRIVACY = ("accept_epsilon", "accept_epsilon_total", "accept_delta_total")
 
 
 class SiloFile(Settings):
-    """A silo's own settings: its data, its device, its route to the server."""
+    """A silo's own settings: its data, its device, its route to the server.
 
-    name: SiloName = Field(description="the silo's name in the federation")
-    device: str = Field(
-        "cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$", description="cpu, cuda, or one GPU: cuda:1"
-    )
-    threads: int = Field(
-        1, ge=1, le=1024, description="threads of PyTorch; models are equal to the bit only with 1"
-    )
-    keep_data_mb: int = Field(
-        256,
-        ge=0,
-        le=2**20,
-        description="data that the silo keeps in memory between messages (CSV, NPZ); 0 for none",
-    )
-    proxy: ProxyUrl = Field(
-        "", description="proxy on the way to the server, http://HOST:PORT; none if empty"
-    )
-    proxy_user: str = Field(
-        "", pattern=r"^[^:\s]*$", max_length=200, description="user name for the proxy"
-    )
-    proxy_password_file: Path | None = Field(
-        None, description="file with the proxy's password, mode 0600"
-    )
-    max_upload_mb: float | None = Field(
-        None, gt=0, description="a round that would send more is refused"
-    )
-    max_download_mb: float | None = Field(
-        None, gt=0, description="a task that brings more is refused"
-    )
-    max_upload_mbit_s: float | None = Field(
-        None, ge=SLOWEST, description="limit of megabits a second to the server"
-    )
-    max_download_mbit_s: float | None = Field(
-        None, ge=SLOWEST, description="limit of megabits a second from the server"
-    )
-    accept_epsilon: float | None = Field(
-        None,
-        gt=0,
-        description="largest epsilon of one study; if set, studies without noise are refused",
-    )
-    accept_epsilon_total: float | None = Field(
-        None,
-        gt=0,
-        description="largest epsilon of all studies on the same data together; if set, studies "
-        "without noise are refused",
-    )
-    accept_delta_total: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="largest sum of their deltas; 1 / n if accept_epsilon_total is set",
-    )
-    limits: tuple[StudyLimits, ...] = Field(
-        (),
-        max_length=100,
-        description="limits for studies of some kinds or views, [[limits]]; the first that counts "
-        "for a study replaces the three above",
-    )
-    data: Data = Field(description="the silo's data, as section data of a run")
-    views: dict[StudyName, Data] = Field(
-        {},
-        max_length=1000,
-        description="further data of the silo by name, for studies that ask for them",
-    )
-    code: tuple[str, ...] = Field(
-        (), max_length=1000, description="own code, as module:name, that a study may run here"
-    )
+    Attributes:
+        name: the silo's name in the federation
+        device: cpu, cuda, or one GPU: cuda:1
+        threads: threads of PyTorch; models are equal to the bit only with 1
+        keep_data_mb: data that the silo keeps in memory between messages (CSV, NPZ); 0 for none
+        proxy: proxy on the way to the server, http://HOST:PORT; none if empty
+        proxy_user: user name for the proxy
+        proxy_password_file: file with the proxy's password, mode 0600
+        max_upload_mb: a round that would send more is refused
+        max_download_mb: a task that brings more is refused
+        max_upload_mbit_s: limit of megabits a second to the server
+        max_download_mbit_s: limit of megabits a second from the server
+        accept_epsilon: largest epsilon of one study; if set, studies without noise are refused
+        accept_epsilon_total: largest epsilon of all studies on the same data together; if set,
+            studies without noise are refused
+        accept_delta_total: largest sum of their deltas; 1 / n if accept_epsilon_total is set
+        limits: limits for studies of some kinds or views, [[limits]]; the first that counts for a
+            study replaces the three above
+        data: the silo's data, as section data of a run
+        views: further data of the silo by name, for studies that ask for them
+        code: own code, as module:name, that a study may run here
+    """
+
+    name: SiloName
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:[0-9]+)?)$")
+    threads: int = Field(1, ge=1, le=1024)
+    keep_data_mb: int = Field(256, ge=0, le=2**20)
+    proxy: ProxyUrl = ""
+    proxy_user: str = Field("", pattern=r"^[^:\s]*$", max_length=200)
+    proxy_password_file: Path | None = None
+    max_upload_mb: float | None = Field(None, gt=0)
+    max_download_mb: float | None = Field(None, gt=0)
+    max_upload_mbit_s: float | None = Field(None, ge=SLOWEST)
+    max_download_mbit_s: float | None = Field(None, ge=SLOWEST)
+    accept_epsilon: float | None = Field(None, gt=0)
+    accept_epsilon_total: float | None = Field(None, gt=0)
+    accept_delta_total: float | None = Field(None, gt=0, lt=1)
+    limits: tuple[StudyLimits, ...] = Field((), max_length=100)
+    data: Data
+    views: dict[StudyName, Data] = Field({}, max_length=1000)
+    code: tuple[str, ...] = Field((), max_length=1000)
 
     @model_validator(mode="after")
     def _require_single_client(self) -> Self:

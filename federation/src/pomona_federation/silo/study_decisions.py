@@ -46,10 +46,9 @@ class StudyDecision(Settings):
     Attributes:
         agreement: its hash, computed here.
         by, when, why: who decided, when, and by which rule of policy.toml or for which reason.
-        sent: whether the server knows.
+        sent: whether the server knows the decision
         terms: limits since it was accepted by rule; None if a person decided.
-        trials: the hashes of a search's trials, computed here; accepting the search accepts them
-            all.
+        trials: hashes of a search's trials, computed here; accepting the search accepts them all
     """
 
     agreement: Sha256
@@ -58,11 +57,9 @@ class StudyDecision(Settings):
     by: Line = ""
     when: Line = ""
     why: Line = ""
-    sent: bool = Field(False, description="whether the server knows the decision")
+    sent: bool = False
     terms: ConsentTerms | None = None
-    trials: tuple[Sha256, ...] = Field(
-        (), max_length=MOST_TRIALS, description="hashes of a search's trials"
-    )
+    trials: tuple[Sha256, ...] = Field((), max_length=MOST_TRIALS)
 
     @property
     def record(self) -> dict[str, Any]:

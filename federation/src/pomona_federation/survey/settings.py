@@ -206,24 +206,18 @@ CellNames = Annotated[tuple[SafeName, ...], Field(min_length=1, max_length=MAX_C
 class Noise(Settings):
     """Settings of a differentially private survey: epsilon, and the cells of every disclosed
     column.
+
+    Attributes:
+        epsilon: epsilon of the whole survey, for each silo's data
+        edges: by column or target of numbers: edges of bins, ascending
+        categories: by column of categories: those that are counted
+        classes: classes that are counted; if empty, nothing about labels is reported
     """
 
-    epsilon: float = Field(
-        gt=0, le=100, description="epsilon of the whole survey, for each silo's data"
-    )
-    edges: dict[SafeName, Edges] = Field(
-        {},
-        max_length=MAX_COLUMNS,
-        description="by column or target of numbers: edges of bins, ascending",
-    )
-    categories: dict[SafeName, CellNames] = Field(
-        {}, max_length=MAX_COLUMNS, description="by column of categories: those that are counted"
-    )
-    classes: tuple[SafeName, ...] = Field(
-        (),
-        max_length=MAX_CELLS,
-        description="classes that are counted; if empty, nothing about labels is reported",
-    )
+    epsilon: float = Field(gt=0, le=100)
+    edges: dict[SafeName, Edges] = Field({}, max_length=MAX_COLUMNS)
+    categories: dict[SafeName, CellNames] = Field({}, max_length=MAX_COLUMNS)
+    classes: tuple[SafeName, ...] = Field((), max_length=MAX_CELLS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -257,50 +251,25 @@ class Noise(Settings):
 
 
 class SurveySettings(Settings):
-    """The questions of a survey to every silo."""
+    """The questions of a survey to every silo.
 
-    least: int = Field(
-        10,
-        ge=3,
-        le=10**6,
-        description=(
-            "least count: nothing about fewer rows is reported, nor follows from a difference"
-        ),
-    )
-    cells: int = Field(
-        100,
-        ge=2,
-        le=MAX_CELLS,
-        description=(
-            "largest number of groups in which a silo reports a column of numbers; more are finer"
-        ),
-    )
-    columns: tuple[SafeName, ...] = Field(
-        (),
-        max_length=MAX_COLUMNS,
-        description="columns to ask about; if empty, all that every silo has",
-    )
-    words: int = Field(
-        20_000, ge=0, le=MAX_WORDS, description="texts: largest number of words that a silo reports"
-    )
-    seed: int = Field(
-        0,
-        ge=0,
-        lt=2**63,
-        description="as of a run: rows that it sets aside for testing are not asked about",
-    )
-    category_share: Share = Field(
-        0.01,
-        description=(
-            "categories in a smaller share of all rows get no column in the next study's task"
-        ),
-    )
-    noise: Noise | None = Field(
-        None,
-        description=(
-            "differential privacy: noise on counts of agreed cells; other columns are not reported"
-        ),
-    )
-    intervals: int = Field(
-        10, ge=1, le=1000, description="survival: most intervals of time in the next study's task"
-    )
+    Attributes:
+        least: least count: nothing about fewer rows is reported, nor follows from a difference
+        cells: largest number of groups in which a silo reports a column of numbers; more are finer
+        columns: columns to ask about; if empty, all that every silo has
+        words: texts: largest number of words that a silo reports
+        seed: as of a run: rows that it sets aside for testing are not asked about
+        category_share: categories in a smaller share of all rows get no column in the next study's
+            task
+        noise: differential privacy: noise on counts of agreed cells; other columns are not reported
+        intervals: survival: most intervals of time in the next study's task
+    """
+
+    least: int = Field(10, ge=3, le=10**6)
+    cells: int = Field(100, ge=2, le=MAX_CELLS)
+    columns: tuple[SafeName, ...] = Field((), max_length=MAX_COLUMNS)
+    words: int = Field(20_000, ge=0, le=MAX_WORDS)
+    seed: int = Field(0, ge=0, lt=2**63)
+    category_share: Share = 0.01
+    noise: Noise | None = None
+    intervals: int = Field(10, ge=1, le=1000)

@@ -44,18 +44,16 @@ OWN_CHANGE = "own"  # the random stream of the batches of the own change
 
 
 class FedDPA(base.MethodSettings):
-    """FedDPA's settings; the equations' symbols in brackets."""
+    """FedDPA's settings; the equations' symbols in brackets.
+
+    Attributes:
+        share: weight of a client's own change in its model (c)
+        own_epochs: epochs of a client's own change a round; the run's local_epochs if not set
+    """
 
     name: Literal["feddpa"] = "feddpa"
-    share: float = Field(
-        0.5, ge=0, le=1, description="weight of a client's own change in its model (c)"
-    )
-    own_epochs: int | None = Field(
-        None,
-        ge=0,
-        le=10**6,
-        description="epochs of a client's own change a round; the run's local_epochs if not set",
-    )
+    share: float = Field(0.5, ge=0, le=1)
+    own_epochs: int | None = Field(None, ge=0, le=10**6)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

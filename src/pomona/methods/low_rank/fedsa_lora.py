@@ -21,20 +21,20 @@ abstract.
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field
-
 from pomona.methods import base
 from pomona.methods.shared_parts import partly_shared
 from pomona.models.settings import is_lora_factor
 
 
 class FedSALoRA(base.MethodSettings):
-    """FedSA-LoRA's settings."""
+    """FedSA-LoRA's settings.
+
+    Attributes:
+        head: whether a client keeps its last layer in addition to B
+    """
 
     name: Literal["fedsa-lora"] = "fedsa-lora"
-    head: Literal["kept", "shared"] = Field(
-        "kept", description="whether a client keeps its last layer in addition to B"
-    )
+    head: Literal["kept", "shared"] = "kept"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

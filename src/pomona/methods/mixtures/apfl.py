@@ -33,16 +33,16 @@ from pomona.methods.one_model import fedavg
 
 
 class APFL(base.MethodSettings):
-    """APFL's settings; symbols of the paper in brackets."""
+    """APFL's settings; symbols of the paper in brackets.
+
+    Attributes:
+        alpha: share of the own model in the personal one (alpha), at the start
+        adaptive: learn alpha, one step a round
+    """
 
     name: Literal["apfl"] = "apfl"
-    alpha: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="share of the own model in the personal one (alpha), at the start",
-    )
-    adaptive: bool = Field(False, description="learn alpha, one step a round")
+    alpha: float = Field(0.5, ge=0, le=1)
+    adaptive: bool = False
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -87,47 +87,33 @@ EPSILON = 1e-3
 
 
 class APPLE(base.MethodSettings):
-    """APPLE's settings; symbols of the paper in brackets."""
+    """APPLE's settings; symbols of the paper in brackets.
+
+    Attributes:
+        core_step: a core learns by the paper's equation 5, or as a separate model (an extension)
+        dr_lr: learning rate of the directed relationships (eta_2), 0.001 if not set; with core_step
+            local the largest, none if not set
+        mu: weight of the proximal term on the directed relationships (mu)
+        schedule: loss scheduler lambda(r)
+        schedule_share: share of the rounds after which lambda is 0 (L / rounds)
+        budget: cores a client downloads a round (M); all others if not set
+        selection: choice under a budget: the paper's, or uniform as its code
+        core_init: cores start from one model, or each from its own
+        core_radius: longest distance of a received core from the cores' median by coordinate, in
+            medians of these distances (an extension, against clients that lie); no limit if not set
+    """
 
     name: Literal["apple"] = "apple"
-    core_step: Literal["paper", "local"] = Field(
-        "paper",
-        description=(
-            "a core learns by the paper's equation 5, or as a separate model (an extension)"
-        ),
-    )
-    dr_lr: float | None = Field(
-        None,
-        ge=0,
-        description="learning rate of the directed relationships (eta_2), 0.001 if not set; with "
-        "core_step local the largest, none if not set",
-    )
-    mu: float = Field(
-        0.0, ge=0, description="weight of the proximal term on the directed relationships (mu)"
-    )
-    schedule: Literal["cosine", "exponential"] = Field(
-        "cosine", description="loss scheduler lambda(r)"
-    )
-    schedule_share: float = Field(
-        0.2, ge=0, le=1, description="share of the rounds after which lambda is 0 (L / rounds)"
-    )
-    budget: int | None = Field(
-        None, ge=1, description="cores a client downloads a round (M); all others if not set"
-    )
-    selection: Literal["private", "uniform"] = Field(
-        "private", description="choice under a budget: the paper's, or uniform as its code"
-    )
-    core_init: Literal["common", "independent"] = Field(
-        "common", description="cores start from one model, or each from its own"
-    )
+    core_step: Literal["paper", "local"] = "paper"
+    dr_lr: float | None = Field(None, ge=0)
+    mu: float = Field(0.0, ge=0)
+    schedule: Literal["cosine", "exponential"] = "cosine"
+    schedule_share: float = Field(0.2, ge=0, le=1)
+    budget: int | None = Field(None, ge=1)
+    selection: Literal["private", "uniform"] = "private"
+    core_init: Literal["common", "independent"] = "common"
 
-    core_radius: float | None = Field(
-        None,
-        gt=0,
-        le=1e6,
-        description="longest distance of a received core from the cores' median by coordinate, in "
-        "medians of these distances (an extension, against clients that lie); no limit if not set",
-    )
+    core_radius: float | None = Field(None, gt=0, le=1e6)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -55,26 +55,22 @@ SMALLEST = 3
 
 
 class CFL(base.MethodSettings):
-    """CFL's settings; symbols of the paper in brackets."""
+    """CFL's settings; symbols of the paper in brackets.
+
+    Attributes:
+        eps_mean: split while the mean update is shorter than this (epsilon_1)
+        eps_max: split while the longest update exceeds this (epsilon_2)
+        units: of both thresholds: mean update norm of the first round, or none
+        gamma_max: largest share of noise in an update (gamma_max); 0 splits whatever the halves
+        warmup_rounds: rounds before the first split
+    """
 
     name: Literal["cfl"] = "cfl"
-    eps_mean: float = Field(
-        0.5, ge=0, description="split while the mean update is shorter than this (epsilon_1)"
-    )
-    eps_max: float = Field(
-        1.0, ge=0, description="split while the longest update exceeds this (epsilon_2)"
-    )
-    units: Literal["first-round", "absolute"] = Field(
-        "first-round",
-        description="of both thresholds: mean update norm of the first round, or none",
-    )
-    gamma_max: float = Field(
-        0.69,
-        ge=0,
-        le=1,
-        description="largest share of noise in an update (gamma_max); 0 splits whatever the halves",
-    )
-    warmup_rounds: int = Field(5, ge=0, le=10**6, description="rounds before the first split")
+    eps_mean: float = Field(0.5, ge=0)
+    eps_max: float = Field(1.0, ge=0)
+    units: Literal["first-round", "absolute"] = "first-round"
+    gamma_max: float = Field(0.69, ge=0, le=1)
+    warmup_rounds: int = Field(5, ge=0, le=10**6)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

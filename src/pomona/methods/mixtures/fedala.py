@@ -48,30 +48,28 @@ WEIGHTS = "ALA's weights"
 
 
 class ALA(Settings):
-    """ALA's settings; symbols of the paper in brackets."""
+    """ALA's settings; symbols of the paper in brackets.
 
-    sample_share: float = Field(
-        0.8, gt=0, le=1, description="share of the samples that the weights learn on (s)"
-    )
+    Attributes:
+        sample_share: share of the samples that the weights learn on (s)
+        weight_lr: learning rate of the weights (eta)
+        stage_epochs: most epochs of the initial stage
+        start_round: first round in which the weights learn
+        round_epochs: epochs on the weights in a round after the initial stage; 0 leaves them as
+            then
+    """
+
+    sample_share: float = Field(0.8, gt=0, le=1)
     layers: partly_shared.Shared = Field(
         1,
         description="upper layers with weights (p)"
         + partly_shared.BY_NAME
         + "; all others are as received",
     )
-    weight_lr: float = Field(1.0, ge=0, description="learning rate of the weights (eta)")
-    stage_epochs: int = Field(40, ge=1, le=10**6, description="most epochs of the initial stage")
-    start_round: int = Field(
-        1, ge=1, le=10**6, description="first round in which the weights learn"
-    )
-    round_epochs: int = Field(
-        1,
-        ge=0,
-        le=10**6,
-        description=(
-            "epochs on the weights in a round after the initial stage; 0 leaves them as then"
-        ),
-    )
+    weight_lr: float = Field(1.0, ge=0)
+    stage_epochs: int = Field(40, ge=1, le=10**6)
+    start_round: int = Field(1, ge=1, le=10**6)
+    round_epochs: int = Field(1, ge=0, le=10**6)
 
 
 class FedALA(base.MethodSettings, ALA):

@@ -65,36 +65,31 @@ Start = Annotated[
 
 
 class FedAMP(base.MethodSettings):
-    """FedAMP's settings; symbols of the paper in brackets."""
+    """FedAMP's settings; symbols of the paper in brackets.
+
+    Attributes:
+        alpha: step size of the cloud models (alpha), the pull is lambda / alpha; if not set 1, or 1
+            / (clients A'(0)) where that is less, so that cloud models are convex combinations
+        attention: attention-inducing function A
+        sigma: scale of the exponential attention (sigma)
+        scad_lambda: slope and knee of the scad attention (l)
+        scad_a: squared distance, in units of l, where scad is flat (a)
+        mcp_lambda: slope of the mcp attention at 0 (l)
+        mcp_gamma: squared distance, in units of l, where mcp is flat (g)
+        gradient: message weights alpha A' as printed, or 2 alpha A', the exact gradient of eq. 1
+    """
 
     name: Literal["fedamp"] = "fedamp"
     lambda_: Lambda = 1.0
-    alpha: float | None = Field(
-        None,
-        gt=0,
-        description="step size of the cloud models (alpha), the pull is lambda / alpha; if not "
-        "set 1, or 1 / (clients "
-        "A'(0)) where that is less, so that cloud models are convex combinations",
-    )
+    alpha: float | None = Field(None, gt=0)
     alpha_schedule: AlphaSchedule = "constant"
-    attention: Literal["exponential", "scad", "mcp"] = Field(
-        "exponential", description="attention-inducing function A"
-    )
-    sigma: float = Field(25.0, gt=0, description="scale of the exponential attention (sigma)")
-    scad_lambda: float = Field(0.04, gt=0, description="slope and knee of the scad attention (l)")
-    scad_a: float = Field(
-        3.7, gt=1, description="squared distance, in units of l, where scad is flat (a)"
-    )
-    mcp_lambda: float = Field(0.04, gt=0, description="slope of the mcp attention at 0 (l)")
-    mcp_gamma: float = Field(
-        250.0, gt=0, description="squared distance, in units of l, where mcp is flat (g)"
-    )
-    gradient: Literal["printed", "exact"] = Field(
-        "printed",
-        description=(
-            "message weights alpha A' as printed, or 2 alpha A', the exact gradient of eq. 1"
-        ),
-    )
+    attention: Literal["exponential", "scad", "mcp"] = "exponential"
+    sigma: float = Field(25.0, gt=0)
+    scad_lambda: float = Field(0.04, gt=0)
+    scad_a: float = Field(3.7, gt=1)
+    mcp_lambda: float = Field(0.04, gt=0)
+    mcp_gamma: float = Field(250.0, gt=0)
+    gradient: Literal["printed", "exact"] = "printed"
     start: Start = "own"
 
     @property
@@ -115,17 +110,19 @@ class FedAMP(base.MethodSettings):
 
 
 class HeurFedAMP(base.MethodSettings):
-    """FedAMP with message weights by cosine similarity; symbols of the paper in brackets."""
+    """FedAMP with message weights by cosine similarity; symbols of the paper in brackets.
+
+    Attributes:
+        self_weight: a client's own weight (xi_ii); 1 / clients if not set
+        sigma: scale of the cosine similarity (sigma)
+        alpha: step size of the cloud models (alpha); the pull is lambda / alpha
+    """
 
     name: Literal["heurfedamp"] = "heurfedamp"
-    self_weight: float | None = Field(
-        None, ge=0, le=1, description="a client's own weight (xi_ii); 1 / clients if not set"
-    )
-    sigma: float = Field(25.0, ge=0, description="scale of the cosine similarity (sigma)")
+    self_weight: float | None = Field(None, ge=0, le=1)
+    sigma: float = Field(25.0, ge=0)
     lambda_: Lambda = 1.0
-    alpha: float = Field(
-        1.0, gt=0, description="step size of the cloud models (alpha); the pull is lambda / alpha"
-    )
+    alpha: float = Field(1.0, gt=0)
     alpha_schedule: AlphaSchedule = "constant"
     start: Start = "own"
 

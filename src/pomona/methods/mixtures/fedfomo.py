@@ -42,8 +42,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pydantic import Field
-
 from pomona.core.lazy_torch import Tensor, torch
 from pomona.methods import base
 from pomona.methods.mixtures.fedfomo_server import (
@@ -57,12 +55,14 @@ from pomona.methods.mixtures.request_bank import limit
 
 
 class FedFomo(Fomo):
-    """FedFomo's settings."""
+    """FedFomo's settings.
+
+    Attributes:
+        norm: distance between models; l1 is the published code's
+    """
 
     name: Literal["fedfomo"] = "fedfomo"
-    norm: Literal["l2", "l1"] = Field(
-        "l2", description="distance between models; l1 is the published code's"
-    )
+    norm: Literal["l2", "l1"] = "l2"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

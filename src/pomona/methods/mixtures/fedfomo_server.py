@@ -26,20 +26,20 @@ from pomona.methods.mixtures.request_bank import (
 
 
 class Fomo(base.MethodSettings):
-    """Settings of both variants; symbols of the paper in brackets."""
+    """Settings of both variants; symbols of the paper in brackets.
 
-    budget: int | None = Field(
-        None, ge=1, description="others' models a client downloads a round (M); all if not set"
-    )
-    epsilon: float = Field(
-        0.3, ge=0, le=1, description="chance of a random model in each place (epsilon)"
-    )
-    epsilon_decay: float = Field(0.05, ge=0, le=1, description="taken off epsilon after each round")
-    candidates: Literal["last-round", "everybody"] = Field(
-        "last-round",
-        description="models that can be downloaded: those of the last round (the paper), or the "
-        "last of everybody who ever sent one; the same where all clients take part in each round",
-    )
+    Attributes:
+        budget: others' models a client downloads a round (M); all if not set
+        epsilon: chance of a random model in each place (epsilon)
+        epsilon_decay: taken off epsilon after each round
+        candidates: models that can be downloaded: those of the last round (the paper), or the last
+            of everybody who ever sent one; the same where all clients take part in each round
+    """
+
+    budget: int | None = Field(None, ge=1)
+    epsilon: float = Field(0.3, ge=0, le=1)
+    epsilon_decay: float = Field(0.05, ge=0, le=1)
+    candidates: Literal["last-round", "everybody"] = "last-round"
 
 
 def describe_requests(settings: Fomo) -> dict[str, str]:

@@ -40,12 +40,14 @@ UNASSIGNED = -1
 
 
 class IFCA(base.MethodSettings):
-    """IFCA's settings; symbols of the paper in brackets."""
+    """IFCA's settings; symbols of the paper in brackets.
+
+    Attributes:
+        clusters: global models, all of which every client downloads (K)
+    """
 
     name: Literal["ifca"] = "ifca"
-    clusters: int = Field(
-        2, ge=1, le=1000, description="global models, all of which every client downloads (K)"
-    )
+    clusters: int = Field(2, ge=1, le=1000)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

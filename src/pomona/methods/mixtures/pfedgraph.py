@@ -38,20 +38,18 @@ from pomona.methods.row_algebra import TINY, cosine_similarity, onto_simplex
 
 
 class PFedGraph(base.MethodSettings):
-    """pFedGraph's settings; symbols of the paper in brackets."""
+    """pFedGraph's settings; symbols of the paper in brackets.
+
+    Attributes:
+        alpha: pull of the graph towards the shares of samples (alpha)
+        mu: weight of the similarity to one's neighbours in local training (mu)
+        similarity: what the server compares: changes from the initial model, or models
+    """
 
     name: Literal["pfedgraph"] = "pfedgraph"
-    alpha: float = Field(
-        0.8, gt=0, description="pull of the graph towards the shares of samples (alpha)"
-    )
-    mu: float = Field(
-        0.01,
-        ge=0,
-        description="weight of the similarity to one's neighbours in local training (mu)",
-    )
-    similarity: Literal["changes", "models"] = Field(
-        "changes", description="what the server compares: changes from the initial model, or models"
-    )
+    alpha: float = Field(0.8, gt=0)
+    mu: float = Field(0.01, ge=0)
+    similarity: Literal["changes", "models"] = "changes"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -78,15 +78,14 @@ class PGFed(base.MethodSettings, Risks):
 
 
 class PGFedMo(base.MethodSettings, Risks):
-    """PGFed with momentum on the others' gradients."""
+    """PGFed with momentum on the others' gradients.
+
+    Attributes:
+        beta: share of the last round's mixture that is kept (beta); 0 is PGFed
+    """
 
     name: Literal["pgfedmo"] = "pgfedmo"
-    beta: float = Field(
-        0.5,
-        ge=0,
-        lt=1,
-        description="share of the last round's mixture that is kept (beta); 0 is PGFed",
-    )
+    beta: float = Field(0.5, ge=0, lt=1)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

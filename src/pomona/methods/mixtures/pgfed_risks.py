@@ -23,26 +23,21 @@ UNMET = -1.0
 
 
 class Risks(Settings):
-    """Settings of both methods; symbols of the paper in brackets."""
+    """Settings of both methods; symbols of the paper in brackets.
 
-    mu: float = Field(
-        0.1, ge=0, description="weight of the other clients' risks (mu); 0 is FedAvg-local"
-    )
-    risk_lr: float = Field(0.01, ge=0, description="learning rate of the coefficients a_ij (eta_2)")
-    mixing: Literal["server", "client"] = Field(
-        "server",
-        description=(
-            "who weighs the others' gradients: the server, which sees a_ij, or each "
-            "client, which keeps them"
-        ),
-    )
-    budget: int | None = Field(
-        None,
-        ge=1,
-        description=(
-            "others' gradients a client downloads a round with mixing = client (M); all if not set"
-        ),
-    )
+    Attributes:
+        mu: weight of the other clients' risks (mu); 0 is FedAvg-local
+        risk_lr: learning rate of the coefficients a_ij (eta_2)
+        mixing: who weighs the others' gradients: the server, which sees a_ij, or each client, which
+            keeps them
+        budget: others' gradients a client downloads a round with mixing = client (M); all if not
+            set
+    """
+
+    mu: float = Field(0.1, ge=0)
+    risk_lr: float = Field(0.01, ge=0)
+    mixing: Literal["server", "client"] = "server"
+    budget: int | None = Field(None, ge=1)
 
     @model_validator(mode="after")
     def _budgeted(self) -> Self:

@@ -42,10 +42,14 @@ class FedAvgC(base.MethodSettings):
 
 
 class FedProxC(base.MethodSettings):
-    """FedProx whose clients continue training from the fine-tuned model."""
+    """FedProx whose clients continue training from the fine-tuned model.
+
+    Attributes:
+        mu: weight of the proximal term (mu); 0 is FedAvg-C
+    """
 
     name: Literal["fedprox-c"] = "fedprox-c"
-    mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-C")
+    mu: float = Field(0.01, ge=0)
     finetune_epochs: FinetuneEpochs = None
 
     def method(self) -> base.Method:

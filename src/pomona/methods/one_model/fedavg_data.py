@@ -33,15 +33,16 @@ from pomona.partition.partition import Partition, Rows
 
 
 class FedAvgData(base.MethodSettings):
-    """FedAvg with a shared data set."""
+    """FedAvg with a shared data set.
+
+    Attributes:
+        shared_share: size of the shared set as a share of all data (beta)
+        shared_from: where the shared samples come from
+    """
 
     name: Literal["fedavg-data"] = "fedavg-data"
-    shared_share: float = Field(
-        0.05, ge=0, lt=1, description="size of the shared set as a share of all data (beta)"
-    )
-    shared_from: Literal["held-out", "clients"] = Field(
-        "held-out", description="where the shared samples come from"
-    )
+    shared_share: float = Field(0.05, ge=0, lt=1)
+    shared_from: Literal["held-out", "clients"] = "held-out"
 
     def method(self) -> base.Method:
         """Return FedAvg with shared data."""

@@ -34,19 +34,18 @@ from pomona.methods.row_algebra import cosine_similarity
 
 
 class FedCross(base.MethodSettings):
-    """FedCross's settings; symbols of the paper in brackets."""
+    """FedCross's settings; symbols of the paper in brackets.
+
+    Attributes:
+        models: models that are trained (K); one a client if not set
+        alpha: weight of a model against that of its partner (alpha)
+        partner: with which model each is mixed: the least or most similar, or in turn
+    """
 
     name: Literal["fedcross"] = "fedcross"
-    models: int | None = Field(
-        None, ge=1, le=1000, description="models that are trained (K); one a client if not set"
-    )
-    alpha: float = Field(
-        0.99, ge=0.5, le=1, description="weight of a model against that of its partner (alpha)"
-    )
-    partner: Literal["lowest", "highest", "in-order"] = Field(
-        "lowest",
-        description="with which model each is mixed: the least or most similar, or in turn",
-    )
+    models: int | None = Field(None, ge=1, le=1000)
+    alpha: float = Field(0.99, ge=0.5, le=1)
+    partner: Literal["lowest", "highest", "in-order"] = "lowest"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

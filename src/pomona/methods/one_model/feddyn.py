@@ -30,10 +30,14 @@ from pomona.methods import base
 
 
 class FedDyn(base.MethodSettings):
-    """FedDyn's settings; symbols of the paper in brackets."""
+    """FedDyn's settings; symbols of the paper in brackets.
+
+    Attributes:
+        alpha: weight of the dynamic regulariser (alpha)
+    """
 
     name: Literal["feddyn"] = "feddyn"
-    alpha: float = Field(0.01, gt=0, description="weight of the dynamic regulariser (alpha)")
+    alpha: float = Field(0.01, gt=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -47,12 +47,14 @@ EXACT_STEPS = 10_000  # steps counted one by one
 
 
 class FedNova(base.MethodSettings):
-    """FedNova's settings; symbols of the paper in brackets."""
+    """FedNova's settings; symbols of the paper in brackets.
+
+    Attributes:
+        mu: weight of a proximal term as FedProx has it (mu); 0: none
+    """
 
     name: Literal["fednova"] = "fednova"
-    mu: float = Field(
-        0.0, ge=0, description="weight of a proximal term as FedProx has it (mu); 0: none"
-    )
+    mu: float = Field(0.0, ge=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -47,36 +47,43 @@ from pomona.methods.suffixes import require_mean, with_suffix
 
 
 class Momentum(Settings):
-    """Settings of server momentum; symbols of the papers in brackets."""
+    """Settings of server momentum; symbols of the papers in brackets.
 
-    server_lr: float = Field(1.0, gt=0, description="step of the server along its momentum (eta)")
-    server_momentum: float = Field(
-        0.9, ge=0, lt=1, description="share of the last step that is kept (beta)"
-    )
+    Attributes:
+        server_lr: step of the server along its momentum (eta)
+        server_momentum: share of the last step that is kept (beta)
+    """
+
+    server_lr: float = Field(1.0, gt=0)
+    server_momentum: float = Field(0.9, ge=0, lt=1)
 
 
 class Adagrad(Settings):
-    """Settings of Adagrad at the server; symbols of the papers in brackets."""
+    """Settings of Adagrad at the server; symbols of the papers in brackets.
 
-    server_lr: float = Field(
-        0.3, gt=0, description="step of the server: what a parameter moves in round 1 (eta)"
-    )
-    server_beta1: float = Field(0.0, ge=0, lt=1, description="decay of the mean update (beta_1)")
-    server_tau: float = Field(
-        1e-3, gt=0, description="adaptivity: updates well below it are not enlarged (tau)"
-    )
+    Attributes:
+        server_lr: step of the server: what a parameter moves in round 1 (eta)
+        server_beta1: decay of the mean update (beta_1)
+        server_tau: adaptivity: updates well below it are not enlarged (tau)
+    """
+
+    server_lr: float = Field(0.3, gt=0)
+    server_beta1: float = Field(0.0, ge=0, lt=1)
+    server_tau: float = Field(1e-3, gt=0)
 
 
 class Adam(Adagrad):
-    """Settings of Adam and Yogi at the server; symbols of the papers in brackets."""
+    """Settings of Adam and Yogi at the server; symbols of the papers in brackets.
 
-    server_lr: float = Field(
-        0.1, gt=0, description="step of the server: about what a parameter moves in a round (eta)"
-    )
-    server_beta1: float = Field(0.9, ge=0, lt=1, description="decay of the mean update (beta_1)")
-    server_beta2: float = Field(
-        0.99, ge=0, lt=1, description="decay of the mean squared update (beta_2)"
-    )
+    Attributes:
+        server_lr: step of the server: about what a parameter moves in a round (eta)
+        server_beta1: decay of the mean update (beta_1)
+        server_beta2: decay of the mean squared update (beta_2)
+    """
+
+    server_lr: float = Field(0.1, gt=0)
+    server_beta1: float = Field(0.9, ge=0, lt=1)
+    server_beta2: float = Field(0.99, ge=0, lt=1)
 
 
 @dataclass(frozen=True)

@@ -28,10 +28,14 @@ from pomona.methods.one_model.fedavg import FinetuneEpochs, FinetuneHeadEpochs
 
 
 class FedProx(base.MethodSettings):
-    """FedAvg with a proximal term."""
+    """FedAvg with a proximal term.
+
+    Attributes:
+        mu: weight of the proximal term (mu); 0 is FedAvg
+    """
 
     name: Literal["fedprox"] = "fedprox"
-    mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg")
+    mu: float = Field(0.01, ge=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
@@ -39,10 +43,14 @@ class FedProx(base.MethodSettings):
 
 
 class FedProxFT(base.MethodSettings):
-    """FedProx with local fine-tuning (without the proximal term) of the received model."""
+    """FedProx with local fine-tuning (without the proximal term) of the received model.
+
+    Attributes:
+        mu: weight of the proximal term (mu); 0 is FedAvg-FT
+    """
 
     name: Literal["fedprox-ft"] = "fedprox-ft"
-    mu: float = Field(0.01, ge=0, description="weight of the proximal term (mu); 0 is FedAvg-FT")
+    mu: float = Field(0.01, ge=0)
     finetune_epochs: FinetuneEpochs = None
     finetune_head_epochs: FinetuneHeadEpochs = 0
 

@@ -30,11 +30,16 @@ from pomona.methods.one_model import fedavg
 
 
 class MOON(base.MethodSettings):
-    """MOON's settings; symbols of the paper in brackets."""
+    """MOON's settings; symbols of the paper in brackets.
+
+    Attributes:
+        mu: weight of the contrast in the loss (mu); 0 is FedAvg
+        temperature: of the similarities in the contrast (tau)
+    """
 
     name: Literal["moon"] = "moon"
-    mu: float = Field(1.0, ge=0, description="weight of the contrast in the loss (mu); 0 is FedAvg")
-    temperature: float = Field(0.5, gt=0, description="of the similarities in the contrast (tau)")
+    mu: float = Field(1.0, ge=0)
+    temperature: float = Field(0.5, gt=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

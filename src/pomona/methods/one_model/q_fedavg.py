@@ -36,15 +36,14 @@ SMALLEST = 1e-200  # its inverse is finite, also times any squared distance
 
 
 class QFedAvg(base.MethodSettings):
-    """q-FedAvg's settings; symbols of the paper in brackets."""
+    """q-FedAvg's settings; symbols of the paper in brackets.
+
+    Attributes:
+        q: how much more those with large losses count (q); 0 is FedAvg
+    """
 
     name: Literal["q-fedavg"] = "q-fedavg"
-    q: float = Field(
-        1.0,
-        ge=0,
-        le=100,
-        description="how much more those with large losses count (q); 0 is FedAvg",
-    )
+    q: float = Field(1.0, ge=0, le=100)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

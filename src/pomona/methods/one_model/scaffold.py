@@ -31,12 +31,14 @@ from pomona.methods import base
 
 
 class SCAFFOLD(base.MethodSettings):
-    """SCAFFOLD's settings; symbols of the paper in brackets."""
+    """SCAFFOLD's settings; symbols of the paper in brackets.
+
+    Attributes:
+        server_lr: step of the server along the mean update (eta_g)
+    """
 
     name: Literal["scaffold"] = "scaffold"
-    server_lr: float = Field(
-        1.0, gt=0, description="step of the server along the mean update (eta_g)"
-    )
+    server_lr: float = Field(1.0, gt=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -31,28 +31,19 @@ from pomona.methods.personal_regularisation.discrepancy import discrepancy_losse
 
 
 class Ditto(base.MethodSettings):
-    """Ditto's settings; symbols of the paper in brackets."""
+    """Ditto's settings; symbols of the paper in brackets.
+
+    Attributes:
+        lambda_: pull of the personal model towards the global one (lambda); lr x lambda well below
+            1
+        feature_weight: pull of the features' distribution to that under the global model (MMD)
+        personal_epochs: epochs of the personal model a round; the run's local_epochs if not set
+    """
 
     name: Literal["ditto"] = "ditto"
-    lambda_: float = Field(
-        1.0,
-        ge=0,
-        alias="lambda",
-        description=(
-            "pull of the personal model towards the global one (lambda); lr x lambda well below 1"
-        ),
-    )
-    feature_weight: float = Field(
-        0.0,
-        ge=0,
-        description="pull of the features' distribution to that under the global model (MMD)",
-    )
-    personal_epochs: int | None = Field(
-        None,
-        ge=0,
-        le=10**6,
-        description="epochs of the personal model a round; the run's local_epochs if not set",
-    )
+    lambda_: float = Field(1.0, ge=0, alias="lambda")
+    feature_weight: float = Field(0.0, ge=0)
+    personal_epochs: int | None = Field(None, ge=0, le=10**6)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -36,18 +36,18 @@ TEMPERATURE = 4.0
 
 
 class FedPHP(base.MethodSettings):
-    """FedPHP's settings; symbols of the paper in brackets."""
+    """FedPHP's settings; symbols of the paper in brackets.
+
+    Attributes:
+        mu: how much of the inherited model stays in the last round (mu)
+        transfer: what the inherited model teaches: features, or answers
+        transfer_weight: weight of the transfer in the loss (lambda)
+    """
 
     name: Literal["fedphp"] = "fedphp"
-    mu: float = Field(
-        0.9, ge=0, le=1, description="how much of the inherited model stays in the last round (mu)"
-    )
-    transfer: Literal["mmd", "distillation"] = Field(
-        "distillation", description="what the inherited model teaches: features, or answers"
-    )
-    transfer_weight: float = Field(
-        0.1, ge=0, le=1, description="weight of the transfer in the loss (lambda)"
-    )
+    mu: float = Field(0.9, ge=0, le=1)
+    transfer: Literal["mmd", "distillation"] = "distillation"
+    transfer_weight: float = Field(0.1, ge=0, le=1)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -30,16 +30,16 @@ from pomona.methods import base
 
 
 class MOCHA(base.MethodSettings):
-    """The surrogate's settings."""
+    """The surrogate's settings.
+
+    Attributes:
+        penalty: weight of the coupling of last layers; 0 is separate training
+        omega: coupling: towards the mean, or the constant matrix of the published code
+    """
 
     name: Literal["mocha"] = "mocha"
-    penalty: float = Field(
-        0.1, ge=0, description="weight of the coupling of last layers; 0 is separate training"
-    )
-    omega: Literal["centring", "published"] = Field(
-        "centring",
-        description="coupling: towards the mean, or the constant matrix of the published code",
-    )
+    penalty: float = Field(0.1, ge=0)
+    omega: Literal["centring", "published"] = "centring"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

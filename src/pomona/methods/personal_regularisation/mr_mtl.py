@@ -34,23 +34,17 @@ from pomona.methods.personal_regularisation.ditto import strong_pull_warning
 
 
 class MRMTL(base.MethodSettings):
-    """MR-MTL's settings; symbols of the paper in brackets."""
+    """MR-MTL's settings; symbols of the paper in brackets.
+
+    Attributes:
+        lambda_: pull of every client's model towards the mean of all (lambda); lr x lambda well
+            below 1
+        feature_weight: pull of the features' distribution to that under the mean of all (MMD)
+    """
 
     name: Literal["mr-mtl"] = "mr-mtl"
-    lambda_: float = Field(
-        1.0,
-        ge=0,
-        alias="lambda",
-        description=(
-            "pull of every client's model towards the mean of all (lambda); lr x lambda "
-            "well below 1"
-        ),
-    )
-    feature_weight: float = Field(
-        0.0,
-        ge=0,
-        description="pull of the features' distribution to that under the mean of all (MMD)",
-    )
+    lambda_: float = Field(1.0, ge=0, alias="lambda")
+    feature_weight: float = Field(0.0, ge=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

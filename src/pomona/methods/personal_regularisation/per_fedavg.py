@@ -47,26 +47,19 @@ RADIUS = 0.01
 
 
 class PerFedAvg(base.MethodSettings):
-    """Per-FedAvg's settings; symbols of the paper in brackets."""
+    """Per-FedAvg's settings; symbols of the paper in brackets.
+
+    Attributes:
+        alpha: rate of the step that adapts the model to a client (alpha); follows neither lr nor
+            its schedule
+        beta: rate of the outer steps (beta); the run's lr if not set
+        order: first-order, or with Hessian-vector products: by differences (HF-MAML), or exact
+    """
 
     name: Literal["per-fedavg"] = "per-fedavg"
-    alpha: float = Field(
-        0.01,
-        ge=0,
-        description=(
-            "rate of the step that adapts the model to a client (alpha); follows neither "
-            "lr nor its schedule"
-        ),
-    )
-    beta: float | None = Field(
-        None, ge=0, description="rate of the outer steps (beta); the run's lr if not set"
-    )
-    order: Literal["first", "hf", "exact"] = Field(
-        "first",
-        description=(
-            "first-order, or with Hessian-vector products: by differences (HF-MAML), or exact"
-        ),
-    )
+    alpha: float = Field(0.01, ge=0)
+    beta: float | None = Field(None, ge=0)
+    order: Literal["first", "hf", "exact"] = "first"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -36,28 +36,20 @@ from pomona.methods.one_model import fedavg
 
 
 class PFedMe(base.MethodSettings):
-    """pFedMe's settings; symbols of the paper in brackets."""
+    """pFedMe's settings; symbols of the paper in brackets.
+
+    Attributes:
+        lambda_: pull between the personal and the client's global model (lambda)
+        inner_steps: steps of the personal model per batch (K)
+        beta: share of the clients' mean in the new global model (beta); 0 freezes it
+        personal_lr: rate of the personal model; if not set the run's lr, at most 1 / (2 lambda)
+    """
 
     name: Literal["pfedme"] = "pfedme"
-    lambda_: float = Field(
-        15.0,
-        ge=0,
-        alias="lambda",
-        description="pull between the personal and the client's global model (lambda)",
-    )
-    inner_steps: int = Field(
-        5, ge=1, le=10**6, description="steps of the personal model per batch (K)"
-    )
-    beta: float = Field(
-        1.0,
-        ge=0,
-        description="share of the clients' mean in the new global model (beta); 0 freezes it",
-    )
-    personal_lr: float | None = Field(
-        None,
-        gt=0,
-        description="rate of the personal model; if not set the run's lr, at most 1 / (2 lambda)",
-    )
+    lambda_: float = Field(15.0, ge=0, alias="lambda")
+    inner_steps: int = Field(5, ge=1, le=10**6)
+    beta: float = Field(1.0, ge=0)
+    personal_lr: float | None = Field(None, gt=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

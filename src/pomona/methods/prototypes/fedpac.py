@@ -45,19 +45,18 @@ from pomona.methods.shared_parts.partly_shared import drop_columns, insert_colum
 
 
 class FedPAC(base.MethodSettings):
-    """FedPAC's settings; symbols of the paper in brackets."""
+    """FedPAC's settings; symbols of the paper in brackets.
+
+    Attributes:
+        lambda_: pull of features to the mean of their class (lambda)
+        head_epochs: epochs of the head each round, before those of the rest
+        mix: whether a client's head is a mixture of all
+    """
 
     name: Literal["fedpac"] = "fedpac"
-    lambda_: float = Field(
-        1.0,
-        ge=0,
-        alias="lambda",
-        description="pull of features to the mean of their class (lambda)",
-    )
-    head_epochs: int = Field(
-        1, ge=0, le=10**6, description="epochs of the head each round, before those of the rest"
-    )
-    mix: bool = Field(True, description="whether a client's head is a mixture of all")
+    lambda_: float = Field(1.0, ge=0, alias="lambda")
+    head_epochs: int = Field(1, ge=0, le=10**6)
+    mix: bool = True
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

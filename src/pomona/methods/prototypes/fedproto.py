@@ -38,18 +38,16 @@ NEVER = 1e4
 
 
 class FedProto(base.MethodSettings):
-    """FedProto's settings; symbols of the paper in brackets."""
+    """FedProto's settings; symbols of the paper in brackets.
+
+    Attributes:
+        lambda_: pull of features to the prototype of their class (lambda)
+        weigh: what counts in the mean of a class: its samples, or clients equally
+    """
 
     name: Literal["fedproto"] = "fedproto"
-    lambda_: float = Field(
-        1.0,
-        ge=0,
-        alias="lambda",
-        description="pull of features to the prototype of their class (lambda)",
-    )
-    weigh: Literal["samples", "clients"] = Field(
-        "samples", description="what counts in the mean of a class: its samples, or clients equally"
-    )
+    lambda_: float = Field(1.0, ge=0, alias="lambda")
+    weigh: Literal["samples", "clients"] = "samples"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

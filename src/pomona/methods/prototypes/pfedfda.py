@@ -46,15 +46,16 @@ SMALL = 1e-4
 
 
 class PFedFDA(base.MethodSettings):
-    """pFedFDA's settings; symbols of the paper in brackets."""
+    """pFedFDA's settings; symbols of the paper in brackets.
+
+    Attributes:
+        betas: numbers by which own statistics count: one for all, or two (beta)
+        ridge: added to the diagonal of a client's covariance (ridge)
+    """
 
     name: Literal["pfedfda"] = "pfedfda"
-    betas: Literal[1, 2] = Field(
-        1, description="numbers by which own statistics count: one for all, or two (beta)"
-    )
-    ridge: float = Field(
-        1.0, gt=0, le=1e6, description="added to the diagonal of a client's covariance (ridge)"
-    )
+    betas: Literal[1, 2] = 1
+    ridge: float = Field(1.0, gt=0, le=1e6)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

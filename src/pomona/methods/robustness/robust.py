@@ -57,26 +57,25 @@ from pomona.methods.suffixes import require_mean, with_suffix
 
 
 class Clipped(Settings):
-    """Settings of clipping; symbols of the papers in brackets."""
+    """Settings of clipping; symbols of the papers in brackets.
 
-    robust_radius: float = Field(
-        2.0,
-        gt=0,
-        le=1e6,
-        description="longest change of a client, in medians of the round's changes (c)",
-    )
+    Attributes:
+        robust_radius: longest change of a client, in medians of the round's changes (c)
+    """
+
+    robust_radius: float = Field(2.0, gt=0, le=1e6)
 
 
 class Centred(Settings):
-    """Settings of centred clipping; symbols of the papers in brackets."""
+    """Settings of centred clipping; symbols of the papers in brackets.
 
-    robust_radius: float = Field(
-        1.0,
-        gt=0,
-        le=1e6,
-        description="longest distance from the last centre, in medians of the distances (c)",
-    )
-    robust_steps: int = Field(5, ge=1, le=1000, description="steps of the centre in a round (L)")
+    Attributes:
+        robust_radius: longest distance from the last centre, in medians of the distances (c)
+        robust_steps: steps of the centre in a round (L)
+    """
+
+    robust_radius: float = Field(1.0, gt=0, le=1e6)
+    robust_steps: int = Field(5, ge=1, le=1000)
 
 
 class Median(Settings):
@@ -84,30 +83,33 @@ class Median(Settings):
 
 
 class Trimmed(Settings):
-    """Settings of rules for a given number of liars."""
+    """Settings of rules for a given number of liars.
 
-    robust_liars: float = Field(
-        0.34, ge=0, lt=0.5, description="share of a round's clients that may lie (f / n)"
-    )
+    Attributes:
+        robust_liars: share of a round's clients that may lie (f / n)
+    """
+
+    robust_liars: float = Field(0.34, ge=0, lt=0.5)
 
 
 class Geometric(Settings):
-    """Settings of the geometric median; symbols of the paper in brackets."""
+    """Settings of the geometric median; symbols of the paper in brackets.
 
-    robust_steps: int = Field(
-        100, ge=1, le=10**4, description="steps towards the geometric median in a round (R)"
-    )
+    Attributes:
+        robust_steps: steps towards the geometric median in a round (R)
+    """
+
+    robust_steps: int = Field(100, ge=1, le=10**4)
 
 
 class Krum(Trimmed):
-    """Settings of Krum; symbols of the paper in brackets."""
+    """Settings of Krum; symbols of the paper in brackets.
 
-    robust_chosen: int | None = Field(
-        None,
-        ge=1,
-        le=10**4,
-        description="models of which the mean is taken (m); all but the liars if not set, 1: Krum",
-    )
+    Attributes:
+        robust_chosen: models of which the mean is taken (m); all but the liars if not set, 1: Krum
+    """
+
+    robust_chosen: int | None = Field(None, ge=1, le=10**4)
 
 
 # settings, models (n, k), the model sent (k,), weights (n,) -> rows (n, k)

@@ -39,18 +39,18 @@ SMALLEST = 1e-30
 
 
 class FedAS(base.MethodSettings):
-    """FedAS's settings."""
+    """FedAS's settings.
+
+    Attributes:
+        alignment_epochs: epochs of the alignment with one's own features; 0: none
+        alignment_lr: rate of the alignment; the run's if not set
+        weigh: what clients count by: their Fisher information, or their samples
+    """
 
     name: Literal["fedas"] = "fedas"
-    alignment_epochs: int = Field(
-        1, ge=0, le=10**6, description="epochs of the alignment with one's own features; 0: none"
-    )
-    alignment_lr: float | None = Field(
-        None, gt=0, le=1e6, description="rate of the alignment; the run's if not set"
-    )
-    weigh: Literal["fisher", "samples"] = Field(
-        "fisher", description="what clients count by: their Fisher information, or their samples"
-    )
+    alignment_epochs: int = Field(1, ge=0, le=10**6)
+    alignment_lr: float | None = Field(None, gt=0, le=1e6)
+    weigh: Literal["fisher", "samples"] = "fisher"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -33,7 +33,11 @@ from pomona.methods.shared_parts.partly_shared import KeptState, drop_columns, g
 
 
 class FedBABU(base.MethodSettings):
-    """FedBABU's settings."""
+    """FedBABU's settings.
+
+    Attributes:
+        finetune: what is fine-tuned
+    """
 
     name: Literal["fedbabu"] = "fedbabu"
     shared: partly_shared.Shared | None = Field(
@@ -42,7 +46,7 @@ class FedBABU(base.MethodSettings):
         + partly_shared.BY_NAME,
     )
     finetune_epochs: FinetuneEpochs = None
-    finetune: Literal["all", "head", "body"] = Field("all", description="what is fine-tuned")
+    finetune: Literal["all", "head", "body"] = "all"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

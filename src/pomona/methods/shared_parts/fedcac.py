@@ -38,18 +38,16 @@ from pomona.methods import base
 
 
 class FedCAC(base.MethodSettings):
-    """FedCAC's settings; symbols of the paper in brackets."""
+    """FedCAC's settings; symbols of the paper in brackets.
+
+    Attributes:
+        tau: share of a layer's parameters that is critical (tau)
+        beta: round after which no client shares critical parameters any more (beta)
+    """
 
     name: Literal["fedcac"] = "fedcac"
-    tau: float = Field(
-        0.5, ge=0, le=1, description="share of a layer's parameters that is critical (tau)"
-    )
-    beta: int = Field(
-        100,
-        ge=1,
-        le=10**6,
-        description="round after which no client shares critical parameters any more (beta)",
-    )
+    tau: float = Field(0.5, ge=0, le=1)
+    beta: int = Field(100, ge=1, le=10**6)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

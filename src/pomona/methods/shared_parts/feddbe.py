@@ -40,16 +40,18 @@ from pomona.methods.prototypes import class_means
 
 
 class FedDBE(base.MethodSettings):
-    """FedDBE's settings; symbols of the paper in brackets."""
+    """FedDBE's settings; symbols of the paper in brackets.
+
+    Attributes:
+        kappa: pull of the mean feature to that of all clients (kappa); 0: none
+        mu: share of the newest batch in the mean feature (mu)
+        bias: whether clients have a bias before the head
+    """
 
     name: Literal["feddbe"] = "feddbe"
-    kappa: float = Field(
-        1.0, ge=0, description="pull of the mean feature to that of all clients (kappa); 0: none"
-    )
-    mu: float = Field(
-        1.0, gt=0, le=1, description="share of the newest batch in the mean feature (mu)"
-    )
-    bias: bool = Field(True, description="whether clients have a bias before the head")
+    kappa: float = Field(1.0, ge=0)
+    mu: float = Field(1.0, gt=0, le=1)
+    bias: bool = True
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -35,7 +35,11 @@ from pomona.methods.shared_parts.partly_shared import (
 
 
 class FedRep(base.MethodSettings):
-    """FedRep's settings."""
+    """FedRep's settings.
+
+    Attributes:
+        head_epochs: epochs of the head each round, before those of the shared layers
+    """
 
     name: Literal["fedrep"] = "fedrep"
     shared: partly_shared.Shared | None = Field(
@@ -43,12 +47,7 @@ class FedRep(base.MethodSettings):
         description="lower layers that are shared; all but the last if not set"
         + partly_shared.BY_NAME,
     )
-    head_epochs: int = Field(
-        1,
-        ge=0,
-        le=10**6,
-        description="epochs of the head each round, before those of the shared layers",
-    )
+    head_epochs: int = Field(1, ge=0, le=10**6)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

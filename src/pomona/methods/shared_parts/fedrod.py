@@ -45,18 +45,16 @@ EMPTY_COUNT = 1e-6  # sample count of a class without samples
 
 
 class FedRoD(base.MethodSettings):
-    """Fed-RoD's settings; symbols of the paper in brackets."""
+    """Fed-RoD's settings; symbols of the paper in brackets.
+
+    Attributes:
+        gamma: how far the generic loss balances class frequencies (gamma); 0: not at all
+        head_start: the personal head at the start: nothing, or a copy of the initial head
+    """
 
     name: Literal["fed-rod"] = "fed-rod"
-    gamma: float = Field(
-        1.0,
-        ge=0,
-        le=10,
-        description="how far the generic loss balances class frequencies (gamma); 0: not at all",
-    )
-    head_start: Literal["zero", "copy"] = Field(
-        "zero", description="the personal head at the start: nothing, or a copy of the initial head"
-    )
+    gamma: float = Field(1.0, ge=0, le=10)
+    head_start: Literal["zero", "copy"] = "zero"
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -35,18 +35,18 @@ from pomona.objective.training import TRAINING
 
 
 class FedSelect(base.MethodSettings):
-    """FedSelect's settings; symbols of the paper in brackets."""
+    """FedSelect's settings; symbols of the paper in brackets.
+
+    Attributes:
+        rate: share of a layer's shared parameters that a round picks (p)
+        limit: largest share of a layer that is a client's own (alpha)
+        personal_epochs: epochs of one's own parameters, before those of the rest
+    """
 
     name: Literal["fedselect"] = "fedselect"
-    rate: float = Field(
-        0.1, ge=0, le=1, description="share of a layer's shared parameters that a round picks (p)"
-    )
-    limit: float = Field(
-        0.8, ge=0, le=1, description="largest share of a layer that is a client's own (alpha)"
-    )
-    personal_epochs: int = Field(
-        1, ge=0, le=10**6, description="epochs of one's own parameters, before those of the rest"
-    )
+    rate: float = Field(0.1, ge=0, le=1)
+    limit: float = Field(0.8, ge=0, le=1)
+    personal_epochs: int = Field(1, ge=0, le=10**6)
 
     @property
     def grows(self) -> bool:

@@ -48,12 +48,18 @@ class FENDA(base.MethodSettings):
 
 
 class PerFCL(base.MethodSettings):
-    """PerFCL's settings; symbols of the paper in brackets."""
+    """PerFCL's settings; symbols of the paper in brackets.
+
+    Attributes:
+        mu: weight of the shared body's contrast (mu)
+        gamma: weight of the own body's contrast (gamma)
+        temperature: of the similarities in both (tau)
+    """
 
     name: Literal["perfcl"] = "perfcl"
-    mu: float = Field(1.0, ge=0, description="weight of the shared body's contrast (mu)")
-    gamma: float = Field(1.0, ge=0, description="weight of the own body's contrast (gamma)")
-    temperature: float = Field(0.5, gt=0, description="of the similarities in both (tau)")
+    mu: float = Field(1.0, ge=0)
+    gamma: float = Field(1.0, ge=0)
+    temperature: float = Field(0.5, gt=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -47,16 +47,18 @@ Float64 = NDArray[np.float64]
 
 
 class Floco(base.MethodSettings):
-    """Floco's settings; symbols of the paper in brackets."""
+    """Floco's settings; symbols of the paper in brackets.
+
+    Attributes:
+        corners: last layers, corners of the simplex (M)
+        region_round: round after which clients have regions (tau)
+        radius: largest L1 distance from a region's centre (rho)
+    """
 
     name: Literal["floco"] = "floco"
-    corners: int = Field(5, ge=1, le=100, description="last layers, corners of the simplex (M)")
-    region_round: int = Field(
-        10, ge=1, le=10**6, description="round after which clients have regions (tau)"
-    )
-    radius: float = Field(
-        0.1, ge=0, lt=WHOLE_SIMPLEX, description="largest L1 distance from a region's centre (rho)"
-    )
+    corners: int = Field(5, ge=1, le=100)
+    region_round: int = Field(10, ge=1, le=10**6)
+    radius: float = Field(0.1, ge=0, lt=WHOLE_SIMPLEX)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

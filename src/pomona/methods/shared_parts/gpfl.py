@@ -37,16 +37,16 @@ from pomona.models.settings import CONDITIONS, EMBEDDINGS, HEAD, VALVE
 
 
 class GPFL(base.MethodSettings):
-    """GPFL's settings; symbols of the paper in brackets."""
+    """GPFL's settings; symbols of the paper in brackets.
+
+    Attributes:
+        lambda_: weight of the distance to a class's embedding (lambda)
+        mu: weight of the valve's and embeddings' norms (mu)
+    """
 
     name: Literal["gpfl"] = "gpfl"
-    lambda_: float = Field(
-        0.01,
-        ge=0,
-        alias="lambda",
-        description="weight of the distance to a class's embedding (lambda)",
-    )
-    mu: float = Field(0.1, ge=0, description="weight of the valve's and embeddings' norms (mu)")
+    lambda_: float = Field(0.01, ge=0, alias="lambda")
+    mu: float = Field(0.1, ge=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""

@@ -46,16 +46,16 @@ SPLIT_BATCHES = (
 
 
 class PartialFed(base.MethodSettings):
-    """PartialFed's settings."""
+    """PartialFed's settings.
+
+    Attributes:
+        rule: which layers are the global model's: learned gates, or a fixed rule
+        temperature: of the sigmoid through which adaptive gates learn
+    """
 
     name: Literal["partialfed"] = "partialfed"
-    rule: Literal["adaptive", "lower-shared", "head-shared", "local-norm"] = Field(
-        "adaptive",
-        description="which layers are the global model's: learned gates, or a fixed rule",
-    )
-    temperature: float = Field(
-        1.0, gt=0, description="of the sigmoid through which adaptive gates learn"
-    )
+    rule: Literal["adaptive", "lower-shared", "head-shared", "local-norm"] = "adaptive"
+    temperature: float = Field(1.0, gt=0)
 
     def method(self) -> base.Method:
         """Return the method: both halves and its card."""
