@@ -106,6 +106,7 @@ def test_the_commands_are_listed_with_their_arguments_and_values(capsys):
     listed = {each["command"]: each for each in json.loads(out)["commands"]}
     assert code == 0
     assert listed.keys() >= {f"pomona {name}" for name in ("demo", "run", "data show", "commands")}
+    assert all(argument["what"] for each in listed.values() for argument in each["arguments"])
     for name in ("run", "predict", "data show"):
         _, shown, _ = call(capsys, *name.split(), "--help")
         found = listed[f"pomona {name}"]["arguments"]

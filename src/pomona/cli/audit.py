@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter, validators
 
 from pomona.audit import RUNS
-from pomona.cli.output import Json, emit, printable
+from pomona.cli.output import Flag, Json, emit, printable
 from pomona.cli.status_line import StatusLine
 from pomona.core.errors import ConfigError
 from pomona.core.registry import own_code_barred
@@ -21,17 +21,10 @@ RUN_COUNT = validators.Number(gte=4, lte=4096)  # two runs choose a threshold, t
 def privacy_audit(
     run: Path,
     *,
-    runs: Annotated[int, Parameter(validator=RUN_COUNT, help="number of runs to attack")] = RUNS,
-    epsilon: Annotated[
-        tuple[float, ...],
-        Parameter(
-            negative="", help="also attack with differential privacy of this epsilon; repeatable"
-        ),
-    ] = (),
-    out: Annotated[Path | None, Parameter(help="default RUN/privacy-audit")] = None,
-    own_code: Annotated[
-        bool, Parameter(negative="", help="allow the run to import modules that it names")
-    ] = False,
+    runs: Annotated[int, Parameter(validator=RUN_COUNT)] = RUNS,
+    epsilon: Annotated[tuple[float, ...], Parameter(negative="")] = (),
+    out: Path | None = None,
+    own_code: Flag = False,
     json: Json = False,
 ) -> None:
     """Attack a run with what its server and its clients receive, and report what they learn.
@@ -43,6 +36,14 @@ def privacy_audit(
     ----------
     run
         folder that `pomona run` wrote
+    runs
+        number of runs to attack
+    epsilon
+        also attack with differential privacy of this epsilon; repeatable
+    out
+        default RUN/privacy-audit
+    own_code
+        allow the run to import modules that it names
     """
     if invalid := [e for e in epsilon if not e > 0]:
         raise ConfigError(f"--epsilon {invalid[0]:g} must be above 0, for example 8")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Json, echo, emit, print_table
+from pomona.cli.output import Figures, Flag, Json, echo, emit, print_table
 from pomona.cli.status_line import StatusLine
 from pomona.config import Config, merge, read_overrides
 from pomona.core.errors import ConfigError
@@ -34,36 +34,18 @@ SEVERAL = Parameter(consume_multiple=(1, None), negative="", show_default=False)
 def bench(
     suite: str | None = None,
     *words: str,
-    size: Annotated[Size, Parameter(help="which of the suite's sizes")] = "cpu",
+    size: Size = "cpu",
     scenarios: Annotated[tuple[str, ...], SEVERAL, Parameter(help="run these scenarios only")] = (),
     methods: Annotated[tuple[str, ...], SEVERAL, Parameter(help="run these methods only")] = (),
     seeds: Annotated[
         tuple[str, ...], SEVERAL, Parameter(help="run these seeds in place of the suite's")
     ] = (),
-    out: Annotated[
-        Path | None, Parameter(help="folder of the bench; default runs/SUITE-SIZE")
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        Parameter(
-            help=(
-                "a Ray cluster: host:port or ray, as in the setting cluster; its nodes must see "
-                "--out and the data at the same paths"
-            )
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None, Parameter(help="processes on this machine; default one per core")
-    ] = None,
-    retry: Annotated[bool, Parameter(negative="", help="run failed cells again")] = False,
-    share: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="share the runs with other processes on the same --out: for an array of jobs",
-        ),
-    ] = False,
-    explain: Annotated[bool, Parameter(negative="", help="print what would run, and stop")] = False,
+    out: Path | None = None,
+    cluster: str | None = None,
+    jobs: int | None = None,
+    retry: Flag = False,
+    share: Flag = False,
+    explain: Flag = False,
     figures: Figures = "",
     json: Json = False,
 ) -> None:
@@ -80,6 +62,21 @@ def bench(
         a suite's TOML file, or the name of one that comes with the package
     words
         key=value settings of every run, over those of the suite, for example rounds=10 device=cpu
+    size
+        which of the suite's sizes
+    out
+        folder of the bench; default runs/SUITE-SIZE
+    cluster
+        a Ray cluster: host:port or ray, as in the setting cluster; its nodes must see --out and the
+        data at the same paths
+    jobs
+        processes on this machine; default one per core
+    retry
+        run failed cells again
+    share
+        share the runs with other processes on the same --out: for an array of jobs
+    explain
+        print what would run, and stop
     """
     formats = parse_formats(figures)
     if suite is None:

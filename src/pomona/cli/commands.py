@@ -37,8 +37,9 @@ def _below(app: App, name: str) -> Iterator[Description]:
         command, full_name = app[child], f"{name} {child}"
         below = list(_below(command, full_name))
         if not below:
-            arguments = [_describe(argument) for argument in command.assemble_argument_collection()]
-            yield {"command": full_name, "what": command.help, "arguments": arguments}
+            arguments = command.assemble_argument_collection(parse_docstring=True)
+            described = [_describe(argument) for argument in arguments]
+            yield {"command": full_name, "what": command.help, "arguments": described}
         yield from below
 
 

@@ -26,12 +26,14 @@ MAX_CLASSES = 100  # classes shown; --json has all
 MAX_LISTED = 20  # most classes whose rows are listed for each client
 
 
-def list_(
-    *,
-    data_dir: Annotated[Path | None, Parameter(help="default POMONA_DATA")] = None,
-    json: Json = False,
-) -> None:
-    """List data sets (and whether they are at hand), partitions and models."""
+def list_(*, data_dir: Path | None = None, json: Json = False) -> None:
+    """List data sets (and whether they are at hand), partitions and models.
+
+    Parameters
+    ----------
+    data_dir
+        default POMONA_DATA
+    """
     from pomona.data import describe
     from pomona.models import MODELS
     from pomona.partition import RECIPES
@@ -53,18 +55,11 @@ def list_(
 
 def show(
     *words: str,
-    data: Annotated[str | None, Parameter(help="data set")] = None,
-    partition: Annotated[str | None, Parameter(help="partition")] = None,
-    data_dir: Annotated[
-        Path | None, Parameter(help="folder of data sets; default POMONA_DATA")
-    ] = None,
-    folder: Annotated[
-        Path | None,
-        Parameter(name="--out", help="folder for pictures: labels, images with their masks"),
-    ] = None,
-    save: Annotated[
-        Path | None, Parameter(help="file to save the partition to, for partition.name=file")
-    ] = None,
+    data: str | None = None,
+    partition: str | None = None,
+    data_dir: Path | None = None,
+    folder: Annotated[Path | None, Parameter(name="--out")] = None,
+    save: Path | None = None,
     json: Json = False,
 ) -> None:
     """Show a scenario: sizes, labels per client, divergence from the federation, rows as the model
@@ -74,6 +69,16 @@ def show(
     ----------
     words
         TOML files and key=value settings, for example clients=20 partition.beta=0.1
+    data
+        data set
+    partition
+        partition
+    data_dir
+        folder of data sets; default POMONA_DATA
+    folder
+        folder for pictures: labels, images with their masks
+    save
+        file to save the partition to, for partition.name=file
     """
     from pomona.core.files import writing
 

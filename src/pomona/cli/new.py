@@ -49,11 +49,7 @@ FORMS: dict[Form, Project] = {
 }
 
 
-def new(
-    name: str,
-    *,
-    form: Annotated[Form, Parameter(name="--from", help="what the project starts from")] = "table",
-) -> None:
+def new(name: str, *, form: Annotated[Form, Parameter(name="--from")] = "table") -> None:
     """Write a project of your own: data, network, method, settings, notebook, tests.
 
     It runs at once, on data that it makes up, and every file is yours to change.
@@ -62,6 +58,8 @@ def new(
     ----------
     name
         the folder to make, here: lower-case letters, digits and -
+    form
+        what the project starts from
     """
     if not re.fullmatch(r"[a-z][a-z0-9-]{0,39}", name):
         raise ConfigError(f"{name!r} is not a name; give up to 40 lower-case letters, digits and -")

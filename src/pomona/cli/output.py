@@ -17,6 +17,8 @@ from pomona.core.bounds import plain
 from pomona.core.table import Table
 from pomona.results import wording
 
+Flag = Annotated[bool, Parameter(negative="")]
+"""An option without a value, ``--NAME``, and without its opposite, ``--no-NAME``."""
 Json = Annotated[bool, Parameter(name="--json", negative="", help="machine-readable output")]
 """The option ``--json`` of every command that prints."""
 Figures = Annotated[

@@ -54,22 +54,10 @@ Neighbours = Annotated[
 def predict(
     model: Path,
     *inputs: Path,
-    id_: Annotated[
-        str | None, Parameter(name="--id", help="column of a table that identifies each sample")
-    ] = None,
-    client: Annotated[
-        str | None,
-        Parameter(
-            help="for a run folder: use the model of this client (name or number) for all samples"
-        ),
-    ] = None,
-    client_column: Annotated[
-        str | None,
-        Parameter(help="for a run folder: column of the table that names each row's client"),
-    ] = None,
-    csv: Annotated[
-        Path | None, Parameter(help="the .csv file to write, with every answer and output")
-    ] = None,
+    id_: Annotated[str | None, Parameter(name="--id")] = None,
+    client: str | None = None,
+    client_column: str | None = None,
+    csv: Path | None = None,
     masks: Masks = None,
     neighbours: Neighbours = 0,
     own_code: OwnCode = False,
@@ -90,6 +78,14 @@ def predict(
         tables (.csv, .tsv, .txt, .data or .parquet, in the format of the training tables; columns
         are matched by name if those had names), .txt files with one text per line for a model of
         texts, or .npz files with an array x
+    id_
+        column of a table that identifies each sample
+    client
+        for a run folder: use the model of this client (name or number) for all samples
+    client_column
+        for a run folder: column of the table that names each row's client
+    csv
+        the .csv file to write, with every answer and output
     """
     if not inputs:
         raise DataError("no input given; name images, tables, .txt or .npz files")
@@ -314,13 +310,9 @@ def _flat(row: Mapping[str, Any], expand: bool) -> dict[str, Any]:
 def export(
     run: Path,
     *,
-    client: Annotated[
-        str, Parameter(help="name of the client, or its number from 0 unless names are numbers")
-    ],
+    client: str,
     to: ExportFormat,
-    path: Annotated[
-        Path | None, Parameter(name="--out", help="the file; default RUN/exports/client-NN.FORMAT")
-    ] = None,
+    path: Annotated[Path | None, Parameter(name="--out")] = None,
     own_code: OwnCode = False,
     json: Json = False,
 ) -> None:
@@ -333,6 +325,10 @@ def export(
     ----------
     run
         a folder that `pomona run` wrote
+    client
+        name of the client, or its number from 0 unless names are numbers
+    path
+        the file; default RUN/exports/client-NN.FORMAT
     """
     from pomona.core.files import safe_path
     from pomona.record.run_folder import load, require_unchanged

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Figures, Json, echo, emit, print_table, printable, stdout
+from pomona.cli.output import Figures, Flag, Json, echo, emit, print_table, printable, stdout
 from pomona.cli.status_line import StatusLine, activity
 from pomona.core.errors import ConfigError, StorageError
 from pomona.core.files import safe_path
@@ -14,8 +14,6 @@ from pomona.core.registry import own_code_barred
 from pomona.record.result import Result
 from pomona.record.run_folder import load
 from pomona.results.figures.plot import FORMATS, parse_formats
-
-Flag = Annotated[bool, Parameter(negative="")]
 
 
 def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json = False) -> None:
@@ -55,17 +53,7 @@ def compare(*runs: Path, latex: Flag = False, markdown: Flag = False, json: Json
 
 
 def coefficients(
-    run: Path,
-    *,
-    client: Annotated[
-        str | None,
-        Parameter(help="name or number of one client; without it all, and the model they share"),
-    ] = None,
-    per: Annotated[
-        tuple[str, ...],
-        Parameter(help="COLUMN=STEP: the change by another step than 1, such as age=10"),
-    ] = (),
-    json: Json = False,
+    run: Path, *, client: str | None = None, per: tuple[str, ...] = (), json: Json = False
 ) -> None:
     """Show what each column changes in a run's linear models of a table, in its own units.
 
@@ -76,6 +64,10 @@ def coefficients(
     ----------
     run
         a folder that `pomona run` wrote
+    client
+        name or number of one client; without it all, and the model they share
+    per
+        COLUMN=STEP: the change by another step than 1, such as age=10
     """
     from pomona.cli.predict import client_index
     from pomona.record.coefficients import coefficients as of_run
@@ -117,22 +109,8 @@ def report(
     *runs: Path,
     folder: Annotated[Path | None, Parameter(name="--out")] = None,
     figures: Figures = "",
-    scenarios: Annotated[
-        bool,
-        Parameter(
-            negative="",
-            help="for a bench: also a report of each scenario, of one seed, in scenarios/",
-        ),
-    ] = False,
-    reference: Annotated[
-        Path | None,
-        Parameter(
-            help=(
-                "for a bench: TOML file of reference numbers to show next to ours; the suite's if "
-                "not given"
-            )
-        ),
-    ] = None,
+    scenarios: Flag = False,
+    reference: Path | None = None,
     json: Json = False,
 ) -> None:
     """Write the report page of recorded runs, or of a bench, next to the reference numbers that its
@@ -144,6 +122,10 @@ def report(
         folders that `pomona run` or `pomona demo` wrote, or one that `pomona bench` wrote
     folder
         folder for the page; the first run's, or the bench's, if not given
+    scenarios
+        for a bench: also a report of each scenario, of one seed, in scenarios/
+    reference
+        for a bench: TOML file of reference numbers to show next to ours; the suite's if not given
     """
     formats = parse_formats(figures)
     is_bench = _is_bench(runs)
@@ -214,14 +196,10 @@ def _write_report(runs: tuple[Path, ...], folder: Path | None, formats: Sequence
 
 def trajectory(
     *runs: Path,
-    client: Annotated[int, Parameter(help="number of the client")] = 0,
-    since: Annotated[int, Parameter(help="first round that is drawn")] = 1,
-    folder: Annotated[
-        Path | None, Parameter(name="--out", help="folder for the figure; default the first run's")
-    ] = None,
-    own_code: Annotated[
-        bool, Parameter(negative="", help="allow the runs to import modules that they name")
-    ] = False,
+    client: int = 0,
+    since: int = 1,
+    folder: Annotated[Path | None, Parameter(name="--out")] = None,
+    own_code: Flag = False,
     json: Json = False,
 ) -> None:
     """Draw a client's path over its own training-loss surface, round by round; the runs are
@@ -232,6 +210,14 @@ def trajectory(
     runs
         folders that `pomona run` wrote, with the same data, partition and model; for FedALA's
         figure 4, fedavg and fedala
+    client
+        number of the client
+    since
+        first round that is drawn
+    folder
+        folder for the figure; default the first run's
+    own_code
+        allow the runs to import modules that they name
     """
     results = _load(runs)
     from pomona.cli.progress import progress_display  # late: what follows imports PyTorch
@@ -246,14 +232,7 @@ def trajectory(
     emit({"written": paths}) if json else print(*paths, sep="\n")
 
 
-def elsewhere(
-    run: Path,
-    *,
-    own_code: Annotated[
-        bool, Parameter(negative="", help="allow the run to import modules that it names")
-    ] = False,
-    json: Json = False,
-) -> None:
+def elsewhere(run: Path, *, own_code: Flag = False, json: Json = False) -> None:
     """Evaluate each client's model on the other clients' test rows.
 
     The run's data are read again. The scores are kept in the run's folder, and its report shows
@@ -263,6 +242,8 @@ def elsewhere(
     ----------
     run
         a folder that `pomona run` wrote
+    own_code
+        allow the run to import modules that it names
     """
     result = load(run)
     with own_code_barred(not own_code), StatusLine() as line:

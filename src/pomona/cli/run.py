@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from pomona.cli.arguments import config_of, option, scenario_options
-from pomona.cli.output import Figures, Json, echo, echo_stderr, emit, print_table
+from pomona.cli.output import Figures, Flag, Json, echo, echo_stderr, emit, print_table
 from pomona.core.errors import ConfigError
 from pomona.results.figures.plot import parse_formats
 from pomona.storage.run_status import last_round
@@ -45,25 +43,15 @@ DEMO_METHODS: tuple[dict[str, Any], ...] = (
 def run(
     method: str,
     *words: str,
-    data: Annotated[str | None, Parameter(help="data set, see `pomona data list`")] = None,
-    partition: Annotated[str | None, Parameter(help="partition, see `pomona data list`")] = None,
-    data_dir: Annotated[
-        Path | None, Parameter(help="folder of data sets; default POMONA_DATA")
-    ] = None,
-    out: Annotated[
-        Path | None, Parameter(help="folder for the record; default runs/METHOD-DATA-TIME")
-    ] = None,
-    resume: Annotated[
-        bool, Parameter(negative="", help="continue after the last committed round in --out")
-    ] = False,
-    report: Annotated[bool, Parameter(help="write the report page at the end")] = True,
+    data: str | None = None,
+    partition: str | None = None,
+    data_dir: Path | None = None,
+    out: Path | None = None,
+    resume: Flag = False,
+    report: bool = True,
     figures: Figures = "",
-    live: Annotated[
-        bool, Parameter(negative="", help="write the page after each round; an open page reloads")
-    ] = False,
-    dry_run: Annotated[
-        bool, Parameter(negative="", help="print the resolved settings and stop")
-    ] = False,
+    live: Flag = False,
+    dry_run: Flag = False,
     json: Json = False,
 ) -> None:
     """Train one federation and record it.
@@ -75,6 +63,22 @@ def run(
         names it
     words
         TOML files and key=value settings, for example rounds=10 method.mu=0.1
+    data
+        data set, see `pomona data list`
+    partition
+        partition, see `pomona data list`
+    data_dir
+        folder of data sets; default POMONA_DATA
+    out
+        folder for the record; default runs/METHOD-DATA-TIME
+    resume
+        continue after the last committed round in --out
+    report
+        write the report page at the end
+    live
+        write the page after each round; an open page reloads
+    dry_run
+        print the resolved settings and stop
     """
     formats = _figure_formats(figures, report)
     config = _config(method, words, scenario_options(data, data_dir, partition))
@@ -153,19 +157,18 @@ def _default_folder(config: "Config") -> Path:
     return Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}"
 
 
-def demo(
-    *,
-    out: Annotated[
-        Path | None,
-        Parameter(help="folder for all output; default pomona-demo, pomona-demo-2, ..."),
-    ] = None,
-    seed: Annotated[int, Parameter(help="seed of all random numbers")] = 0,
-    json: Json = False,
-) -> None:
+def demo(*, out: Path | None = None, seed: int = 0, json: Json = False) -> None:
     """Compare training alone, FedAvg and four personalized methods on scikit-learn's digits.
 
     Twenty-four clients of about 32 training images in four hidden groups of six; each group's
     images are rotated by a different multiple of 90 degrees.
+
+    Parameters
+    ----------
+    out
+        folder for all output; default pomona-demo, pomona-demo-2, ...
+    seed
+        seed of all random numbers
     """
     from pomona.cli.run_outcome import prepared, run_with_progress
     from pomona.config import resolve

@@ -6,10 +6,9 @@ from functools import reduce
 from operator import or_
 from typing import Annotated, Any
 
-from cyclopts import Parameter
 from pydantic import Field, WithJsonSchema, create_model
 
-from pomona.cli.output import Json, emit, stdout
+from pomona.cli.output import Flag, Json, emit, stdout
 from pomona.config import Config
 from pomona.core.attack import Attack
 from pomona.core.errors import ConfigError, suggestion
@@ -259,20 +258,15 @@ def _default_text(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-def settings(
-    key: str | None = None,
-    *,
-    schema: Annotated[
-        bool, Parameter(negative="", help="print the JSON Schema of a run's settings")
-    ] = False,
-    json: Json = False,
-) -> None:
+def settings(key: str | None = None, *, schema: Flag = False, json: Json = False) -> None:
     """Explain the settings of a run.
 
     Parameters
     ----------
     key
         a key, a section, a method or a partition; all settings if not given
+    schema
+        print the JSON Schema of a run's settings
     """
     if schema:
         emit(json_schema())

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING
 
 from pomona.cli.arguments import config_of
 from pomona.cli.output import Json, emit
@@ -20,24 +18,11 @@ if TYPE_CHECKING:
 def provision(
     federation: Path | None = None,
     *,
-    out: Annotated[
-        Path, Parameter(help="folder of the kits: a new one, or with --add the existing one")
-    ] = Path("kits"),
-    add: Annotated[str | None, Parameter(help="name of a newcomer to make a kit for")] = None,
-    key: Annotated[Path | None, Parameter(help="with --add: the newcomer's own public key")] = None,
-    wheels: Annotated[
-        Path | None,
-        Parameter(
-            help=(
-                "folder with Pomona's two wheels, for kits; its requirements.lock, if any, "
-                "replaces the list"
-            )
-        ),
-    ] = None,
-    libraries: Annotated[
-        Libraries | None,
-        Parameter(help="what kits install by hash: PyTorch for CPU (default) or CUDA"),
-    ] = None,
+    out: Path = Path("kits"),
+    add: str | None = None,
+    key: Path | None = None,
+    wheels: Path | None = None,
+    libraries: Libraries | None = None,
     json: Json = False,
 ) -> None:
     """Make keys and a kit for the server and each silo of a federation.
@@ -46,6 +31,16 @@ def provision(
     ----------
     federation
         the federation.toml; not with --add, which uses that of the kits
+    out
+        folder of the kits: a new one, or with --add the existing one
+    add
+        name of a newcomer to make a kit for
+    key
+        with --add: the newcomer's own public key
+    wheels
+        folder with Pomona's two wheels, for kits; its requirements.lock, if any, replaces the list
+    libraries
+        what kits install by hash: PyTorch for CPU (default) or CUDA
     """
     from pomona_federation.provision import provision as kits
 
@@ -65,15 +60,14 @@ def provision(
         print("\n".join(closing(provisioned)))
 
 
-def renew(
-    *,
-    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path(
-        "kits"
-    ),
-    json: Json = False,
-) -> None:
+def renew(*, out: Path = Path("kits"), json: Json = False) -> None:
     """Renew the server's certificate: same key, names and authority, so the silos need no
     update.
+
+    Parameters
+    ----------
+    out
+        folder of the kits, where the authority's key is
     """
     from pomona_federation.provision import provision as kits
 
@@ -97,17 +91,15 @@ def renew(
     )
 
 
-def task(
-    *words: str,
-    out: Annotated[Path, Parameter(help="file to write the section to")] = Path("task.toml"),
-    json: Json = False,
-) -> None:
+def task(*words: str, out: Path = Path("task.toml"), json: Json = False) -> None:
     """Write section task of a federation.toml or STUDY.toml, for silos with files like yours.
 
     Parameters
     ----------
     words
         settings of the data: data=table data.path=rows.csv data.label_column=outcome
+    out
+        file to write the section to
     """
     config = config_of(words)
     with activity(f"reading {config.data.name}"):

@@ -255,21 +255,17 @@ def use_key(came: Path, *, folder: SiloKit = CURRENT_FOLDER, json: Json = False)
         )
 
 
-def certify_key(
-    name: str,
-    *,
-    key: Annotated[Path, Parameter(help="the silo's next public key")],
-    out: Annotated[Path, Parameter(help="folder of the kits, where the authority's key is")] = Path(
-        "kits"
-    ),
-    json: Json = False,
-) -> None:
+def certify_key(name: str, *, key: Path, out: Path = Path("kits"), json: Json = False) -> None:
     """Certify a silo's next key.
 
     Parameters
     ----------
     name
         the silo
+    key
+        the silo's next public key
+    out
+        folder of the kits, where the authority's key is
     """
     from pomona_federation.installation import key_renewal
 
@@ -287,19 +283,15 @@ def certify_key(
     )
 
 
-def replace_key(
-    name: str,
-    *,
-    key: Annotated[Path, Parameter(help="its next public key; the certificate is next to it")],
-    folder: ServerKit = SERVER,
-    json: Json = False,
-) -> None:
+def replace_key(name: str, *, key: Path, folder: ServerKit = SERVER, json: Json = False) -> None:
     """Replace a silo's key with its next one; the previous key is refused from now on.
 
     Parameters
     ----------
     name
         the silo
+    key
+        its next public key; the certificate is next to it
     """
     from pomona_federation.server.registry_admin import renew_key
 

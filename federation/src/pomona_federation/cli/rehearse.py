@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from pomona.cli.arguments import config_of
-from pomona.cli.output import Json, emit, print_table, size
+from pomona.cli.output import Flag, Json, emit, print_table, size
 from pomona.cli.status_line import activity
 from pomona.core.errors import ConfigError
 from pomona.core.table import of_records
@@ -26,12 +26,8 @@ if TYPE_CHECKING:
 def rehearse(
     federation: Path,
     *words: str,
-    to: Annotated[
-        Path | None, Parameter(name="--out", help="folder for kits, logs and records; new")
-    ] = None,
-    json: Annotated[
-        bool, Parameter(name="--json", negative="", help="machine-readable output")
-    ] = False,
+    to: Annotated[Path | None, Parameter(name="--out")] = None,
+    json: Annotated[bool, Parameter(name="--json", negative="")] = False,
 ) -> None:
     """Run a federation on this machine, TLS and keys on, then the simulator on the same seeds, and
     compare.
@@ -45,6 +41,10 @@ def rehearse(
         key=value of a run, overriding the file: rounds=5, model=lenet; or your own data, which must
         fit the task and is partitioned among the silos: data=table data.path=rows.csv
         partition.beta=0.1
+    to
+        folder for kits, logs and records; new
+    json
+        machine-readable output
     """
     from pomona_federation.agreement import Federation
 
@@ -109,21 +109,9 @@ def _show(rehearsal: "Rehearsal") -> None:
 def simulate(
     study: Path,
     *words: str,
-    members: Annotated[
-        Path | None,
-        Parameter(
-            help=(
-                "federation.toml or server's kit that names the silos, one per client of the "
-                "data; default STUDY itself, if it names silos"
-            )
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, Parameter(help="folder for the record; default runs/METHOD-STUDY-TIME")
-    ] = None,
-    dry_run: Annotated[
-        bool, Parameter(negative="", help="print the resolved settings and stop")
-    ] = False,
+    members: Path | None = None,
+    out: Path | None = None,
+    dry_run: Flag = False,
     json: Json = False,
 ) -> None:
     """Simulate and record a study, with the same models as the federation would train on the same
@@ -133,8 +121,16 @@ def simulate(
     ----------
     study
         a STUDY.toml or federation.toml with its sections run and task
-    words the data, which must fit the task, and other settings: data=table data.path=rows.csv
+    words
+        the data, which must fit the task, and other settings: data=table data.path=rows.csv
         data.client_column=silo
+    members
+        federation.toml or server's kit that names the silos, one per client of the data; default
+        STUDY itself, if it names silos
+    out
+        folder for the record; default runs/METHOD-STUDY-TIME
+    dry_run
+        print the resolved settings and stop
     """
     read_file(study)  # a wrong one is answered before PyTorch is imported
     from pomona.cli.run_outcome import prepared, print_summary, run_with_progress

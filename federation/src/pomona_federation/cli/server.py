@@ -11,7 +11,17 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, echo, echo_stderr, emit, print_table, printable, size, stdout
+from pomona.cli.output import (
+    Flag,
+    Json,
+    echo,
+    echo_stderr,
+    emit,
+    print_table,
+    printable,
+    size,
+    stdout,
+)
 from pomona.cli.status_line import about
 from pomona.core.errors import ConfigError, StorageError, kind_of
 from pomona.core.table import of_records
@@ -67,17 +77,17 @@ def _serve(folder: Path, json: bool, resume: bool, persistent: bool) -> None:
 
 
 def status(
-    *,
-    folder: ServerKit = SERVER,
-    study: Annotated[
-        str | None, Parameter(help="name of a study; default the running or last one")
-    ] = None,
-    watch: Annotated[
-        bool, Parameter(negative="", help="repeat every two seconds, until Ctrl-C")
-    ] = False,
-    json: Json = False,
+    *, folder: ServerKit = SERVER, study: str | None = None, watch: Flag = False, json: Json = False
 ) -> None:
-    """Show the round, the silos present, absent or rejected with reasons, bytes and time."""
+    """Show the round, the silos present, absent or rejected with reasons, bytes and time.
+
+    Parameters
+    ----------
+    study
+        name of a study; default the running or last one
+    watch
+        repeat every two seconds, until Ctrl-C
+    """
     from pomona_federation.status import server
 
     while True:
@@ -247,11 +257,7 @@ def stop_process(state: Path, role: str, json: bool) -> None:
 
 
 def add(
-    name: str,
-    *,
-    key: Annotated[Path | None, Parameter(help="its public key")] = None,
-    folder: ServerKit = SERVER,
-    json: Json = False,
+    name: str, *, key: Path | None = None, folder: ServerKit = SERVER, json: Json = False
 ) -> None:
     """Add a silo: it takes a free place and joins at the next round.
 
@@ -259,6 +265,8 @@ def add(
     ----------
     name
         as in its kit, see `pomona deploy provision --add`
+    key
+        its public key
     """
     from pomona_federation.server.registry_admin import admit
     from pomona_federation.server.study_queue import StudyQueue
@@ -296,11 +304,7 @@ def revoke(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None
 
 
 def readmit(
-    name: str,
-    *,
-    study: Annotated[str | None, Parameter(help="name of a study; default the current one")] = None,
-    folder: ServerKit = SERVER,
-    json: Json = False,
+    name: str, *, study: str | None = None, folder: ServerKit = SERVER, json: Json = False
 ) -> None:
     """Take a silo again that was restored from a backup older than the study's last round.
 
@@ -311,6 +315,8 @@ def readmit(
     ----------
     name
         the silo
+    study
+        name of a study; default the current one
     """
     from pomona_federation.server.study_queue import StudyQueue
 
@@ -322,15 +328,17 @@ def readmit(
 
 
 def page(
-    name: Annotated[
-        str | None, Parameter(help="a person; list all who may read it if unset")
-    ] = None,
-    *,
-    folder: ServerKit = SERVER,
-    revoke: Annotated[bool, Parameter(negative="", help="end the person's access")] = False,
-    json: Json = False,
+    name: str | None = None, *, folder: ServerKit = SERVER, revoke: Flag = False, json: Json = False
 ) -> None:
-    """List who may read the status page; give a person access, or end it."""
+    """List who may read the status page; give a person access, or end it.
+
+    Parameters
+    ----------
+    name
+        a person; list all who may read it if unset
+    revoke
+        end the person's access
+    """
     from pomona_federation.certificates import fingerprint
     from pomona_federation.monitoring import status_page
 
@@ -355,13 +363,14 @@ def page(
     emit(row) if json else echo(*(f"{key.replace('_', ' ')}: {row[key]}" for key in row))
 
 
-def notify(
-    *,
-    folder: ServerKit = SERVER,
-    test: Annotated[bool, Parameter(negative="", help="send a notice to every receiver")] = False,
-    json: Json = False,
-) -> None:
-    """Show where notices go and how many wait, or send a test notice."""
+def notify(*, folder: ServerKit = SERVER, test: Flag = False, json: Json = False) -> None:
+    """Show where notices go and how many wait, or send a test notice.
+
+    Parameters
+    ----------
+    test
+        send a notice to every receiver
+    """
     from pomona_federation.server.notifier import pending, try_out
 
     federation = Federation.read(folder / "federation.toml")

@@ -144,15 +144,18 @@ def export(
     *,
     to: ExportFormat,
     study: Study = None,
-    out_: Annotated[
-        Path | None, Parameter(name="--out", help="the file; default state/.../exports/personal.TO")
-    ] = None,
+    out_: Annotated[Path | None, Parameter(name="--out")] = None,
     folder: SiloKit = CURRENT_FOLDER,
     json: Json = False,
 ) -> None:
     """Export this silo's own model for other programs, as `pomona export` does, with its card.
 
     Own code that the model names is run if silo.toml lists code.
+
+    Parameters
+    ----------
+    out_
+        the file; default state/.../exports/personal.TO
     """
     from pomona.core.registry import importable
     from pomona_federation.silo.silo_in_study import Silo

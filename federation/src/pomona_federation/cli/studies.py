@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from pomona.cli.output import Json, echo, emit, print_table
+from pomona.cli.output import Flag, Json, echo, emit, print_table
 from pomona.core.errors import ConfigError, PomonaError
 from pomona.core.registry import importable
 from pomona.core.table import of_records
@@ -128,13 +128,14 @@ def result(name: str, *, folder: ServerKit = SERVER, json: Json = False) -> None
     print(content, end="")
 
 
-def studies(
-    *,
-    folder: SiloKit = CURRENT_FOLDER,
-    ask: Annotated[bool, Parameter(negative="", help="ask the server for new studies now")] = False,
-    json: Json = False,
-) -> None:
-    """List the studies offered by the server, and the decision on each."""
+def studies(*, folder: SiloKit = CURRENT_FOLDER, ask: Flag = False, json: Json = False) -> None:
+    """List the studies offered by the server, and the decision on each.
+
+    Parameters
+    ----------
+    ask
+        ask the server for new studies now
+    """
     from pomona_federation.silo.privacy_budget import overview
     from pomona_federation.silo.study_decisions import StudyDecisions
 
