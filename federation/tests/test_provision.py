@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import (
 import command_line
 from agreement_file import agreement
 from pomona.core.errors import ConfigError, StorageError
-from pomona.data.settings import TextColumns
+from pomona.data.table_settings import TextColumns
 from pomona.methods import METHODS
 from pomona_federation import certificates, flower_internals, keys
 from pomona_federation.agreement import Federation

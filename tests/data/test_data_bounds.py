@@ -8,7 +8,7 @@ from pyarrow import parquet
 from pomona.core.errors import DataError, PomonaError
 from pomona.data import data_settings, formats, read
 from pomona.data.formats import csv, transfer
-from pomona.data.settings import CsvForm
+from pomona.data.table_settings import CsvForm
 
 
 def columns(path):

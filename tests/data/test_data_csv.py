@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from pomona.core.errors import ConfigError, DataError
 from pomona.core.rng import stream
 from pomona.data import data_settings, from_frame, read
-from pomona.data.settings import CsvForm
+from pomona.data.table_settings import CsvForm
 from pomona.data.tables import source
 from pomona.data.tables.tabular import moments
 from pomona.data.text import first_share, tokens

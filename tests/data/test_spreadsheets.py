@@ -20,7 +20,7 @@ from pomona.data import data_settings, formats
 from pomona.data import read as read_data
 from pomona.data.axes import files as data_files
 from pomona.data.formats import spreadsheets
-from pomona.data.settings import SpreadsheetFormat
+from pomona.data.table_settings import SpreadsheetFormat
 
 CASES = Cases("Spreadsheets")
 DAY, MOMENT = date(2024, 3, 1), datetime(2024, 3, 1, 10, 30)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pomona.core.errors import DataError
 from pomona.data import formats
 from pomona.data.formats import statistics_files
-from pomona.data.settings import StatisticsFormat
+from pomona.data.table_settings import StatisticsFormat
 
 CASES = Cases("SAS, SPSS and Stata")
 SAS = Path(__file__).parent / "sas"

@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from pomona.core.errors import ConfigError, DataError
 from pomona.data import data_settings, from_arrays, from_frame, read
-from pomona.data.settings import TableForm
+from pomona.data.table_settings import TableForm
 from pomona.personal import inputs
 from pomona.record.model_metadata import ModelMetadata
 

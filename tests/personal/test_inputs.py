@@ -18,7 +18,7 @@ from pomona.core.errors import ConfigError, DataError, OutOfMemoryError
 from pomona.data import data_settings
 from pomona.data import read as read_data
 from pomona.data.preprocessing import Preprocessing, TableColumn
-from pomona.data.settings import table_form
+from pomona.data.table_settings import table_form
 from pomona.models import ModelSettings, build
 from pomona.personal import PersonalModel
 from pomona.personal.inputs import read

@@ -17,7 +17,8 @@ from pomona.data.axes import ColumnData, ImageList
 from pomona.data.cell_values import is_gap, is_missing, name, number, plain, quoted
 from pomona.data.dataset import Dataset, Learn
 from pomona.data.preprocessing import offset
-from pomona.data.settings import DataSettings, EventTimes, Features
+from pomona.data.settings import DataSettings, EventTimes
+from pomona.data.table_settings import Features
 from pomona.data.tables.strays import CellCount, Strays
 
 MOST_DIGITS = 18  # of a class name that may be a number

@@ -16,7 +16,8 @@ from pomona.core.errors import DataError, PomonaWarning, suggestion
 from pomona.core.files import publish
 from pomona.data import validation
 from pomona.data.preprocessing import Preprocessing
-from pomona.data.settings import ImageFiles, table_form
+from pomona.data.settings import ImageFiles
+from pomona.data.table_settings import table_form
 from pomona.models.around_last_layer import LinearOnFirst
 from pomona.models.layers import layers
 from pomona.models.segmentation import on_whole_images

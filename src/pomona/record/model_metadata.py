@@ -11,7 +11,8 @@ from pomona.core.bounds import WITH_CLASS_NAMES, Finite, Line, Sha256, Targets
 from pomona.core.settings import Settings
 from pomona.data.dataset import INPUT_FORMS, InputKind, SampleType
 from pomona.data.preprocessing import Preprocessing
-from pomona.data.settings import Edge, TableForm
+from pomona.data.settings import Edge
+from pomona.data.table_settings import TableForm
 from pomona.data.tokenizer import Tokenizer
 from pomona.models import ModelSettings
 from pomona.tasks import TASKS

@@ -13,7 +13,8 @@ from pomona.config import resolve
 from pomona.data import read
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, RawTable, TableColumn
-from pomona.data.settings import DataSettings, Features
+from pomona.data.settings import DataSettings
+from pomona.data.table_settings import Features
 from pomona.data.text import FIRST_WORD, PADDING
 from pomona.data.validation import blocks
 from pomona.objective.dataset import groups_of

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, cast
 from pomona.core.errors import ConfigError, DataError, listed, with_extra
 from pomona.core.registry import load
 from pomona.data.array_file import file, workbook
-from pomona.data.settings import CsvFile, DataSettings, SpreadsheetFormat, StatisticsFormat
+from pomona.data.settings import DataSettings
+from pomona.data.table_settings import CsvFile, SpreadsheetFormat, StatisticsFormat
 
 if TYPE_CHECKING:
     from pomona.data.formats.columns import Columns, Reader

@@ -27,7 +27,7 @@ from pomona.data.array_file import opened, reading
 from pomona.data.formats.columns import MOST_COLUMNS, Columns
 from pomona.data.formats.foreign import SIGNATURE, refuse_foreign
 from pomona.data.formats.transfer import spooled
-from pomona.data.settings import MARKS, CsvForm, CsvHeading
+from pomona.data.table_settings import MARKS, CsvForm, CsvHeading
 
 LONGEST_LINE = 1 << 20  # characters examined to find the separator
 BLOCK = 1 << 22  # bytes parsed at once, more than a row may have

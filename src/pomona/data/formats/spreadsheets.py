@@ -23,7 +23,7 @@ from pomona.core.files import opened
 from pomona.data.array_file import workbook
 from pomona.data.formats.columns import Columns, text_array
 from pomona.data.formats.workbook_marks import read_marks
-from pomona.data.settings import MARKS, DecimalMark, SpreadsheetForm
+from pomona.data.table_settings import MARKS, DecimalMark, SpreadsheetForm
 
 EXACT = 2**53  # doubles hold every whole number below it
 DIGITS = 1e15  # the first number of more digits than spreadsheets keep

@@ -21,7 +21,7 @@ from pomona.core.errors import DataError, listed
 from pomona.core.files import opened
 from pomona.data.formats.columns import Columns, number_array, text_array
 from pomona.data.formats.program_dates import Calendar, calendar, clock, dates
-from pomona.data.settings import StatisticsForm
+from pomona.data.table_settings import StatisticsForm
 
 EXACT = 2**53  # doubles hold every whole number below it
 PROGRAMS = {

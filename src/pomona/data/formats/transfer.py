@@ -21,8 +21,8 @@ from pomona.core.table import reads_as_number
 from pomona.data.array_file import workbook
 from pomona.data.formats.columns import MOST_ROWS, Columns, Reader, text_array
 from pomona.data.reader_process import Reply, read_in_child
-from pomona.data.settings import Columns as ColumnSettings
-from pomona.data.settings import CsvHeading
+from pomona.data.table_settings import Columns as ColumnSettings
+from pomona.data.table_settings import CsvHeading
 
 MOST_BYTES = 1 << 36  # of all columns of a file as Arrow; a few kilobytes may unpack to any number
 GAP = "__HIVE_DEFAULT_PARTITION__"

@@ -16,7 +16,7 @@ from pomona.core.errors import DataError, listed
 from pomona.data import cell_values
 from pomona.data.formats.columns import cell_text
 from pomona.data.preprocessing import Floats, RawTable, TableColumn
-from pomona.data.settings import DecimalMark
+from pomona.data.table_settings import DecimalMark
 from pomona.data.tables.source import TableSource
 from pomona.data.tables.strays import CellCount, Strays
 from pomona.storage.mapped_array import allocate

@@ -8,7 +8,8 @@ from pomona.core.errors import ConfigError, DataError, refuse
 from pomona.data import cell_values
 from pomona.data.axes import ColumnData, Table
 from pomona.data.preprocessing import LONGEST_NAME, TableColumn
-from pomona.data.settings import CsvHeading, DataSettings, Features, as_column
+from pomona.data.settings import DataSettings
+from pomona.data.table_settings import CsvHeading, Features, as_column
 from pomona.data.tables import source
 from pomona.data.tables.cells import distinct, unreadable
 from pomona.data.tables.source import Source, TableSource

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from pomona.core.bounds import LARGEST
 from pomona.core.errors import listed
 from pomona.data.cell_values import bound, days, quoted, real
-from pomona.data.settings import Features
+from pomona.data.table_settings import Features
 
 FEW = 20  # maximum number of distinct values of a category
 EXPECTED = {

@@ -13,7 +13,7 @@ from pomona.data.axes import ColumnData, Table
 from pomona.data.dataset import Dataset, Owners, RowGroups, Subgroups
 from pomona.data.formats.columns import repeating_records
 from pomona.data.preprocessing import TableColumn
-from pomona.data.settings import as_column
+from pomona.data.table_settings import as_column
 from pomona.data.tables import strays
 from pomona.data.tables.cells import (
     ColumnCells,

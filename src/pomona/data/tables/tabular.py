@@ -15,7 +15,8 @@ from pomona.data.axes import Table
 from pomona.data.catalogue import own_path
 from pomona.data.dataset import Dataset
 from pomona.data.preprocessing import MOST_CATEGORIES, Preprocessing, RawTable, offset
-from pomona.data.settings import DataSettings, Features, as_column
+from pomona.data.settings import DataSettings
+from pomona.data.table_settings import Features, as_column
 from pomona.data.tables import cells, features, roles
 from pomona.data.tables.source import Source
 from pomona.data.tables.strays import Strays
