@@ -9,11 +9,10 @@ from typing import Any, Self
 import tomli_w
 from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
 
-from pomona.config.evaluation import EvaluationSettings
 from pomona.config.layers import merge, with_sections
 from pomona.config.machine import MachineSettings
 from pomona.config.run import RunSettings, choices
-from pomona.config.training import CohortSettings, TrainingSettings
+from pomona.config.training import CohortSettings, EvaluationSettings, TrainingSettings
 from pomona.core.toml import Tree, explained, flat, require_shallow
 from pomona.core.toml import keys as known_keys
 from pomona.models.settings import LoraTraining
