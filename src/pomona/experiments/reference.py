@@ -77,8 +77,8 @@ class Number(Settings):
     """
 
     value: Measured | Line
-    std: Measured | None = Field(default=None)
-    note: Line = Field(default="")
+    std: Measured | None = None
+    note: Line = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -107,12 +107,12 @@ class ReferenceScenario(Settings):
         chosen: Settings found by a search.
     """
 
-    settings: Stated = Field(default={})
-    numbers: Numbers = Field(default={})
-    epsilon: Numbers = Field(default={})
-    minutes: Numbers = Field(default={})
-    minutes_a_round: Numbers = Field(default={})
-    chosen: dict[Line, Stated] = Field(default={}, max_length=MAX_ENTRIES)
+    settings: Stated = Field({})
+    numbers: Numbers = Field({})
+    epsilon: Numbers = Field({})
+    minutes: Numbers = Field({})
+    minutes_a_round: Numbers = Field({})
+    chosen: dict[Line, Stated] = Field({}, max_length=MAX_ENTRIES)
 
 
 class Reference(Settings):
@@ -129,12 +129,12 @@ class Reference(Settings):
     """
 
     title: Line = Field(min_length=1)
-    source: Line = Field(default="")
-    label: Line = Field(default="reference", min_length=1)
+    source: Line = ""
+    label: Line = Field("reference", min_length=1)
     average: AverageName
-    metric: str = Field(default="accuracy")
-    settings: Stated = Field(default={})
-    scenario: dict[Line, ReferenceScenario] = Field(default={}, max_length=MAX_ENTRIES)
+    metric: str = "accuracy"
+    settings: Stated = Field({})
+    scenario: dict[Line, ReferenceScenario] = Field({}, max_length=MAX_ENTRIES)
 
     @field_validator("metric")
     @classmethod

@@ -102,7 +102,7 @@ class SuitePart(Settings):
         run: Settings of runs, as written.
     """
 
-    run: Tree = Field(default={})
+    run: Tree = Field({})
 
     @model_validator(mode="before")
     @classmethod
@@ -130,8 +130,8 @@ class ScenarioPart(SuitePart):
         title: Its name in tables, and in a file of reference numbers.
     """
 
-    methods: tuple[str, ...] = Field(default=())
-    title: str = Field(default="")
+    methods: tuple[str, ...] = ()
+    title: str = ""
 
 
 class MethodPart(SuitePart):
@@ -143,9 +143,9 @@ class MethodPart(SuitePart):
         at: Settings in one scenario.
     """
 
-    row: str = Field(default="")
-    search: Space = Field(default={})
-    at: dict[str, Tree] = Field(default={})
+    row: str = ""
+    search: Space = Field({})
+    at: dict[str, Tree] = Field({})
 
 
 class SizePart(SuitePart):
@@ -161,13 +161,13 @@ class SizePart(SuitePart):
         at: Settings in one scenario.
     """
 
-    seeds: Seeds | None = Field(default=None)
-    points: int | None = Field(default=None, ge=1, le=MAX_POINTS)
-    search: Space | None = Field(default=None)
-    search_of: dict[str, Space] = Field(default={})
-    scenarios: tuple[str, ...] = Field(default=())
-    methods: tuple[str, ...] = Field(default=())
-    at: dict[str, Tree] = Field(default={})
+    seeds: Seeds | None = None
+    points: int | None = Field(None, ge=1, le=MAX_POINTS)
+    search: Space | None = None
+    search_of: dict[str, Space] = Field({})
+    scenarios: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()
+    at: dict[str, Tree] = Field({})
 
 
 class Suite(Settings):
@@ -191,17 +191,17 @@ class Suite(Settings):
     """
 
     title: str = Field(min_length=1)
-    reference: Reference | None = Field(default=None)
-    note: str = Field(default="")
-    own: tuple[str, ...] = Field(default=())
-    seeds: Seeds = Field(default=(0,))
-    points: int = Field(default=1, ge=1, le=MAX_POINTS)
-    search_seed: int = Field(default=0, ge=0)
-    search: Space = Field(default={})
-    keep_models: bool = Field(default=False)
-    base: SuitePart = Field(default=SuitePart())
-    settings: Tree = Field(default={})
-    size: dict[Size, SizePart] = Field(default={})
+    reference: Reference | None = None
+    note: str = ""
+    own: tuple[str, ...] = ()
+    seeds: Seeds = (0,)
+    points: int = Field(1, ge=1, le=MAX_POINTS)
+    search_seed: int = Field(0, ge=0)
+    search: Space = Field({})
+    keep_models: bool = False
+    base: SuitePart = SuitePart()
+    settings: Tree = Field({})
+    size: dict[Size, SizePart] = Field({})
     scenario: dict[Name, ScenarioPart] = Field(min_length=1)
     method: dict[Name, MethodPart] = Field(min_length=1)
 

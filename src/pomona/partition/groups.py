@@ -109,8 +109,8 @@ class Groups(Recipe):
 
     name: Literal["groups"] = "groups"
     groups: tuple[Group, ...] = Field(min_length=1)
-    n_test: int = Field(default=100, ge=0, lt=2**53)
-    dominating: float = Field(default=0.8, ge=0, le=1)
+    n_test: int = Field(100, ge=0, lt=2**53)
+    dominating: float = Field(0.8, ge=0, le=1)
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
         """Return the requested counts as shares of the available rows.

@@ -46,7 +46,7 @@ class Practical(Recipe):
     """
 
     name: Literal["practical"] = "practical"
-    draw: Literal["own", "published"] = Field(default="own")
+    draw: Literal["own", "published"] = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the shards, permuted over the clients independently for each class.
@@ -115,9 +115,9 @@ class Pathological(Recipe):
     """
 
     name: Literal["pathological"] = "pathological"
-    classes_per_client: int = Field(default=2, ge=1, le=10**6)
-    balanced: bool = Field(default=False)
-    draw: Literal["own", "published"] = Field(default="own")
+    classes_per_client: int = Field(2, ge=1, le=10**6)
+    balanced: bool = False
+    draw: Literal["own", "published"] = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
         """Return the table of drawn classes.
@@ -184,8 +184,8 @@ class Classes(Recipe):
     """
 
     name: Literal["classes"] = "classes"
-    classes_per_client: int = Field(default=2, ge=1, le=10**6)
-    balanced: bool = Field(default=False)
+    classes_per_client: int = Field(2, ge=1, le=10**6)
+    balanced: bool = False
     draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:
@@ -262,10 +262,10 @@ class Dirichlet(Recipe):
 
     by_class = False
     name: Literal["dirichlet"] = "dirichlet"
-    beta: float = Field(default=0.1, gt=0, le=1e9)
-    min_size: int | None = Field(default=None, ge=1)
-    tries: int = Field(default=1000, ge=1, le=10**6)
-    balance_cap: bool = Field(default=True)
+    beta: float = Field(0.1, gt=0, le=1e9)
+    min_size: int | None = Field(None, ge=1)
+    tries: int = Field(1000, ge=1, le=10**6)
+    balance_cap: bool = True
     draw: PublishedDraw = "own"
 
     def plan(self, task: PartitionTask) -> PartitionPlan | GivenRows:

@@ -148,11 +148,11 @@ class Latent(Recipe):
     """
 
     name: Literal["latent"] = "latent"
-    distributions: int = Field(default=5, ge=1, le=10**4)
-    embedding: Literal["pca", "network"] = Field(default="pca")
-    components: int = Field(default=256, ge=1, le=10**6)
-    epochs: int = Field(default=3, ge=1, le=10**6)
-    shuffle_targets: bool = Field(default=False)
+    distributions: int = Field(5, ge=1, le=10**4)
+    embedding: Literal["pca", "network"] = "pca"
+    components: int = Field(256, ge=1, le=10**6)
+    epochs: int = Field(3, ge=1, le=10**6)
+    shuffle_targets: bool = False
 
     def plan(self, task: PartitionTask) -> PartitionPlan:
         """Return equal shares of clusters.

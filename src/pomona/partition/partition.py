@@ -131,7 +131,7 @@ class _Saved(Settings):
     recipe: dict[str, Any]
     groups: list[ClientId]
     turns: list[Integer]
-    targets: list[Integer] = Field(default=[])
+    targets: list[Integer] = Field([])
     clients: list[_Rows]
 
 

@@ -151,7 +151,7 @@ class Recipe(Settings):
         "use fewer clients, a less uneven partition, more data (data.train_limit) or another seed"
     )
 
-    turn_groups: int = Field(default=0, ge=0, le=4)
+    turn_groups: int = Field(0, ge=0, le=4)
 
 
 TRAIN, VALIDATION, TEST = 0, 1, 2  # as in Owners.role
