@@ -28,7 +28,7 @@ from pomona.privacy.accounting import Event, combined, rate, steps
 from pomona.privacy.ledger import Ledger
 from pomona.record.run_folder import load
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona.storage.lock import locked
 from pomona_federation.audit_log import Audit, complete_lines, verify
 from pomona_federation.installation import backup as module

@@ -14,7 +14,7 @@ from pomona import personal
 from pomona.core.errors import ConfigError, PrivacyError, ProtocolError, StorageError
 from pomona.privacy.ledger import Ledger
 from pomona.privacy.noise import KeyStore
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona.storage.run_status import committed
 from pomona_federation.flower_apps import handled
 from pomona_federation.keys import Signer

@@ -18,7 +18,7 @@ from command_line import command
 from pomona.core.errors import ConfigError, DataError, ProtocolError, StorageError
 from pomona.data.dataset import Dataset
 from pomona.data.tokenizer import Tokenizer
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona_federation import certificates, keys, status
 from pomona_federation.address import Address
 from pomona_federation.agreement import Federation

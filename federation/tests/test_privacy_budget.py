@@ -13,7 +13,7 @@ from pomona.core.errors import PrivacyError, StorageError
 from pomona.data import data_settings
 from pomona.data.settings import ClientFiles
 from pomona.privacy.settings import in_sums
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona_federation import audit_log, status
 from pomona_federation.cli.silo import cost_line
 from pomona_federation.cli.studies import studies

@@ -17,7 +17,7 @@ from pomona.federation.round_plan import round_of
 from pomona.federation.secure_sum import excess
 from pomona.methods import METHODS
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation as Agreed
 from pomona_federation.audit_log import complete_lines

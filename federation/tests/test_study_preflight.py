@@ -10,7 +10,7 @@ import tomli_w
 
 from command_line import command
 from pomona.core.errors import ConfigError
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona_federation import status
 from pomona_federation.agreement import OF_STUDY, Federation
 from pomona_federation.server.study_queue import StudyQueue

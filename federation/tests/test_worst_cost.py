@@ -15,7 +15,7 @@ from pomona.core.training_settings import Passes
 from pomona.methods.base import Gradients
 from pomona.privacy.accounting import with_room
 from pomona.privacy.settings import RELEASES, Privacy, Release
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona_federation.silo import preflight
 from pomona_federation.silo.noise_stores import PrivateRun, Restored
 from pomona_federation.silo.privacy_budget import PrivacyBudget

@@ -17,8 +17,7 @@ from pomona.personal.coefficients import coefficients, linear, recorded_rows
 from pomona.personal.collect import backdoor
 from pomona.record.run_folder import RunRecord
 from pomona.scenario import Scenario
-from pomona.scenario.description import groups_of_test_rows
-from pomona.scenario.privacy import largest_groups, unprotected_groups
+from pomona.scenario.description import groups_of_test_rows, largest_groups, unprotected_groups
 
 
 def collect_totals(

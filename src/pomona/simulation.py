@@ -54,8 +54,7 @@ from pomona.privacy.settings import groups_note
 from pomona.record.result import Result
 from pomona.record.run_folder import RunRecord, committed_events, load, require_free
 from pomona.scenario import Scenario
-from pomona.scenario.description import about
-from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
+from pomona.scenario.description import about, epsilons, largest_groups, unprotected_groups
 from pomona.simulated_clients import (
     attacked,
     cluster_transport,

@@ -16,8 +16,8 @@ from pomona.federation.admission import Expected, History, admit
 from pomona.federation.exchange import Arrival, Reply
 from pomona.federation.norm_bounds import largest
 from pomona.federation.transport import Inline
-from pomona.methods import METHODS
-from pomona.methods.base import Rows, is_model
+from pomona.methods import METHODS, base
+from pomona.methods.card import is_model
 from pomona.testing import Federation
 from pomona.testing.problems import passes, suited, uneven
 from problems import tiny
@@ -114,7 +114,7 @@ def of(*norms, sent=0.0, history=(), spec="model", auxiliary=()):
     """
     sizes = dict.fromkeys(range(len(norms)), 10)
     row = torch.tensor([sent, 0.0, 0.0, 0.0])
-    downlink = {"model": Rows.broadcast(row, len(norms))}
+    downlink = {"model": base.Rows.broadcast(row, len(norms))}
     expected = Expected(
         "run", 1, sizes, {spec: torch.zeros(4)}, len(norms), auxiliary=auxiliary, downlink=downlink
     )

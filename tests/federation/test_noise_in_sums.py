@@ -23,7 +23,7 @@ from pomona.privacy.noise import KeyStore
 from pomona.record.run_folder import load
 from pomona.results.summary_table import run_table, table
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona.testing.conformance import small
 
 SIGMA, C, LR, CLIENTS, HONEST, ROUNDS = 2.0, 0.5, 0.1, 4, 3, 3

@@ -15,7 +15,7 @@ from pomona.results.figures.sections import sections
 from pomona.results.run_numbers import runs
 from pomona.results.web.report_page import page as report_page
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona.testing import conformance
 from problems import tiny
 

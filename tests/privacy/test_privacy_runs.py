@@ -6,7 +6,7 @@ import pytest
 import pomona
 from pomona.core.errors import ConfigError, PrivacyError
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from problems import Notes, tiny
 
 pytestmark = pytest.mark.long

@@ -15,7 +15,7 @@ from pomona.core.files import safe_path, writing
 from pomona.privacy.settings import Privacy, uncovered
 from pomona.record.result import Result
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 
 ProgressCallback = Callable[[str, int, int], None]  # (stage, count, total)
 

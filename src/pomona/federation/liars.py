@@ -33,7 +33,8 @@ from pomona.core.round import Ids, Roster
 from pomona.core.state import NamedTensors
 from pomona.federation.exchange import Arrival, ClientRequest
 from pomona.federation.transport import SIMULATION, Transport
-from pomona.methods.base import Downlink, Initial, is_model
+from pomona.methods.base import Downlink, Initial
+from pomona.methods.card import is_model
 from pomona.objective.training import STATISTICS
 
 UPLINK_ATTACKS = ("scale", "sign", "noise", "collude", "free-rider", "nan")

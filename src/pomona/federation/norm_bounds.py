@@ -23,7 +23,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from pomona.methods.base import Downlink, is_model
+from pomona.methods.base import Downlink
+from pomona.methods.card import is_model
 from pomona.storage.mapped_tensor import slices
 
 UNBOUNDED = torch.finfo(torch.float64).max  # as a bound of norms, it excludes infinities

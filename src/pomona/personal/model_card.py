@@ -30,7 +30,7 @@ from pomona.objective.dataset import groups_of
 from pomona.privacy.settings import groups_note
 from pomona.record.presentation import Presentation
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
+from pomona.scenario.description import epsilons, largest_groups, unprotected_groups
 from pomona.storage.safetensors_stream import digest
 from pomona.tasks.survival import edge_name
 

@@ -271,23 +271,10 @@ def _require_equal_lengths(row: RoundRow | Evaluation) -> RoundRow | Evaluation:
     if isinstance(row, RoundRow):
         columns = [row.cohort, row.loss, row.bytes_down, row.bytes_up, *row.info.values()]
     else:
-        columns = [
-            row.clients,
-            row.samples,
-            row.loss,
-            row.accuracy,
-            row.value,
-            row.interval or row.value,
-        ]
-    if (
-        len(
-            {
-                -1 if isinstance(column, np.ndarray) and not column.ndim else len(column)
-                for column in columns
-            }
-        )
-        > 1
-    ):
+        columns = [row.clients, row.samples, row.loss, row.accuracy, row.value]
+        columns += [row.interval or row.value]
+    lengths = {-1 if isinstance(c, np.ndarray) and not c.ndim else len(c) for c in columns}
+    if len(lengths) > 1:
         raise ValueError("there must be one value for each client")
     return row
 

@@ -13,7 +13,8 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError
 from pomona.core.training_settings import Passes
 from pomona.federation.exchange import received_bytes
-from pomona.methods.base import MODELS, Method, MethodSettings, is_model
+from pomona.methods.base import Method, MethodSettings
+from pomona.methods.card import MODELS, is_model
 from pomona.objective.training import TRAINING
 from pomona.simulation import run as simulated
 from pomona.testing.problems import Federation, equal, passes, quadratics, states, suited

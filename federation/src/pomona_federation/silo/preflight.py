@@ -14,7 +14,7 @@ from pomona.data.settings import DataSettings
 from pomona.federation.noise_in_sums import against
 from pomona.privacy.settings import groups_note
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons, largest_groups, unprotected_groups
+from pomona.scenario.description import epsilons, largest_groups, unprotected_groups
 from pomona_federation.agreement import Federation
 from pomona_federation.flower_internals import pinned
 from pomona_federation.json_store import read_json

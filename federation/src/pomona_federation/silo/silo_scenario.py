@@ -24,7 +24,7 @@ from pomona.partition.divergence import noted
 from pomona.partition.partition import ClientRows
 from pomona.privacy.noise import require_sole
 from pomona.scenario import Scenario
-from pomona.scenario.privacy import epsilons
+from pomona.scenario.description import epsilons
 from pomona_federation.agreement import StudyAgreement
 from pomona_federation.messages.message_bodies import EntryForm, Task
 from pomona_federation.messages.tensor_bytes import Encoding, entry_form_of
