@@ -35,43 +35,22 @@ def survival_table(runs: list[Run]) -> list[Table]:
     if run is None:
         return []
     by_client = records(run)
-    worst = [METRICS[name].worst(record.get(name) for record in by_client) for name in OF_TIMES]
-    return [
-        Table(
-            "survival-by-client",
-            "Survival by client",
-            [
-                f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
-                "Both C-indices and the AUROC are 0.5 for guessing, and 1 at best; the integrated "
-                "Brier score is 0 at best, and 0.25 for a constant one half. Inverse "
-                "probabilities of censoring are estimated on the client's own test samples."
-            ],
-            [
-                "Client",
-                "Test samples",
-                "Events",
-                *(capital(METRICS[name].heading) for name in OF_TIMES),
-            ],
-            [
-                *(
-                    [
-                        run.client(int(record["client"])),
-                        f"{record['samples']:,}",
-                        f"{record.get('events', 0):,}",
-                        *(cell(record, name) for name in OF_TIMES),
-                    ]
-                    for record in by_client
-                ),
-                [
-                    "worst client",
-                    "",
-                    "",
-                    *(METRICS[name].number(v) for name, v in zip(OF_TIMES, worst, strict=True)),
-                ],
-            ],
-            range(1),
-        )
-    ]
+    note = (
+        f"{run.label}, {run.model}: each client's own test samples, with 95 % intervals. "
+        "Both C-indices and the AUROC are 0.5 for guessing, and 1 at best; the integrated "
+        "Brier score is 0 at best, and 0.25 for a constant one half. Inverse "
+        "probabilities of censoring are estimated on the client's own test samples."
+    )
+    header = ["Client", "Test samples", "Events", *(capital(METRICS[k].heading) for k in OF_TIMES)]
+    rows = []
+    for record in by_client:
+        counts = f"{record['samples']:,}", f"{record.get('events', 0):,}"
+        values = [cell(record, name) for name in OF_TIMES]
+        rows.append([run.client(int(record["client"])), *counts, *values])
+    worst = [METRICS[k].number(METRICS[k].worst(r.get(k) for r in by_client)) for k in OF_TIMES]
+    rows.append(["worst client", "", "", *worst])
+    title = "Survival by client"
+    return [Table("survival-by-client", title, [note], header, rows, range(1))]
 
 
 def labels(runs: list[Run]) -> Table:
@@ -79,36 +58,19 @@ def labels(runs: list[Run]) -> Table:
     have both values.
     """
     several = len(runs) > 1
-    return Table(
-        "label-by-label",
-        "Label by label",
-        [
-            "Each label separately, with the headline models on the clients' own test samples: the "
-            "mean over the clients that have test samples with and without it."
-        ],
-        [
-            "Label",
-            *(["Run"] if several else []),
-            "Cases",
-            "Test samples",
-            "Clients",
-            *(capital(METRICS[name].heading) for name in OF_LABELS),
-        ],
-        [
-            [
-                name,
-                *([run.label] if several else []),
-                f"{positives:,}",
-                f"{n:,}",
-                str(clients),
-                *figures,
-            ]
-            for run in runs
-            if run.result.about.get("targets") == "multilabel"
-            for name, positives, n, clients, figures in _labels(run)
-        ],
-        range(1 + several),
+    note = (
+        "Each label separately, with the headline models on the clients' own test samples: the "
+        "mean over the clients that have test samples with and without it."
     )
+    header = ["Label", *["Run"] * several, "Cases", "Test samples", "Clients"]
+    header += [capital(METRICS[name].heading) for name in OF_LABELS]
+    rows = [
+        [name, *[run.label] * several, f"{positives:,}", f"{n:,}", str(clients), *figures]
+        for run in runs
+        if run.result.about.get("targets") == "multilabel"
+        for name, positives, n, clients, figures in _labels(run)
+    ]
+    return Table("label-by-label", "Label by label", [note], header, rows, range(1 + several))
 
 
 def _labels(run: Run) -> Iterator[tuple[str, int, int, int, list[str]]]:
@@ -144,41 +106,24 @@ def regions(runs: list[Run]) -> Table:
     one.
     """
     run = leader([run for run in runs if run.result.about.get("targets") == "segmentation"])
-    rows = list(_rows(run)) if run else []
-    measured = any("hd95" in figures for _, _, _, figures in rows)
+    by_class = list(_rows(run)) if run else []
+    measured = any("hd95" in figures for _, _, _, figures in by_class)
     source = ""
     if run:
         source = f"{run.label}, {run.model}: each client's own test images, with 95 % intervals."
     exclusion = "A class in neither truth nor prediction of an image is left out of its means."
-    return Table(
-        "regions",
-        "Class by class",
-        [source, exclusion, PIXELS if measured else NO_DISTANCES],
-        [
-            "Client",
-            "Class",
-            "Test images with it",
-            METRICS["dice"].heading,
-            METRICS["iou"].heading,
-            *(["95 % Hausdorff distance", "Surface Dice"] if measured else []),
-        ],
-        [
-            [
-                client,
-                name,
-                f"{figures['seen'][k]:,}",
-                with_interval(figures["dice"][k], figures["dice_interval"][k]),
-                with_interval(figures["iou"][k], None),
-                *(
-                    (_number(figures, key, k, digits) for key, digits in DISTANCES.items())
-                    if measured
-                    else ()
-                ),
-            ]
-            for client, name, k, figures in rows[:MOST_ROWS]
-        ],
-        range(2),
-    )
+    notes = [source, exclusion, PIXELS if measured else NO_DISTANCES]
+    header = ["Client", "Class", "Test images with it"]
+    header += [METRICS["dice"].heading, METRICS["iou"].heading]
+    header += ["95 % Hausdorff distance", "Surface Dice"] if measured else []
+    rows = []
+    for client, name, k, figures in by_class[:MOST_ROWS]:
+        dice = with_interval(figures["dice"][k], figures["dice_interval"][k])
+        iou = with_interval(figures["iou"][k], None)
+        distances = [_number(figures, key, k, digits) for key, digits in DISTANCES.items()]
+        row = [client, name, f"{figures['seen'][k]:,}", dice, iou]
+        rows.append(row + distances if measured else row)
+    return Table("regions", "Class by class", notes, header, rows, range(2))
 
 
 DISTANCES = {"hd95": 1, "surface_dice": 3}

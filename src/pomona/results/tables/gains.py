@@ -32,44 +32,36 @@ def gain_tables(runs: list[Run]) -> list[Table]:
 def _overall(compared: list[Gains]) -> Table:
     metric, base = compared[0].run.metric, compared[0].base
     several = any(gains.run.seeds for gains in compared)
-    return Table(
-        "gains",
-        "Does federation help?",
-        [
-            f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
-            "over clients. More than 0 is better. The intervals compare both models on the same "
-            "test samples; where one includes 0, there is no significant difference: not worse "
-            "rules out a loss of the margin (verdict.margin), and the last column is the smallest "
-            "gain that these test samples would show with 80 % probability. Verdicts on several "
-            "runs or clients are corrected together (Holm), so a difference may not be "
-            "significant although its own interval excludes 0."
-            + (" " + OVER_SEEDS if several else "")
-            + _sides(compared)
-        ],
-        [
-            "Run",
-            *["Seeds"] * several,
-            f"Gain{' in percentage points' if metric.percent else ''}",
-            "95 % interval",
-            "On average",
-            *(f"{verdict.capitalize()} for" for verdict in get_args(Verdict)),
-            "Detectable gain",
-        ],
-        [
-            [
-                gains.run.label,
-                *[str(gains.mean.seeds)] * several,
-                signed(metric, gains.mean.value),
-                interval(metric, gains.mean),
-                verdict,
-                *(str(len(gains.with_verdict(verdict))) for verdict in get_args(Verdict)),
-                _detectable(gains, gains.mean, verdict, len(compared)),
-            ]
-            for gains, verdict in zip(compared, jointly([g.mean for g in compared]), strict=True)
-            if gains.mean and verdict
-        ],
-        words={0, 4 if several else 3},
+    note = (
+        f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
+        "over clients. More than 0 is better. The intervals compare both models on the same "
+        "test samples; where one includes 0, there is no significant difference: not worse "
+        "rules out a loss of the margin (verdict.margin), and the last column is the smallest "
+        "gain that these test samples would show with 80 % probability. Verdicts on several "
+        "runs or clients are corrected together (Holm), so a difference may not be "
+        "significant although its own interval excludes 0."
     )
+    unit = " in percentage points" if metric.percent else ""
+    header = ["Run", *["Seeds"] * several, f"Gain{unit}", "95 % interval", "On average"]
+    header += [*(f"{verdict.capitalize()} for" for verdict in get_args(Verdict))]
+    header += ["Detectable gain"]
+    verdicts = jointly([gains.mean for gains in compared])
+    rows = [
+        _row(gains, gains.mean, verdict, len(compared), several)
+        for gains, verdict in zip(compared, verdicts, strict=True)
+        if gains.mean and verdict
+    ]
+    notes = [note + (" " + OVER_SEEDS if several else "") + _sides(compared)]
+    words = {0, 4 if several else 3}
+    return Table("gains", "Does federation help?", notes, header, rows, words)
+
+
+def _row(gains: Gains, mean: Gain, verdict: Verdict, runs: int, several: bool) -> list[str]:
+    """Return a run's row: its mean gain, and how many clients have each verdict."""
+    metric, seeds = gains.run.metric, [str(mean.seeds)] * several
+    counts = [str(len(gains.with_verdict(v))) for v in get_args(Verdict)]
+    gain = signed(metric, mean.value), interval(metric, mean), verdict
+    return [gains.run.label, *seeds, *gain, *counts, _detectable(gains, mean, verdict, runs)]
 
 
 def _sides(compared: list[Gains]) -> str:
@@ -92,35 +84,23 @@ def _detectable(gains: Gains, gain: Gain, verdict: Verdict, comparisons: int) ->
 
 def _by_client(gains: Gains) -> Table:
     run, base, metric = gains.run, gains.base, gains.run.metric
-    return Table(
-        f"gains-{slug(run.label)}",
-        run.label,
-        [by_client(gains)],
+    grouped = any(gain and gain.pairs < gain.rows for gain in gains.clients)
+    header = ["Client", "Test groups" if grouped else "Test samples"]
+    header += [capital(f"{metric.heading}, alone"), f"with {run.label}"]
+    header += ["Gain", "95 % interval", "Verdict", "Detectable gain"]
+    rows = [
         [
-            "Client",
-            "Test groups"
-            if any(gain and gain.pairs < gain.rows for gain in gains.clients)
-            else "Test samples",
-            capital(f"{metric.heading}, alone"),
-            f"with {run.label}",
-            "Gain",
-            "95 % interval",
-            "Verdict",
-            "Detectable gain",
-        ],
-        [
-            [
-                run.client(c),
-                f"{gain.pairs:,}",
-                metric.number(base.values.get(c)),
-                metric.number(run.values.get(c)),
-                signed(metric, gain.value),
-                interval(metric, gain),
-                verdict if gain.interval else "too few samples",
-                _detectable(gains, gain, verdict, gains.comparisons),
-            ]
-            for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))
-            if gain and verdict
-        ],
-        words={0, 6},
-    )
+            run.client(c),
+            f"{gain.pairs:,}",
+            metric.number(base.values.get(c)),
+            metric.number(run.values.get(c)),
+            signed(metric, gain.value),
+            interval(metric, gain),
+            verdict if gain.interval else "too few samples",
+            _detectable(gains, gain, verdict, gains.comparisons),
+        ]
+        for c, (gain, verdict) in enumerate(zip(gains.clients, gains.verdicts, strict=True))
+        if gain and verdict
+    ]
+    name = f"gains-{slug(run.label)}"
+    return Table(name, run.label, [by_client(gains)], header, rows, {0, 6})

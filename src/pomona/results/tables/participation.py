@@ -17,25 +17,16 @@ def participation(runs: Sequence[Run]) -> Table:
     names, sizes = first.result.about["clients"], training_samples(first)
     runs = [run for run in runs if run.result.about["clients"] == names]
     rounds = [rounds_by_client(run) for run in runs]
-    return Table(
-        "participation",
-        "Who took part",
-        ["Rounds in which a client trained, and its share of all training samples."],
-        [
-            "Client",
-            "Training samples",
-            "Share in %",
-            *(f"Rounds of {run.label}, of {len(run.result.rounds)}" for run in runs),
-        ],
-        [
-            [first.client(client), f"{n:,}", f"{100 * n / sum(sizes):.1f}"]
-            + [str(counts[client]) for counts in rounds]
-            for client, n in enumerate(sizes)
-        ]
+    note = "Rounds in which a client trained, and its share of all training samples."
+    header = ["Client", "Training samples", "Share in %"]
+    header += [f"Rounds of {run.label}, of {len(run.result.rounds)}" for run in runs]
+    rows = [
+        [first.client(client), f"{n:,}", f"{100 * n / sum(sizes):.1f}"]
+        + [str(counts[client]) for counts in rounds]
+        for client, n in enumerate(sizes)
         if any(map(has_absences, runs))
-        else [],
-        range(1),
-    )
+    ]
+    return Table("participation", "Who took part", [note], header, rows, range(1))
 
 
 def rounds_by_client(run: Run) -> Counter[int]:
