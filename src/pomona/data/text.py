@@ -103,32 +103,16 @@ def _dataset(
         note = (
             f"tokens of {settings.tokenizer}: {pretrained.vocabulary}, SHA-256 {pretrained.sha256}"
         )
-        return Dataset(
-            name,
-            "text",
-            x,
-            y,
-            classes,
-            n_train,
-            vocabulary=pretrained.vocabulary,
-            tokenizer=pretrained,
-            notes=(note,),
-        )
+        vocabulary_size = pretrained.vocabulary
+        dataset = Dataset(name, "text", x, y, classes, n_train, vocabulary=vocabulary_size)
+        return replace(dataset, tokenizer=pretrained, notes=(note,))
     vocabulary = tuple(sorted({token for text in texts for token in tokens(text)}))
     index = {token: number for number, token in enumerate(vocabulary, start=FIRST_WORD)}
     x = encode(texts, index, settings.sequence_length, settings.memory_share)
     learn = partial(spoken, size=settings.vocabulary_size, memory_share=settings.memory_share)
-    return Dataset(
-        name,
-        "text",
-        x,
-        y,
-        classes,
-        n_train,
-        vocabulary=len(vocabulary) + FIRST_WORD,
-        words=vocabulary,
-        learn=learn,
-    )
+    vocabulary_size = len(vocabulary) + FIRST_WORD
+    dataset = Dataset(name, "text", x, y, classes, n_train, vocabulary=vocabulary_size)
+    return replace(dataset, words=vocabulary, learn=learn)
 
 
 def spoken(

@@ -198,23 +198,14 @@ def open_task(
         role[hold_out(free, labels, data.test_share, draw, groups, times)] = TEST
     require_whole(dataset, groups, role, "keep each together, or set data.split = pooled")
     strata = block * (int(labels.max(initial=0)) + 1) + labels
+    draws = {split: stream(seed, f"partition.limit.{split}") for split in ("train", "test")}
     return PartitionTask(
         dataset=dataset,
         clients=clients,
         seed=seed,
         labels=labels,
-        train=_limited(
-            np.flatnonzero(role != TEST),
-            strata,
-            data.train_limit,
-            stream(seed, "partition.limit.train"),
-        ),
-        test=_limited(
-            np.flatnonzero(role == TEST),
-            strata,
-            data.test_limit,
-            stream(seed, "partition.limit.test"),
-        ),
+        train=_limited(np.flatnonzero(role != TEST), strata, data.train_limit, draws["train"]),
+        test=_limited(np.flatnonzero(role == TEST), strata, data.test_limit, draws["test"]),
         validation=np.flatnonzero(role == VALIDATION),
         groups=groups,
         first_client=first_client,

@@ -106,6 +106,11 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int) -> N
     evaluations = [*result.curve(*headline), *(e for e in result.unseen if e.key == headline)]
     epsilons = result.summary.get("privacy", {}).get("clients", {})
     completed_rounds = max((row.round for row in result.rounds), default=0)
+    records = {
+        record["client"]: record
+        for record in reversed(result.final)  # of several the first
+        if (record["model"], record["when"], record["split"]) == headline
+    }
     for i in range(scenario.config.clients):
         if not (path := model_path(folder, i)).exists():
             continue
@@ -113,14 +118,7 @@ def save_cards(folder: Path, scenario: Scenario, result: Result, best: int) -> N
             scenario,
             i,
             path,
-            next(
-                (
-                    f
-                    for f in result.final
-                    if (f["model"], f["when"], f["split"], f["client"]) == (*headline, i)
-                ),
-                {},
-            ),
+            records.get(i, {}),
             _round(scenario.config.keep, evaluations, i, best),
             completed_rounds,
             _sources(result, i),

@@ -32,18 +32,9 @@ def cost_table(comparison: Comparison) -> Table | None:
     timed = any(e.printed.minutes for e in comparison.entries)
     label = comparison.reference.label if comparison.reference else ""
     rows = [_line(e, comparison.bench.timing, timed) for e in comparison.entries if e.cells]
-    header = [
-        "scenario",
-        "method",
-        "models down",
-        "models up",
-        "sent a client and round",
-        "seconds a round",
-        "seconds",
-        "rounds to 99 %",
-        "seconds to 99 %",
-        *([f"{label}: minutes", f"{label}: minutes a round"] if timed else []),
-    ]
+    header = ["scenario", "method", "models down", "models up", "sent a client and round"]
+    header += ["seconds a round", "seconds", "rounds to 99 %", "seconds to 99 %"]
+    header += [f"{label}: minutes", f"{label}: minutes a round"] if timed else []
     note = (
         "Models and bytes (1 MB is 10⁶), down and up, are means over clients and rounds, of the "
         "first seed. Seconds are wall time of training and evaluation where the cells ran, means "
@@ -66,6 +57,7 @@ def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], timed: bo
         for s, e in zip(seconds, converged_at, strict=True)
         if e is not None and len(s) >= e
     ]
+    printed = [as_printed(entry.printed.minutes), as_printed(entry.printed.minutes_a_round)]
     return [
         entry.column,
         entry.row,
@@ -76,11 +68,7 @@ def _line(entry: ComparisonRow, timing: Mapping[str, Sequence[float]], timed: bo
         _mean([s[-1] for s in seconds if s], ".1f"),
         _mean(converged_at, ".1f"),
         _mean(seconds_to, ".1f"),
-        *(
-            [as_printed(entry.printed.minutes), as_printed(entry.printed.minutes_a_round)]
-            if timed
-            else []
-        ),
+        *(printed if timed else []),
     ]
 
 
@@ -101,14 +89,8 @@ def first_reaching(
 def speed_table(comparison: Comparison) -> Table | None:
     """Return rounds and bytes of every cell whose metric is better if higher."""
     rows = [_speed(comparison, e) for e in comparison.entries if e.cells and e.metric.higher]
-    header = [
-        "scenario",
-        "method",
-        "rounds to 95 %",
-        "sent to 95 %",
-        "rounds to Separate",
-        "sent to Separate",
-    ]
+    header = ["scenario", "method", "rounds to 95 %", "sent to 95 %"]
+    header += ["rounds to Separate", "sent to Separate"]
     note = (
         "Rounds until the mean over clients, of the headline model of a method, first has 95 % of "
         "its own last value, and the last value of Separate with the same seed; counted at rounds "

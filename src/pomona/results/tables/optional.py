@@ -87,32 +87,21 @@ class Pool:
 
 def subgroups(runs: list[Run]) -> Table:
     """Return the metric of the leading run's headline models in each subgroup, and the difference
-    from the others.
+    from the others; no rows without subgroups.
     """
     run = leader([run for run in runs if pooled(run)])
     pool = pooled(run) if run else None
-    recorded = (run.result.about.get("subgroups") if run else None) or {"column": "", "names": []}
-    metric = run.metric if run else None
-    return Table(
-        "subgroups",
-        f"Subgroups by {recorded['column']}",
-        [
-            f"{run.label}, {run.model}: all clients' test samples together, each predicted by its "
-            "client's own headline model. Intervals at 95 %, by the bootstrap, unless samples are "
-            "too few or several of one group; the difference is to all samples of other subgroups."
-        ]
-        if run
-        else [],
-        [
-            "Subgroup",
-            "Clients",
-            "Test samples",
-            capital(metric.heading) if metric else "",
-            "Difference",
-        ],
-        list(_rows(pool, recorded["names"])) if pool else [],
-        range(1),
+    if run is None or pool is None:
+        return Table("subgroups", "Subgroups", [], [], [])
+    recorded = run.result.about["subgroups"]
+    note = (
+        f"{run.label}, {run.model}: all clients' test samples together, each predicted by its "
+        "client's own headline model. Intervals at 95 %, by the bootstrap, unless samples are "
+        "too few or several of one group; the difference is to all samples of other subgroups."
     )
+    header = ["Subgroup", "Clients", "Test samples", capital(run.metric.heading), "Difference"]
+    rows = list(_rows(pool, recorded["names"]))
+    return Table("subgroups", f"Subgroups by {recorded['column']}", [note], header, rows, range(1))
 
 
 def pooled(run: Run) -> Pool | None:

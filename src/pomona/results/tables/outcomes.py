@@ -70,18 +70,11 @@ def _selected(runs: list[Run]) -> list[Run]:
 
 
 def _at_threshold(columns: list[str], lines: Sequence[Line], notes: list[str]) -> Table:
-    rows = [
-        [
-            *label,
-            client,
-            name,
-            f"{metrics['positives']:,}",
-            f"{metrics['samples']:,}",
-            _threshold(metrics),
-            *(cell(metrics, key) for key in FIGURES),
-        ]
-        for label, client, name, metrics in lines
-    ]
+    rows = []
+    for label, client, name, metrics in lines:
+        counts = f"{metrics['positives']:,}", f"{metrics['samples']:,}"
+        values = [cell(metrics, key) for key in FIGURES]
+        rows.append([*label, client, name, *counts, _threshold(metrics), *values])
     header = [*columns, "Cases", "Test samples", "Threshold", *FIGURES.values()]
     return Table("outcomes", "At a threshold", notes, header, rows, range(len(columns)))
 
@@ -95,19 +88,12 @@ def _threshold_note(runs: Sequence[Run]) -> str:
 
 
 def _calibration(columns: list[str], lines: Sequence[Line], source: str) -> Table:
-    rows = [
-        [
-            *label,
-            client,
-            name,
-            f"{n:,.0f}",
-            f"{mean:.3f}",
-            with_interval(hits / n, _bounds(metrics, int(hits), int(n))),
-        ]
-        for label, client, name, metrics in lines
-        for mean, hits, n in metrics.get("calibration") or ()
-        if 0 <= hits <= n and n >= 1
-    ]
+    rows = []
+    for label, client, name, metrics in lines:
+        for mean, hits, n in metrics.get("calibration") or ():
+            if 0 <= hits <= n and n >= 1:
+                share = with_interval(hits / n, _bounds(metrics, int(hits), int(n)))
+                rows.append([*label, client, name, f"{n:,.0f}", f"{mean:.3f}", share])
     note = (
         "Samples in up to ten groups of equal size, by rising probability: the last two "
         "columns should agree."
