@@ -1,5 +1,7 @@
 """Tables that pandas and polars write, whose content is easily read as something else."""
 
+from datetime import datetime, timedelta, timezone
+
 import numpy as np
 import pandas as pd
 import polars
@@ -184,3 +186,16 @@ def test_files_of_a_folder_whose_names_differ_in_part_are_refused(tmp_path):
         (tmp_path / name).write_text("\n".join([header, *rows]), encoding="utf-8")
     with pytest.raises(DataError, match="names its columns Sex, y, and another file of the folder"):
         table(tmp_path, categories=["sex"])
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_objects_with_and_without_a_time_zone_are_noted(first):
+    """Arrow gives all the zone of the first, or none, without a word."""
+    noon = datetime(2024, 7, 1, 12)
+    times = [noon, noon.replace(tzinfo=timezone(timedelta(hours=2)))]
+    frame = patients(t=pd.Series([times[(k + first) % 2] for k in range(ROWS)], dtype=object))
+    data = read(from_frame(frame, label_column="y", dates=["t"]))
+    assert data.raw.x[first, 1] - data.raw.x[1 - first, 1] == pytest.approx(2 / 24)
+    assert any(
+        "some times of the data have a time zone, and some have none" in n for n in data.notes
+    )

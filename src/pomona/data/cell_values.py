@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from unicodedata import normalize
 
@@ -22,10 +22,6 @@ _THOUSANDS = {
     "comma": re.compile(r"[-+]?[1-9]\d{0,2}(\.\d{3})+(,\d+)?"),
     "point": re.compile(r"[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d+)?"),
 }
-_MONTH = r"(?:jan|feb|m[aä]r|mrz|apr|ma[iy]|jun|jul|aug|sep|o[ck]t|nov|de[cz])"
-_DATE_NAME = re.compile(
-    rf"\d{{4}}-\d\d-\d\d.*|\d{{1,2}}[-. ]+{_MONTH}\.?|{_MONTH}-\d\d", re.IGNORECASE
-)
 _SWAPPED = str.maketrans(".,", ",.")
 
 
@@ -120,17 +116,6 @@ def alike_notes(noun: str, names: Iterable[str]) -> list[str]:
     return [
         f"{noun} that differ in capital letters, blanks or the form of characters only: "
         f"{listed(similar)}; if they are one, write them the same way"
-    ]
-
-
-def date_notes(noun: str, names: Sequence[str]) -> list[str]:
-    """Warn if some of the names are dates: spreadsheets make them of SEPT2 (a gene) or 5-9."""
-    dates = [name for name in names if _DATE_NAME.fullmatch(name)]
-    if len(dates) in {0, len(names)}:
-        return []
-    return [
-        f"{noun}: dates among other names ({listed(dates, 4)}): if a spreadsheet made them of "
-        "SEPT2, 5-9 or the like, write these into cells of texts"
     ]
 
 

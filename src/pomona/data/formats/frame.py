@@ -104,14 +104,17 @@ def column_cells(column: Any) -> list[str]:
 
 
 def _pandas_array(column: Any) -> Any:
-    """Return a pandas column as an Arrow array; objects of several types as their texts, periods as
-    the dates on which they begin.
+    """Return a pandas column as an Arrow array; objects of several types as their texts, and times,
+    since Arrow would give all the zone of the first; periods as the dates on which they begin.
     """
     if str(column.dtype).startswith("period"):
         column = column.dt.start_time
     try:
         array = pa.array(column, from_pandas=True)
+        as_texts = column.dtype == object and pa.types.is_timestamp(array.type)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        as_texts = True
+    if as_texts:
         gaps = column.isna()
         array = text_array(
             None if gap else str(cell) for cell, gap in zip(column, gaps, strict=True)

@@ -272,7 +272,6 @@ class TableSurvey:
                 *self.repeated(),
                 *alike,
                 *(times[2] if times else ()),
-                *cell_values.date_notes("classes", dataset.classes),
             ),
             owners=self.owners(sum(self.counts[:training])),
             groups=self.groups(),

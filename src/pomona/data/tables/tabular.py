@@ -145,11 +145,6 @@ def notes(raw: RawTable) -> list[str]:
         for name, values in zip(names, raw.values, strict=True)
         if (alike := cell_values.alike(values))
     ]
-    notes += [
-        note
-        for name, values in zip(names, raw.values, strict=True)
-        for note in cell_values.date_notes(f"column {name}", values)
-    ]
     pairs = [*zip(names, raw.readings, strict=False)]
     for key, text in cells.READINGS.items():
         counted = [f"{name} ({readings[key]})" for name, readings in pairs if key in readings]
