@@ -199,3 +199,11 @@ def test_objects_with_and_without_a_time_zone_are_noted(first):
     assert any(
         "some times of the data have a time zone, and some have none" in n for n in data.notes
     )
+
+
+def test_objects_that_are_dates_and_times_keep_their_times():
+    """Arrow gives all the form of the first, a date."""
+    noon = datetime(2024, 7, 1, 12)
+    frame = patients(t=pd.Series([noon.date(), noon] * (ROWS // 2), dtype=object))
+    days = read(from_frame(frame, label_column="y", dates=["t"])).raw.x[:, 1]
+    assert (days[1::2] - days[::2] == 0.5).all()

@@ -104,19 +104,21 @@ def column_cells(column: Any) -> list[str]:
 
 
 def _pandas_array(column: Any) -> Any:
-    """Return a pandas column as an Arrow array; objects of several types as their texts, and times,
-    since Arrow would give all the zone of the first; periods as the dates on which they begin.
+    """Return a pandas column as an Arrow array; objects of several types as their texts, and dates,
+    since Arrow would give all the form and zone of the first; periods as the dates on which they
+    begin.
     """
     if str(column.dtype).startswith("period"):
         column = column.dt.start_time
     try:
         array = pa.array(column, from_pandas=True)
-        as_texts = column.dtype == object and pa.types.is_timestamp(array.type)
+        is_dates = pa.types.is_timestamp(array.type) or pa.types.is_date(array.type)
+        as_texts = column.dtype == object and is_dates
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         as_texts = True
     if as_texts:
         gaps = column.isna()
         array = text_array(
-            None if gap else str(cell) for cell, gap in zip(column, gaps, strict=True)
+            None if gap else cell_text(cell) for cell, gap in zip(column, gaps, strict=True)
         )
     return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
