@@ -100,8 +100,7 @@ def test_the_package_imports_no_engine_by_name():
 
 
 PAPERS = {module(p) for p in (SOURCE / "methods").rglob("*.py") if p.stem != "__init__"} - {
-    "pomona.methods.base",
-    "pomona.methods.mixtures.request_bank",
+    f"pomona.methods.{name}" for name in ("base", "card", "mixtures.request_bank")
 }
 BY_NAME = {
     "pomona.config.run": ["pomona.methods.one_model.fedavg"],  # the method of a run that names none
