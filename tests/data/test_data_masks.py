@@ -150,13 +150,18 @@ def test_a_mask_in_jpeg_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("elements", "words"),
     [
-        ({"LossyImageCompression": "01"}, "compressed with losses"),
+        ({"TransferSyntaxUID": "1.2.840.10008.1.2.4.50"}, "is stored as JPEG Baseline"),
+        ({"TransferSyntaxUID": "1.2.840.10008.1.2.4.91", "LossyImageCompression": "01"}, "losses"),
         ({"PhotometricInterpretation": "MONOCHROME1", "BitsStored": 1, "HighBit": 0}, "inverted"),
     ],
 )
 def test_a_mask_in_dicom_whose_numbers_are_not_those_drawn_is_refused(tmp_path, elements, words):
+    encaps = pytest.importorskip("pydicom.encaps")
     drawn = np.eye(8, dtype=np.uint8)
-    assert np.array_equal(labels_of(write_dicom(tmp_path / "a.dcm", drawn), (8, 8), 2), drawn)
+    path = write_dicom(tmp_path / "a.dcm", drawn, LossyImageCompression="01")  # of its image
+    assert np.array_equal(labels_of(path, (8, 8), 2), drawn)
+    if "TransferSyntaxUID" in elements:
+        elements |= {"PixelData": encaps.encapsulate([drawn.tobytes()])}
     with pytest.raises(DataError, match=words):
         labels_of(write_dicom(tmp_path / "b.dcm", drawn, **elements), (8, 8), 2)
 

@@ -21,7 +21,9 @@ MAGIC, MAGIC_AT = b"DICM", 128
 CONTOURS = "1.2.840.10008.5.1.4.1.1.481.3"
 DOSE = "1.2.840.10008.5.1.4.1.1.481.2"
 SEGMENTATIONS = {"1.2.840.10008.5.1.4.1.1.66.4", "1.2.840.10008.5.1.4.1.1.66.7"}
-JPEG = {f"1.2.840.10008.1.2.4.{number}" for number in (50, 51)}
+JPEG, MAYBE_LOSSY = (
+    {f"1.2.840.10008.1.2.4.{number}" for number in numbers} for numbers in ((50, 51), (81, 91, 203))
+)
 MICROSCOPY = "1.2.840.10008.5.1.4.1.1.77.1.6"
 REMEDIES = dict.fromkeys(SEGMENTATIONS, "name it in the column mask") | {
     CONTOURS: "draw its contours into a DICOM SEG or NIfTI mask first (3D Slicer)"
@@ -88,9 +90,10 @@ def patient(dataset: Any) -> str:
 
 def mask_fault(dataset: Any) -> str:
     """Return why class numbers in a file's pixels would be misread; empty if they would not."""
-    jpeg = dataset.file_meta.TransferSyntaxUID in JPEG
-    if jpeg or dataset.get("LossyImageCompression") == "01":
-        return "was compressed with losses (LossyImageCompression), which change class numbers"
+    syntax = dataset.file_meta.TransferSyntaxUID
+    # uncompressed masks may have the header of an image that was compressed
+    if syntax in JPEG or (syntax in MAYBE_LOSSY and dataset.get("LossyImageCompression") == "01"):
+        return f"is stored as {syntax.name}, with losses, which change class numbers"
     is_inverted = dataset.get("PhotometricInterpretation") == "MONOCHROME1"
     return "is MONOCHROME1, whose values are inverted" if is_inverted else ""
 
