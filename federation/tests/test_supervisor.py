@@ -382,7 +382,7 @@ def test_a_superlink_that_never_answers_is_tried_again_until_a_signal(tmp_path, 
     with pytest.raises(KeyboardInterrupt):
         made.run(policy)
     policy.audit.close()
-    assert (said[0], "did not come up" in said[1]) == ("starting SuperLink", True)
+    assert (said[0], "did not start" in said[1]) == ("starting SuperLink", True)
     assert any("(none)" in line or "no database" in line for line in said)
     assert read_status(tmp_path / "run").code == 130
     assert b"no database" in (tmp_path / "run" / "logs" / "superlink.log").read_bytes()
@@ -404,7 +404,7 @@ def test_a_superlink_that_is_slow_to_start_is_given_longer_each_time(tmp_path, q
         made.run(policy)
     policy.audit.close()
     assert 2 <= len(first_asked) <= 4
-    assert sum("did not come up" in line for line in said) == len(first_asked) - 1
+    assert sum("did not start" in line for line in said) == len(first_asked) - 1
 
 
 def test_no_key_is_in_any_file_that_a_run_leaves(tmp_path, quick):

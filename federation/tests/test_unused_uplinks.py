@@ -104,11 +104,31 @@ def test_why_says_of_every_round_what_the_log_says(tmp_path, capsys):
             main(["server", "why", *words, "--folder", str(folder)])
         return capsys.readouterr().out
 
-    assert "nothing: 4 of 4 rounds of all studies used" in said("north")
+    assert "north: uplink used in 4 of 4 finished rounds of all studies" in said("north")
     text = said("south")
-    assert "1 of 4 rounds of all studies used" in text
+    assert "used in 1 of 4 finished rounds of all studies" in text
     assert "2-3" in text
     assert json.loads(said("south", "--json")) == south
+
+
+def test_why_shows_rounds_as_one_span_only_if_none_is_between_them(tmp_path, capsys):
+    folder, _ = server_kit(tmp_path)
+    refused = [1, 2, 5, 7]
+    log(
+        folder,
+        *(
+            event
+            for number in range(1, 9)
+            for event in (
+                *([unused("south", number, "norm")] if number in refused else []),
+                committed(number, "north", *["south"] * (number not in refused)),
+            )
+        ),
+    )
+    with pytest.raises(SystemExit, match="0"):
+        main(["server", "why", "south", "--folder", str(folder)])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert [line[1] for line in lines if line[:1] == ["kit"]] == ["1-2", "5", "7"]
 
 
 def test_a_silo_is_connected_since_its_node_began_or_came_back(tmp_path):

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from pomona.record.result import Result
     from pomona.record.rows import Evaluation, RoundRow
     from pomona.record.run_folder import load
+    from pomona.results.figures.sections import figures_of as figures
     from pomona.simulation import run
     from pomona.user_training import personalize
 
@@ -66,6 +67,7 @@ __all__ = [
     "bench",
     "coefficients",
     "elsewhere",
+    "figures",
     "gains",
     "load",
     "personalize",
@@ -86,6 +88,7 @@ _LAZY = {
     "bench": "pomona.experiments.in_python:bench",
     "coefficients": "pomona.record.coefficients:coefficients",
     "elsewhere": "pomona.personal.elsewhere:elsewhere",
+    "figures": "pomona.results.figures.sections:figures_of",
     "gains": "pomona.record.paired_gain:gains",
     "load": "pomona.record.run_folder:load",
     "personalize": "pomona.user_training:personalize",

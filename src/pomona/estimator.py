@@ -190,8 +190,8 @@ class PersonalizedFederation(ClassifierMixin, BaseEstimator):  # type: ignore[mi
         set_by_fit = {"name", "path", "classes", "split", "test_share"}
         if not isinstance(section, dict) or section.keys() & set_by_fit:
             raise ConfigError(
-                "settings: the data are those of fit, all of them for training; remove data, or "
-                f"of it {listed(sorted(set_by_fit))}"
+                "settings: fit(X, y) gives the data, all of them for training; remove data, or "
+                f"its keys {listed(sorted(set_by_fit))}"
             )
         if self.validation_share and "validation_share" in section:
             raise ConfigError("validation_share is set twice; leave it out of the settings")

@@ -247,7 +247,7 @@ class UserRound(Round):
         unknown = (name == "lr" and isnan(value)) or (name == "batch_size" and not value)
         if unknown and sys._getframe(1).f_globals["__name__"] != "dataclasses":
             raise ConfigError(
-                f"the equations of this method have your {name} in them; set it, and if they are "
+                f"this method's equations contain your {name}: set it, and if they are "
                 "not 0, 0 and 1 your momentum, weight_decay and local_epochs"
             )
         return value

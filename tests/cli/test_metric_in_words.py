@@ -76,7 +76,7 @@ def test_the_closing_lines_speak_of_the_metric(capsys, tmp_path):
     assert "Test AUROC" in text
     assert "0.800" in text
     assert (
-        "a client that always answers the class frequencies of its training labels has 0.500 on average"
+        "a client that always answers the class frequencies of its training labels would score 0.500 on average"
         in text
     )
     assert "all samples" not in text

@@ -21,8 +21,8 @@ READERS = ("compare", "coefficients", "report", "elsewhere", "trajectory", "priv
     [
         (["run", "apple", "--lr", "0.1"], "A setting is written lr=VALUE"),
         (["run", "absent.toml"], "no file absent.toml"),
-        (["run", "apple", "cut.toml"], "cut.toml: Unclosed array"),
-        (["run"], "requires an argument"),
+        (["run", "apple", "cut.toml"], "cut.toml: not valid TOML: Unclosed array"),
+        (["run"], "pomona run: METHOD is missing."),
         (["run", "apple", "clinets=3"], "unknown key 'clinets'; did you mean clients?"),
         (["run", "apple", "clients=three", "--data", "digits"], "clients = 'three'"),
         (["run", "apple", "method.bugdet=3"], "did you mean method.budget?"),

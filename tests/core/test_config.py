@@ -60,8 +60,8 @@ def test_values_are_toml_else_text():
         ({"learning_rate": 0.1}, ["'learning_rate'; did you mean lr"]),
         ({"communication_rounds": 0.1}, ["did you mean rounds?"]),
         ({"local_epochs": 1, "local-epochs": 5}, ["'local-epochs'; did you mean local_epochs?"]),
-        ({"rounds": 0}, ["rounds = 0", "greater than or equal to 1"]),
-        ({"rounds": "many"}, ["rounds = 'many'", "integer"]),
+        ({"rounds": 0}, ["rounds = 0: must be at least 1"]),
+        ({"rounds": "many"}, ["rounds = 'many': give a whole number"]),
         ({"lr": float("nan")}, ["lr", "finite"]),
         ({"method": {"name": "apple", "schedule": "linear"}}, ["method.schedule", "cosine"]),
         ({"method": {"mu": 1}}, ["method.name must be set", "apple"]),
@@ -72,20 +72,31 @@ def test_values_are_toml_else_text():
         ),
         (
             {"model": {"train": []}},
-            ["model.train = []: fits none of its forms", "globs over parameters"],
+            ["model.train = []: give 'all' or 'head', or a longer list", "globs over parameters"],
         ),
         (
             {
                 "method": {"name": "fedala"},
                 "data": {"name": "table", "path": "a.csv", "drop_columns": "id"},
             },
-            ["data.drop_columns = 'id': give a list"],
+            ["data.drop_columns = 'id': give a list, [\"id\"]"],
         ),
-        ({"model": {"train": ["a", 3]}}, ["model.train.1 = 3: input should be a valid string"]),
+        ({"model": {"train": ["a", 3]}}, ["model.train.1 = 3: give text"]),
         (
             {"model": {"train": {"lora": {"rank": 0, "on": ["fc"]}}}},
-            ["model.train.lora.rank = 0", "greater than"],
+            ["model.train.lora.rank = 0: must be at least 1"],
         ),
+        (
+            {"data": {"name": "table", "path": "a.csv", "categories": "sex"}},
+            ["data.categories = 'sex': give 'refuse' or 'encode', or a list, [\"sex\"] (Columns"],
+        ),
+        (
+            {"secure_aggregation": True},
+            [
+                "True: this is a section, not a single value; set its keys, such as secure_aggregation.max_"
+            ],
+        ),
+        ({"partition": [[]]}, ["partition = [[]]: give a name, as text"]),
         (
             {"model": {"train": {"lora": {"on": ["fc"], "r": 2}}}},
             ["unknown key 'model.train.lora.r'"],

@@ -190,7 +190,7 @@ BAD = {
     "no label": (
         "1,2,\n",
         {},
-        "label column 2: 1 of 1 are '', first in line 1; every row needs a label",
+        "label column 2: 1 of 1 are empty, first in line 1; every row needs a label",
     ),
     "unknown class": (
         "1,2,no\n1,2,yas\n",

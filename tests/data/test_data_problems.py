@@ -42,7 +42,7 @@ def test_a_table_is_told_all_that_is_wrong_with_it_in_one_go(tmp_path):
     said = fault.text().splitlines()
     assert said == [
         f"error[DATA]: {tmp_path / 'h.csv'} has 8 problems:",
-        "  label column died: 1 of 40 are '', first in line 5; "
+        "  label column died: 1 of 40 are empty, first in line 5; "
         "every row needs a label; leave these rows out (tables: data.unlabelled=drop)",
         "  label column died: 1 of 40 are 'NA', first in line 7; every row needs a label; leave "
         "these rows out (tables: data.unlabelled=drop), or name it in data.classes",

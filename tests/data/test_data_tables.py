@@ -312,8 +312,8 @@ def test_what_is_no_date(cell):
                                                                           "line 3")),
         ("age,died\n1,0\n,1\n", {}, "column age: 1 of 2 cells are gaps, first '' in line 3"),
         ("ward,died\nA,0\n,1\n", {"categories": ("ward",)}, "column ward: 1 of 2 cells are gaps"),
-        ("age,died\n1,0\n2,\n", {"missing": "median"}, ("label column died: 1 of 2 are '', first "
-                                                       "in line 3; every row needs a label")),
+        ("age,died\n1,0\n2,\n", {"missing": "median"}, ("label column died: 1 of 2 are empty, "
+                                                       "first in line 3; every row needs a label")),
         ("age,died\n1,0\nx,1\n2,1\n3,1\n", {"missing": "median"}, ("column age: 1 of 4 are not "
                                                                   "finite numbers, first 'x' in "
                                                                   "line 3")),

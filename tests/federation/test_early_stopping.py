@@ -242,5 +242,5 @@ def test_without_validation_samples_it_is_refused():
     config = config.model_copy(
         update={"data": config.data.model_copy(update={"validation_share": 0.0})}
     )
-    with pytest.raises(ConfigError, match=r"stop\.patience looks at validation samples"):
+    with pytest.raises(ConfigError, match=r"stop\.patience needs validation samples"):
         pomona.run(config)

@@ -100,7 +100,7 @@ def test_without_validation_samples_nothing_can_be_chosen():
     config = config.model_copy(
         update={"data": config.data.model_copy(update={"validation_share": 0.0})}
     )
-    with pytest.raises(ConfigError, match="keep looks at validation samples"):
+    with pytest.raises(ConfigError, match="keep needs validation samples"):
         pomona.run(config)
 
 

@@ -147,7 +147,7 @@ def test_its_settings_are_checked_like_everybodys(own):
             {"name": own, "strenght": 1},
             "unknown key 'method.strenght'; did you mean method.strength",
         ),
-        ({"name": own, "strength": 0}, "method.strength = 0: input should be greater than 0"),
+        ({"name": own, "strength": 0}, "method.strength = 0: must be greater than 0"),
         ({"name": "elsewhere:Thrize"}, "cannot load 'elsewhere:Thrize'"),
         ({"name": "elsewhere:Bare"}, "elsewhere:Bare is not a method"),
         ({"name": "nowhere:Thrice"}, "cannot load 'nowhere:Thrice'"),

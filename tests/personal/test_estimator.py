@@ -160,7 +160,7 @@ def test_other_data_among_the_settings_are_refused(data):
 )  # fmt: skip
 def test_settings_that_would_replace_parameters_or_have_no_effect_are_refused(settings):
     """A search over rounds or lr would compare equal models."""
-    with pytest.raises(ConfigError, match=r"leave it out|those of fit"):
+    with pytest.raises(ConfigError, match=r"leave it out|fit.X, y. gives the data"):
         pomona.PersonalizedFederation(rounds=2, lr=0.1, settings=settings).fit(X, Y, SITE)
 
 

@@ -6,6 +6,7 @@ import pytest
 from report_results import degenerate, regression
 from test_report_verdicts import scored, scored_of, sized
 
+import pomona
 from pomona.results.figures.gain import MOST_DOTS, gain
 from pomona.results.run_numbers import runs
 from pomona.results.text.headline import headline
@@ -45,6 +46,20 @@ def test_a_gain_without_an_interval_decides_nothing():
     assert "without an interval" in gain(runs(blank)).caption
 
 
+def test_a_figure_can_be_changed_and_written(tmp_path):
+    figures = pomona.figures(scored("separate", (60, 80, 70)), scored("fedavg", (61, 80, 70)))
+    axes = figures["gain"].figure.axes[0]
+    assert axes.get_xlabel() == "gain over Separate (percentage points)"
+    figures["gain"].save(tmp_path / "before", ["pdf"])
+    axes.set_xlabel("gain in points")
+    figures["gain"].save(tmp_path / "after", ["pdf", "svg"])
+    before, after = (
+        (tmp_path / folder / "gain.pdf").read_bytes() for folder in ("before", "after")
+    )
+    assert before != after
+    assert (tmp_path / "after/gain.svg").read_text().startswith("<?xml")
+
+
 def test_clients_that_are_left_out_of_a_mean_are_counted():
     results = [sized(m, (30, k), (60, 4)) for m, k in (("separate", 1), ("fedavg", 4))]
     assert "(1 of 2 clients; 95" in headline(runs(results))
@@ -80,7 +95,7 @@ def test_only_training_alone_was_evaluated():
 
 def test_one_run_alone_and_runs_without_training_alone_claim_no_gain():
     assert headline(runs([scored("apple", (60, 80))])) == (
-        "Accuracy 70.00\N{NO-BREAK SPACE}% on average over 2 clients, after round 1."
+        "Accuracy: 70.00\N{NO-BREAK SPACE}% on average over 2 clients, after round 1."
     )
     text = headline(runs([scored("apple", (60, 80)), scored("fedavg", (50, 80))]))
     assert text.startswith("APPLE has the best accuracy, 70.00")

@@ -89,8 +89,8 @@ def test_the_first_sentence_says_that_federation_helps_by_how_much_and_whom_not(
         "against 70.00 % on average over clients: +5.33 percentage points (95 % interval +"
     )
     assert (
-        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); not worse "
-        "by 2.00 percentage points for 1."
+        "Client by client, FedAvg is better for 1 of 3 (Charité), worse for 1 (Mercy); “not "
+        "worse by 2.00 percentage points” for 1."
     ) in text
 
 
@@ -408,13 +408,13 @@ def test_a_terminal_says_what_means_and_gains_rest_on_and_whom_they_leave_out() 
 def test_a_single_run_states_its_metric_by_name() -> None:
     one = regression(errors=(0.6, 0.9, 0.3))
     assert (
-        "the clients' personal models, evaluated after local training: mean absolute error 0.6 on "
+        "the clients' personal models, evaluated after local training: mean absolute error of 0.6 on "
         "average"
     ) in said([one])
     flags = scored("fedavg", (74, 74), targets="multilabel", metric="auroc")
     ranked = [replace(e, value=(0.8, None), metric="auroc") for e in flags.evaluations]
     text = said([replace(flags, evaluations=ranked)])
-    assert "AUROC 0.800 on average" in text
+    assert "AUROC of 0.800 on average" in text
     assert "right on" not in text
     assert "AUROC of FedAvg is undefined for Mercy" in warned([replace(flags, evaluations=ranked)])
 
@@ -507,7 +507,7 @@ def test_what_one_answer_for_everybody_reaches_stands_beside_and_is_a_caution() 
         "FedAvg (accuracy 60.00 %) is no better than always giving one answer, which has 76.67 %"
         in warned([several["low"]])
     )
-    assert "For Mercy FedAvg is no better than always giving one answer" in warned(
+    assert "For Mercy: FedAvg is no better than always giving one answer" in warned(
         [several["some"]]
     )
     assert "no better" not in warned([several["good"]])
@@ -559,10 +559,10 @@ def test_what_holds_for_several_runs_is_said_once_and_names_them() -> None:
     some = (95, 85, 90)
     text = many(some, some, (85, 95, 95), some)
     assert (
-        "For Mercy Separate, FedAvg and FedProx are no better than always giving one answer."
+        "For Mercy: Separate, FedAvg and FedProx are no better than always giving one answer."
         in text
     )
-    assert "For Charité APPLE is no better than always giving one answer." in text
+    assert "For Charité: APPLE is no better than always giving one answer." in text
     assert text.count("no better") == 2
     text = many((60, 70, 50), (66, 70, 50))
     assert (

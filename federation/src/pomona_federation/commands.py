@@ -34,7 +34,7 @@ SERVER: Commands = {
     "add": ("server:add", "Add a silo; it joins at the next round."),
     "revoke": ("server:revoke", "Revoke a silo from the next round on."),
     "readmit": ("server:readmit", "Readmit a silo that was restored from an older backup."),
-    "restore": ("kits:restore_server", "Make a kit of its backup."),
+    "restore": ("kits:restore_server", "Restore a kit from its backup."),
     "renew-key": ("kits:replace_key", "Replace a silo's key with its next one."),
     "page": ("server:page", "List who may read the status page; give a person access, or end it."),
     "notify": ("server:notify", "Show where notices go, and send a test notice."),
@@ -56,7 +56,7 @@ SILO: Commands = {
     ),
     "accept": ("studies:accept", "Accept a study: this silo does its tasks from then on."),
     "decline": ("studies:decline", "Decline a study: this silo does none of its tasks."),
-    "restore": ("kits:restore_silo", "Make a kit of its backup."),
+    "restore": ("kits:restore_silo", "Restore a kit from its backup."),
     "renew-key": ("kits:next_key", "Make this silo's next key."),
     "use-key": ("kits:use_key", "Start using this silo's next key."),
 }

@@ -177,10 +177,10 @@ REASONS: Mapping[Reason, Explanation] = {
     Reason.VALUES: Explanation(
         "admission",
         "numbers are not finite, or outside what the method allows",
-        "lower lr, or have its data looked at",
+        "lower lr, or have its data checked",
     ),
     Reason.NORM: Explanation(
-        "admission", "it is far larger than earlier uplinks", "lower lr, or have its data looked at"
+        "admission", "it is far larger than earlier uplinks", "lower lr, or have its data checked"
     ),
     Reason.REPEATED: Explanation("admission", "it came twice; the first counts", NO_ACTION),
     Reason.SUM_KEY: Explanation(

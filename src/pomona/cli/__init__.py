@@ -11,7 +11,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any, NoReturn, TextIO
 
-from cyclopts import App, CycloptsError, UnknownOptionError
+from cyclopts import App, CycloptsError, MissingArgumentError, UnknownOptionError
 
 from pomona.core.errors import PomonaError, StorageError, explaining_memory_errors
 from pomona.core.registry import importing_from
@@ -181,7 +181,10 @@ def _command_path(arguments: Sequence[str]) -> str:
 
 def _exit_usage(fault: CycloptsError, arguments: Sequence[str]) -> NoReturn:
     text, hint = " ".join(str(fault).split()), _setting_hint(fault, arguments)
-    print(f"error[USAGE]: {text}{hint} See {_command_path(arguments)} --help.", file=sys.stderr)
+    command = _command_path(arguments)
+    if isinstance(fault, MissingArgumentError) and fault.argument and fault.argument.index == 0:
+        text = f"{command}: {fault.argument.name.lstrip('-').upper()} is missing."
+    print(f"error[USAGE]: {text}{hint} See {command} --help.", file=sys.stderr)
     sys.exit(2)
 
 

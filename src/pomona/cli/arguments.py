@@ -19,9 +19,7 @@ def config_of(
 
     ``base``: a tree below all of them.
     """
-    pairs = [
-        argument for argument in arguments if "=" in argument and Path(argument).suffix != ".toml"
-    ]
+    pairs = [word for word in arguments if "=" in word and not Path(word).is_file()]
     files = [_settings(Path(argument)) for argument in arguments if argument not in pairs]
     with activity("reading the settings"):
         from pomona.config import read_overrides, resolve  # late: it imports every method

@@ -39,7 +39,7 @@ def privacy_audit(
     runs
         number of runs to attack
     epsilon
-        also attack with differential privacy of this epsilon; repeatable
+        also attack runs trained with this epsilon; repeatable
     out
         default RUN/privacy-audit
     own_code

@@ -16,6 +16,7 @@ from pomona.record.run_summary import attack_of
 from pomona.results import table as result_table
 from pomona.results.summary_table import run_table
 from pomona.results.tables.participation import rounds_naming, spans
+from pomona.results.wording import counted
 from pomona.scenario import Scenario
 from pomona.simulation import simulate
 from pomona.tasks import TASKS
@@ -142,7 +143,7 @@ def _effort(result: Result) -> str:
     seconds = sum(row.seconds for row in result.rounds)
     busy = f"; all workers busy {s['busy_share']:.0%} of the time" if "busy_share" in s else ""
     return (
-        f"{s['rounds']} rounds in {seconds:.1f} s; {size(s['bytes_down'])} down, "
+        f"{counted(s['rounds'], 'round')} in {seconds:.1f} s; {size(s['bytes_down'])} down, "
         f"{size(s['bytes_up'])} up"
         f" ({size((s['bytes_down'] + s['bytes_up']) / per_round)} a round){busy}"
     )
@@ -155,4 +156,4 @@ def _constant(result: Result) -> str:
     answer = TASKS[result.about["targets"]].constantly
     if mean is None:
         return ""
-    return f"a client that always answers {answer} has {metric.text(mean)} on average"
+    return f"a client that always answers {answer} would score {metric.text(mean)} on average"

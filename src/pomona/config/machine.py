@@ -39,7 +39,7 @@ class MachineSettings(Settings):
             installed engine; auto: native if possible, else torch; the default in a federation is
             torch
         device: device of training; auto: cuda if PyTorch sees a GPU, else cpu
-        checkpoint_every: rounds between checkpoints; the last is one
+        checkpoint_every: rounds between checkpoints; the last round always has one
         track: tracker that also receives settings and metrics: mlflow:URI, tensorboard:FOLDER,
             trackio:PROJECT or wandb:PROJECT; what follows the colon may be left out
     """

@@ -59,7 +59,7 @@ class TrainingSettings(Settings):
             r / (k + 1)
         lr_milestones: rounds after which lr_schedule = steps lowers the rates
         lr_factor: factor of lr_schedule = steps
-        precision: bf16: forward and backward under autocast, also in evaluation, with float32
+        precision: fp32; or bf16: forward and backward under autocast, in evaluation too, in float32
             weights. Saved models are used in float32, so a few samples near a tie may get a
             different answer from the report's
         buffers: BatchNorm statistics of a global model: each client's own, or the mean of those
@@ -155,7 +155,7 @@ class EvaluationSettings(Settings):
     """How models are judged, and which round's are kept.
 
     Attributes:
-        eval_every: rounds between evaluations; the last is one
+        eval_every: rounds between evaluations; the last round always has one
         stop: early stopping
         keep: model in a client's file: after the last round; after the best round (mean over
             clients on validation), with figures and predictions of that round; or after the

@@ -1,5 +1,6 @@
 """TOML settings: parsing into a tree of plain values, and validation with helpful messages."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,12 @@ S = TypeVar("S", bound=Settings)
 LISTS = {"method": "pomona methods", "data": "pomona data list", "model": "pomona data list"}
 """The command that lists the names of a section."""
 SECTIONS = ("method", "data", "partition", "model", "optimizer")
+TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
+TYPE_NAMES |= {"string": "text", "path": "a path, as text", "dict": "a table, {KEY = VALUE}"}
+TYPE_NAMES |= {"model": "a section of keys", "finite": "a finite number", "too": "a longer list"}
+"""What a value must be, by the first word of pydantic's type of error."""
+UNION = re.compile(r"\[|^(constrained-)?(str|int|float)$")  # pydantic's names of a value's forms
+OWN_CLASS = " (one of your own: module:Class)"
 
 
 def read_file(path: Path) -> Tree:
@@ -63,6 +70,8 @@ def read_text(written: str) -> Tree:
         tree = tomllib.loads(written)
     except RecursionError:
         raise _deep() from None
+    except tomllib.TOMLDecodeError as fault:
+        raise ValueError(f"not valid TOML: {fault}") from None
     require_shallow(tree)
     return tree
 
@@ -132,7 +141,7 @@ def explained(
     # An error in a default that is derived from an invalid key is not reported.
     errors = [dict(e) for e in fault.errors() if e["type"] != "default_factory_not_called"]
     lines = [_explain(e, descriptions, choices) for e in _intended_form(errors, descriptions)]
-    return ConfigError("; ".join(lines))
+    return ConfigError("; ".join(dict.fromkeys(lines)))
 
 
 def _intended_form(errors: Sequence[Tree], descriptions: Mapping[str, str]) -> Iterator[Tree]:
@@ -146,19 +155,13 @@ def _intended_form(errors: Sequence[Tree], descriptions: Mapping[str, str]) -> I
         candidates = [
             e for e in attempts if e["type"] != "extra_forbidden" or len(e["loc"]) > depth
         ]
-        if not any(
-            "[" in str(component) for e in candidates for component in e["loc"][depth - 1 : depth]
-        ):
+        if not any(UNION.search(str(c)) for e in candidates for c in e["loc"][depth - 1 : depth]):
             yield from attempts  # an unknown key, too, whose name may have a bracket
         elif within := [e for e in attempts if len(e["loc"]) > depth]:
             yield from ({**e, "loc": (*key, *e["loc"][depth:])} for e in within)
         else:
-            yield {
-                **attempts[0],
-                "loc": key,
-                "type": "form",
-                "msg": f"fits none of its forms: {descriptions['.'.join(key)]}",
-            }
+            text = f"{_one_of(attempts)} ({descriptions['.'.join(key)]})"
+            yield {**attempts[0], "loc": key, "type": "form", "msg": text}
 
 
 def _key(location: Sequence[str | int], descriptions: Mapping[str, str]) -> tuple[str, ...]:
@@ -185,26 +188,54 @@ def _explain(error: Tree, descriptions: Mapping[str, str], choices: Choices) -> 
         case "union_tag_invalid":
             return _unknown_name(key, error["ctx"])
         case "model_type" | "model_attributes_type":
-            own_hint = " (of one of your own: module:Class, as text)" * (key in ("method", "model"))
-            return (
-                f"{key} = {short_repr(error['input'])}: give a table of "
-                f"settings{f' or a name{own_hint}' * (key in SECTIONS)}"
-            )
-        case "tuple_type":
-            return f"{key} = {short_repr(error['input'])}: give a list"
+            key = key.partition(".function-")[0]
+            return f"{key} = {short_repr(error['input'])}: {_section(key, descriptions)}"
         case _:
-            message = str(error["msg"]).removeprefix("Value error, ")
+            message = value_remedy(error)
             if key:
                 return f"{key} = {short_repr(error['input'])}: {message[0].lower()}{message[1:]}"
             return message
 
 
+def value_remedy(error: Tree) -> str:
+    """Return what a value must be, of one of pydantic's errors."""
+    message = _one_of([error]) or str(error["msg"]).removeprefix("Value error, ")
+    return message.replace("greater than or equal to", "at least").replace("Input should", "must")
+
+
+def _section(key: str, descriptions: Mapping[str, str]) -> str:
+    """Return what to write in place of a value that is not a section."""
+    if key in SECTIONS:
+        return "give a name, as text" + OWN_CLASS * (key in ("method", "model"))
+    keys_inside = listed([k for k in descriptions if k.startswith(f"{key}.")], 3)
+    remedy = f"set its keys, such as {keys_inside}" if keys_inside else "give {KEY = VALUE}"
+    return f"this is a section, not a single value; {remedy}"
+
+
+def _one_of(errors: Sequence[Tree]) -> str:
+    """Return which types a value may have; empty if its type is not the mistake."""
+    types = dict.fromkeys(name for error in errors if (name := _type_name(error)))
+    return f"give {', or '.join(types)}" if types else ""
+
+
+def _type_name(error: Tree) -> str:
+    base, _, mistake = error["type"].partition("_")
+    match base, mistake:
+        case "literal", _:
+            return str(error["msg"]).removeprefix("Input should be ")
+        case "tuple", _:
+            return f"a list, [{short_repr(error['input'])}]".replace("'", '"')
+        case _, "type" | "parsing" | "from_float" | "number" | "short":
+            return TYPE_NAMES.get(base, "")
+    return ""
+
+
 def _unknown_name(key: str, context: Mapping[str, str]) -> str:
     name = plain(context["tag"], 80)
-    own_hint = " (one of your own: module:Class)" * (key == "method")
+    own_hint = OWN_CLASS * (key == "method")
     hint = suggestion(name, context["expected_tags"].replace("'", "").split(", "))
     listing = f"; all: {LISTS[key]}" if key in LISTS and hint.endswith(" more") else ""
-    return f"unknown {key} {name!r}{own_hint}; {hint}{listing}"
+    return f"unknown {key} {name!r}; {hint}{own_hint}{listing}"
 
 
 def short_repr(value: object) -> str:

@@ -12,6 +12,7 @@ import os
 import resource
 import signal
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -156,7 +157,7 @@ def _answer(work: Callable[[], Reply], file: int, size: int) -> None:
             base = next(c for c in type(fault).__mro__ if c.__module__ == errors.__name__)
             _send(file, {"error": base.__name__, "lines": list(map(str, fault.args))})
         except Exception as fault:
-            _send(file, {"error": "", "lines": [worded(fault)]})
+            _send(file, {"error": "", "lines": [worded(fault), traceback.format_exc()]})
     finally:
         os._exit(0)
 
@@ -244,7 +245,7 @@ def _raised(class_name: str, lines: Sequence[str], source: object) -> Exception:
     error = getattr(errors, class_name, None)
     if isinstance(error, type) and issubclass(error, PomonaError):
         return error(*lines)
-    return RuntimeError("; ".join(lines))
+    return RuntimeError("\n".join(lines))
 
 
 def _crash(number: int, source: object) -> CrashError:

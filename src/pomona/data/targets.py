@@ -287,9 +287,9 @@ def _classes(column: LabelColumn, classes: tuple[str, ...]) -> tuple[Answer, lis
     names = classes or in_order(cell for cell in counts if cell not in invalid)
     problems = []
     for cell in invalid:
-        first = column.location(cells.index(cell))
+        first, label = column.location(cells.index(cell)), quoted(cell).replace("''", "empty")
         problems.append(
-            f"label column {column.heading}: {counts[cell]} of {len(cells)} are {quoted(cell)}, "
+            f"label column {column.heading}: {counts[cell]} of {len(cells)} are {label}, "
             f"first in {first}; {_advice(cell, classes)}"
         )
     index = index or {name: i for i, name in enumerate(names)}

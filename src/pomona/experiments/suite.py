@@ -46,7 +46,7 @@ from pomona.config import Config, resolve
 from pomona.core.errors import ConfigError, suggestion
 from pomona.core.file_kinds import require_kind
 from pomona.core.settings import Settings
-from pomona.core.toml import Tree, branch, flat, leaves, read_file
+from pomona.core.toml import Tree, branch, flat, leaves, read_file, value_remedy
 from pomona.data.catalogue import data_dir
 from pomona.data.settings import DataFolder, DataSettings
 from pomona.experiments.reference import Reference, read_reference
@@ -385,7 +385,7 @@ def _explain(error: Tree) -> str:
         case "value_error":
             return f"{key}: {error['ctx']['error']}" if key else str(error["ctx"]["error"])
         case _:
-            return f"{key} = {error['input']!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+            return f"{key} = {error['input']!r}: {value_remedy(error)}"
 
 
 FOLDER = Path(__file__).parent / "suites"

@@ -31,7 +31,7 @@ def require_possible(scenario: Scenario) -> None:
     validated = any(len(c.validation) for c in scenario.partition.clients)
     if not validated and (config.stop or config.keep != "last"):
         raise ConfigError(
-            f"{'stop.patience' if config.stop else 'keep'} looks at validation samples, but no "
+            f"{'stop.patience' if config.stop else 'keep'} needs validation samples, but no "
             "client has any; raise data.validation_share, or give them validation rows"
         )
     require_steps(config.method.name, method.card.needs.steps, config.momentum, config.optimizer)

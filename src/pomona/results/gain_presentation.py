@@ -229,7 +229,7 @@ def by_client(gains: Gains) -> str:
     for verdict, ids in clients.items():
         number = "all" if len(ids) == len(defined) else str(len(ids))
         margin = f" by {gains.margin}" if verdict == "not worse" else ""
-        clauses.append(f"{verdict}{margin} for {number}")
+        clauses.append(f"“{verdict}{margin}” for {number}")
     return "; ".join([text, ", ".join(clauses)] if clauses else [text]) + "."
 
 

@@ -235,7 +235,8 @@ def _judged(row: dict[str, Any]) -> str:
 
 
 def _tenth(metrics: Sequence[Metric]) -> str:
-    return "10th pct." if all(metric.higher for metric in metrics) else "10th/90th pct."
+    percentiles = {"10th" if metric.higher else "90th" for metric in metrics}
+    return f"{'/'.join(sorted(percentiles))} pct."
 
 
 def _epsilon(row: dict[str, Any]) -> str:

@@ -83,16 +83,23 @@ def _log(text: str) -> None:
 
 
 def _show(rehearsal: "Rehearsal") -> None:
+    from pomona_federation.server.registry_admin import uplinks
+
+    server = rehearsal.folder / "kits" / "server"
+    used = {name: uplinks(server, name) for name in rehearsal.difference}
     rows = [
         {
             "silo": name,
             "personal model": "as the simulator's, bit by bit"
             if d == 0
             else f"up to {d:.3g} away from it",
+            "uplinks used": f"{used[name]['used']} of {used[name]['rounds']}",
         }
         for name, d in rehearsal.difference.items()
     ]
     print_table(of_records(rows))
+    if refused := [name for name, history in used.items() if history["unused"]]:
+        print(f"why not all: pomona server why {refused[0]} --folder {server}")
     downlink, uplink = median(rehearsal.bytes_down), median(rehearsal.bytes_up)
     print(
         f"{len(rehearsal.seconds)} rounds: {median(rehearsal.seconds):.1f} s each (median), the "

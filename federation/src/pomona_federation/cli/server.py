@@ -202,16 +202,10 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
     if json:
         emit(history)
         return
-    rounds = history["rounds"]
-    used = (
-        f"{history['used']} of {rounds} rounds of all studies used"
-        if rounds
-        else "no round is finished yet"
-    )
+    used, rounds = history["used"], history["rounds"]
+    echo(f"{silo}: uplink used in {used} of {rounds} finished rounds of all studies")
     if not history["unused"]:
-        print(f"nothing: {used}")
         return
-    echo(f"{silo}: {used}")
     print_table(of_records(list(_spans(history["unused"]))))
     for reason, remedy in {row["reason"]: row["remedy"] for row in history["unused"]}.items():
         echo(f"{reason}: {remedy}")
@@ -219,11 +213,14 @@ def why(silo: str, *, folder: ServerKit = SERVER, json: Json = False) -> None:
 
 def _spans(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Rows of consecutive rounds with one reason as one."""
-    groups = groupby(
-        rows, lambda row: (row["study"], row.get("trial"), row["stage"], row["reason"])
-    )
-    for (study, trial, stage, reason), group in groups:
-        span = list(group)
+    kinds = [
+        (row["study"], row.get("trial"), row["stage"], row["reason"], row["round"] - place)
+        for place, row in enumerate(rows)
+    ]
+    for (study, trial, stage, reason, _), group in groupby(
+        zip(kinds, rows, strict=True), lambda pair: pair[0]
+    ):
+        span = [row for _, row in group]
         bounds, last = dict.fromkeys((span[0]["round"], span[-1]["round"])), span[-1]
         yield {
             "study": study if trial is None else f"{study}, trial {trial}",

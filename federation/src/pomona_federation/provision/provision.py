@@ -106,7 +106,7 @@ def provision(
     }
     if federation.insecure and brought:
         raise ConfigError(
-            f"{path}: insecure = true has no use for keys; remove key from silo {min(brought)!r}"
+            f"{path}: insecure = true uses no keys; remove key from silo {min(brought)!r}"
         )
     if os.path.lexists(kits):
         raise StorageError(
@@ -178,7 +178,7 @@ def _issued(kits: Path, federation: Federation, name: str, key: Path | None) -> 
     if not federation.insecure:
         return [_member(issuer_of(kits), federation, name, keys.public(key) if key else None)]
     if key:
-        raise ConfigError("a federation with insecure = true has no use for keys; leave --key out")
+        raise ConfigError("a federation with insecure = true uses no keys; leave --key out")
     return []
 
 

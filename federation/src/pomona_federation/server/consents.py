@@ -83,7 +83,7 @@ class Consents:
             return previous is None
         if previous.changes >= MOST_CHANGES:
             raise ProtocolError(
-                f"{decision.silo} has changed its mind {MOST_CHANGES} times; its last decision "
+                f"{decision.silo} has changed its decision {MOST_CHANGES} times; the last one "
                 "counts"
             )
         return True

@@ -371,7 +371,7 @@ class StudyQueue:
         if not terms.survey and (sums := terms.config.method.method().server.mirrors):
             raise ConfigError(
                 f"study {study.name}: the server's {sums} count rounds that {silo} has lost and "
-                "would count them twice; it sits this study out and takes part in the next"
+                "would count them twice; it is left out of this study, and takes part in the next"
             )
         members = None if terms.from_kit else MemberRegistry(self.kit / "run", self.federation)
         registry = MemberRegistry(study.at_work, self.federation, members=members)

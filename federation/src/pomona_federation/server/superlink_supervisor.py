@@ -314,7 +314,7 @@ class ServerPolicy:
         lines = (x.text for x in LogReader(log.parent).last(200) if x.process == log.stem)
         last = deque(lines, maxlen=1)
         raise ConnectionError(
-            f"SuperLink did not come up; the last line of {log} is: {last[0] if last else '(none)'}"
+            f"SuperLink did not start; the last line of {log} is: {last[0] if last else '(none)'}"
         )
 
     def _admit(self) -> None:

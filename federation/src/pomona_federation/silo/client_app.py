@@ -339,7 +339,7 @@ class ClientApp:
         if task.settled and not base and self.silo.terms.config.privacy:
             raise CheckpointError(
                 "its state of this private study is missing, and with it the record of the "
-                "privacy spent; it sits out the rest of the study"
+                "privacy spent; it takes no further part in the study"
             )
         return base
 

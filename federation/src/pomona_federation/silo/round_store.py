@@ -93,8 +93,8 @@ class RoundStore:
         origin = f", restored from a backup of {time}," if (time := backup()) else ""
         raise CheckpointError(
             f"{state}{origin} and the study continues from this silo's round {task.settled}: it "
-            "sits the study out until the lead takes it again (pomona server readmit); if another "
-            "copy of it runs, stop this one"
+            "is left out of the study until the lead readmits it (pomona server readmit); if "
+            "another copy of it runs, stop this one"
         )
 
     def restore(self, number: int, clients: ClientRuntime, member: int, roster: Roster) -> None:

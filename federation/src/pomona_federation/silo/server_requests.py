@@ -166,7 +166,7 @@ def request(
         ) from None
     except AnswerRefused as fault:
         raise ProtocolError(
-            f"{route.server} is not read: {fault}; look for a proxy that opens TLS, and ask its "
+            f"{route.server}: no readable answer ({fault}); if a proxy opens TLS, ask its "
             "administrator"
         ) from None
     except httpx.HTTPError as fault:

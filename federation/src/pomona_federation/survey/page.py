@@ -56,7 +56,7 @@ def task_of(result: SurveyResult) -> Tree:
         try:
             return task | _table(result)
         except ValidationError as fault:
-            raise DataError(f"the reported columns do not fit into one ({first(fault)})") from None
+            raise DataError(f"the reported columns make no common table ({first(fault)})") from None
     if schema.kind == "text":
         counts = result.word_counts()
         vocabulary = sorted(counts, key=lambda token: (-counts[token], token))[

@@ -75,12 +75,14 @@ class ReportFigure:
     tips: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def save(self, folder: Path, formats: Sequence[str] = FORMATS) -> None:
-        """Write the figure in some ``FORMATS`` into a folder."""
+        """Write the figure in some ``FORMATS`` into a folder, which is made if there is none."""
+        folder.mkdir(parents=True, exist_ok=True)
         for suffix in formats:
             path = anew(folder / f"{self.name}.{suffix}")
-            path.write_text(
-                csv_text(self.rows), encoding="utf-8"
-            ) if suffix == "csv" else self.draw(path, suffix)
+            with drawing():  # also for a figure that was drawn before
+                path.write_text(
+                    csv_text(self.rows), encoding="utf-8"
+                ) if suffix == "csv" else self.draw(path, suffix)
 
     def pixels(self) -> bytes:
         """Return the drawing as a PNG."""

@@ -4,10 +4,12 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from pomona.core.registry import load
-from pomona.results.figures import client_values, clusters, curves, relationships
+from pomona.record.result import Result
+from pomona.results.figures import client_values, clusters, curves, plot, relationships
 from pomona.results.figures.plot import ReportFigure
 from pomona.results.figures.series import Series, recorded
 from pomona.results.run_numbers import Run
+from pomona.results.run_numbers import runs as labelled
 from pomona.results.wording import slug
 
 
@@ -66,6 +68,21 @@ def sections(runs: list[Run]) -> dict[str, list[ReportFigure]]:
         for section in order
     }
     return {**drawn, "learned": distinct(learned(runs))}
+
+
+def figures_of(*results: Result) -> dict[str, ReportFigure]:
+    """Draw the figures of the report of one or more runs.
+
+    Args:
+        results: the runs, with that of ``separate`` if gains are to be drawn.
+
+    Returns:
+        The figures by name. ``figure`` is a Matplotlib figure, whose texts and axes may be changed;
+        ``save(folder, formats)`` writes it as png, svg, pdf or csv.
+    """
+    with plot.drawing():
+        by_section = sections(labelled(list(results)))
+    return {picture.name: picture for group in by_section.values() for picture in group}
 
 
 def running(run: Run) -> dict[str, list[ReportFigure]]:

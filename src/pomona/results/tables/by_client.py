@@ -67,9 +67,9 @@ def spread_table(comparison: Comparison) -> Table | None:
     note = (
         f"Test {comparison.headings}, in the round best on validation (the last without validation "
         "samples), mean ± standard deviation over seeds; a tenth of the clients are worse than the "
-        "10th percentile. Worse than alone: the share of clients with a gain over Separate below "
-        "0, of the models and samples of the table of gains, which states why others have none; a "
-        "gain below 0 may be chance."
+        "10th percentile. Worse than alone: the share of clients whose gain over Separate "
+        "is below 0, which may be chance; models and samples are those of the table of gains, "
+        "which also says why a method has no gain."
     )
     return Table("clients", "Clients", [note], header, rows, range(2)) if rows else None
 

@@ -23,7 +23,7 @@ def headings(run: Run) -> list[str]:
     """Return the headings of ``cells``; none without evaluations on file."""
     if evaluations(run) is None:
         return []
-    return [f"{capital(run.metric.heading)} elsewhere", "Gain elsewhere over the models there"]
+    return [f"{capital(run.metric.heading)} elsewhere", "Gain over the other clients' own models"]
 
 
 def cells(run: Run, client: int) -> list[tuple[str, str]]:

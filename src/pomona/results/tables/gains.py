@@ -35,7 +35,7 @@ def _overall(compared: list[Gains]) -> Table:
     note = (
         f"Gain of each run in {metric.title} over {base.label}, training alone, on average "
         "over clients. More than 0 is better. The intervals compare both models on the same "
-        "test samples; where one includes 0, there is no significant difference: not worse "
+        "test samples; where one includes 0, there is no significant difference: “not worse” "
         "rules out a loss of the margin (verdict.margin), and the last column is the smallest "
         "gain that these test samples would show with 80 % probability. Verdicts on several "
         "runs or clients are corrected together (Holm), so a difference may not be "

@@ -21,7 +21,7 @@ def _single_run(run: Run) -> str:
     if run.mean is None:
         return f"No client's test samples define {run.metric.title}."
     return (
-        f"{capital(run.metric.title)} {run.metric.text(run.mean)} on average over "
+        f"{capital(run.metric.title)}: {run.metric.text(run.mean)} on average over "
         f"{counted(len(run.values), 'client')}, {run.moment}."
     )
 

@@ -122,7 +122,7 @@ def _constant_for_some(run: Run) -> Iterator[Caution]:
     if below and metric.better(mean, floor):
         worth = " no better than always giving one answer."
         yield Caution(
-            run.label, f" is{worth}", f" are{worth}", prefix=f"For {client_names(run, below)} "
+            run.label, f" is{worth}", f" are{worth}", prefix=f"For {client_names(run, below)}: "
         )
 
 

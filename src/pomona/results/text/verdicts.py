@@ -49,7 +49,7 @@ def _single_run(run: Run) -> list[str]:
         pooled = f", and {run.metric.text(evaluation.pooled)} over all test samples taken together"
     return [
         f"{capital(run.moment)}, {evaluated_model(run)}: {run.metric.title} "
-        f"{run.metric.text(evaluation.mean)} on average over clients{pooled}.",
+        f"of {run.metric.text(evaluation.mean)} on average over clients{pooled}.",
         *_yardsticks(run),
     ]
 

@@ -118,7 +118,7 @@ def opening(comparison: Comparison) -> list[str]:
     counts = comparison.bench.counts
     states = ", ".join(f"{n} {state}" for state, n in counts.items())
     seeds = ", ".join(map(str, results["seeds"]))
-    summary = f"Size {results['size']}, seeds {seeds}; runs: {states}."
+    summary = f"Size {results['size']}, seed{'s' * (', ' in seeds)} {seeds}; runs: {states}."
     source = ""
     if reference := comparison.reference:
         summary = f"{capital(reference.title)} next to ours. {summary}"
