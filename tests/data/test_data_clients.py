@@ -74,7 +74,7 @@ def test_what_cannot_be(tmp_path):
             ),
             "data.clients has 2 problems: .*no.npz.*nor.npz",
         ),
-        ((one, one), "two clients have the same name"),
+        ((one, one), "clients without a name of their own: 'one'"),
         (
             (one, ClientFiles(name="two", train=npz)),
             "a.npz contains the train rows of one and the train rows of two",

@@ -119,7 +119,7 @@ def test_names_of_clients_and_of_folders_of_classes_are_in_one_form(tmp_path):
     assert read(data_settings(clients=[site], label_column="died")).owners.names == (COMPOSED,)
     other = {"name": COMPOSED, "train": tmp_path / "b.csv"}
     (tmp_path / "b.csv").write_text("age,died\n20,0\n30,1\n")
-    with pytest.raises(DataError, match="two clients have the same name"):
+    with pytest.raises(DataError, match="without a name of their own"):
         read(data_settings(clients=[site, other], label_column="died"))
     for part, names in (("train", ("bonn", COMPOSED)), ("test", ("bonn", DECOMPOSED))):
         for level, name in enumerate(names):

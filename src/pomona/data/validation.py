@@ -1,5 +1,6 @@
 """Validation of everything that readers return; messages name the file, row and remedy."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pomona.core.bounds import LARGEST
-from pomona.core.errors import DataError
+from pomona.core.errors import DataError, listed
 from pomona.data.dataset import INPUT_FORMS, Dataset, InputKind, Owners
 from pomona.data.preprocessing import LONGEST_NAME
 
@@ -277,8 +278,9 @@ def _names(dataset: Dataset) -> Iterator[str]:
 
 
 def _owners(owners: Owners, n: int, name: str) -> None:
-    if len(set(owners.names)) < len(owners.names) or "" in owners.names:
-        raise DataError(f"{name}: two clients have the same name, or one has none; name each once")
+    counts = Counter(owners.names)
+    if unnamed := [repr(client) for client in counts if not client or counts[client] > 1]:
+        raise DataError(f"{name}: clients without a name of their own: {listed(unnamed)}; add one")
     for title, array, dtype, end in (
         ("client", owners.client, np.dtype(np.int64), len(owners.names)),
         ("role", owners.role, np.dtype(np.int8), 3),
