@@ -192,7 +192,7 @@ def test_what_was_settled_in_another_round_or_run_does_not_count(tmp_path):
 
 
 @pytest.fixture
-def silo(monkeypatch):
+def silo(monkeypatch, tmp_path):
     """The part of silo 0, and what it has logged."""
     config = tiny("fedavg", secure_aggregation=TERMS.model_dump())
     events = []
@@ -200,7 +200,9 @@ def silo(monkeypatch):
     members = SimpleNamespace(silo=[SimpleNamespace(name=name) for name in NAMES])
     agreed = SimpleNamespace(config=config, federation=members)
     signer = SimpleNamespace(sign=lambda kind, said: "ab")
-    made = SimpleNamespace(terms=agreed, file=SimpleNamespace(name="silo-0"), signer=signer)
+    (tmp_path / "state").mkdir()
+    kit = {"folder": tmp_path, "file": SimpleNamespace(name="silo-0")}
+    made = SimpleNamespace(terms=agreed, signer=signer, **kit)
     return SimpleNamespace(part=MaskedPart.for_silo(made), events=events)
 
 
@@ -236,7 +238,7 @@ def test_the_parts_of_two_silos_add_up_to_their_weighted_changes(silo):
     assert not np.array_equal(words[0], open_[0])
     assert (ours.samples, ours.uplink) == (1, sha256(first))
     assert [event for event, _ in silo.events] == ["keys", "log", "sum"] * 2
-    assert silo.events[2][1] == {"round": NUMBER, "silos": ["silo-0", "silo-1"]}
+    assert silo.events[2][1] == {"round": NUMBER, "silos": ("silo-0", "silo-1")}
 
 
 @pytest.mark.parametrize(

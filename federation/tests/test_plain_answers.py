@@ -132,7 +132,7 @@ def test_the_longest_answer_is_read(peer, monkeypatch):
 def test_an_answer_is_told_as_one_that_is_not_read(peer):
     peer(b"Content-Encoding: gzip, gzip\r\n", [BOMB])
     said = (
-        rf"127\.0\.0\.1:{peer.address.port} is not read: its answer has the content encoding "
+        rf"127\.0\.0\.1:{peer.address.port}: no readable answer \(its answer has the content encoding "
         r"'gzip, gzip'.*ask"
     )
     with pytest.raises(ProtocolError, match=said):

@@ -519,10 +519,10 @@ def test_insecure_kits_hold_no_keys_and_are_for_loopback(tmp_path):
     with pytest.raises(ConfigError, match="insecure = true, but server"):
         provision(written(tmp_path, {"name": "north"}, insecure=True), tmp_path / "more")
     (tmp_path / "k.pub").write_bytes(keys.silo().public)
-    with pytest.raises(ConfigError, match="no use for keys"):
+    with pytest.raises(ConfigError, match="uses no keys"):
         add(tmp_path / "kits", "west", tmp_path / "k.pub")
     path = written(tmp_path, {"name": "a", "key": "k.pub"}, server="127.0.0.1:9000", insecure=True)
-    with pytest.raises(ConfigError, match="no use for keys"):
+    with pytest.raises(ConfigError, match="uses no keys"):
         provision(path, tmp_path / "more")
 
 

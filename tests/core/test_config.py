@@ -72,7 +72,10 @@ def test_values_are_toml_else_text():
         ),
         (
             {"model": {"train": []}},
-            ["model.train = []: give 'all' or 'head', or a longer list", "globs over parameters"],
+            [
+                "model.train = []: give 'all' or 'head', or a list of at least 1",
+                "globs over parameters",
+            ],
         ),
         (
             {

@@ -98,7 +98,7 @@ BAD = {
         {"words": tuple("abcd")},
         "3 words, but the names 'a', 'b', 'c', 'd'",
     ),
-    "owner twice": (OWNED, _owners(names=("n", "n")), "two clients"),
+    "owner twice": (OWNED, _owners(names=("n", "n")), "without a name of their own: 'n'"),
     "owner beyond": (OWNED, _owners(client=np.array([0, 1, 2])), "client of the owners: 1 labels"),
     "role beyond": (
         OWNED,

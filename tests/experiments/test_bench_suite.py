@@ -241,7 +241,7 @@ def test_a_file_is_named_in_its_mistakes(tmp_path):
     with pytest.raises(ConfigError, match="no file"):
         read_suite(str(tmp_path / "none.toml"))
     (tmp_path / "a.toml").write_text("title = \n")
-    with pytest.raises(ConfigError, match=r"a\.toml: Invalid value \(at line 1"):
+    with pytest.raises(ConfigError, match=r"a\.toml: not valid TOML: Invalid value \(at line 1"):
         read_suite(tmp_path / "a.toml")
     (tmp_path / "a.toml").write_text("titel = 'x'\n")
     with pytest.raises(ConfigError, match=r"a\.toml: .*did you mean title"):

@@ -27,7 +27,7 @@ LISTS = {"method": "pomona methods", "data": "pomona data list", "model": "pomon
 SECTIONS = ("method", "data", "partition", "model", "optimizer")
 TYPE_NAMES = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 TYPE_NAMES |= {"string": "text", "path": "a path, as text", "dict": "a table, {KEY = VALUE}"}
-TYPE_NAMES |= {"model": "a section of keys", "finite": "a finite number", "too": "a longer list"}
+TYPE_NAMES |= {"model": "a section of keys", "finite": "a finite number"}
 """What a value must be, by the first word of pydantic's type of error."""
 UNION = re.compile(r"\[|^(constrained-)?(str|int|float)$")  # pydantic's names of a value's forms
 OWN_CLASS = " (one of your own: module:Class)"
@@ -225,7 +225,9 @@ def _type_name(error: Tree) -> str:
             return str(error["msg"]).removeprefix("Input should be ")
         case "tuple", _:
             return f"a list, [{short_repr(error['input'])}]".replace("'", '"')
-        case _, "type" | "parsing" | "from_float" | "number" | "short":
+        case "too", "short":
+            return f"a list of at least {error['ctx']['min_length']}"
+        case _, "type" | "parsing" | "from_float" | "number":
             return TYPE_NAMES.get(base, "")
     return ""
 
