@@ -226,7 +226,7 @@ def _type_name(error: Tree) -> str:
         case "tuple", _:
             return f"a list, [{short_repr(error['input'])}]".replace("'", '"')
         case "too", "short":
-            return f"a list of at least {error['ctx']['min_length']}"
+            return f"a list of {' '.join(re.findall(r'at least [0-9]+', error['msg']))}"
         case _, "type" | "parsing" | "from_float" | "number":
             return TYPE_NAMES.get(base, "")
     return ""
