@@ -2,20 +2,24 @@
 keys.
 """
 
+from contextlib import nullcontext
+
 import pytest
 
 from federation_in_process import deployed, lost, same
-from pomona.core.errors import QuorumError
+from pomona.core.errors import ProtocolError, QuorumError
 from pomona.core.membership import Membership
 from pomona.record.run_folder import load
 from pomona.storage import checkpoint
 from pomona_federation import flower_apps
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import complete_lines
+from pomona_federation.json_store import read_json, write_json
 from pomona_federation.messages.message_bodies import SumRequest
 from pomona_federation.messages.message_bodies import read as parsed
 from pomona_federation.server.member_registry import MemberRegistry
 from pomona_federation.server.study_queue import StudyQueue
+from pomona_federation.silo.masked_part import PastSum, PastSums
 from test_key_renewal import in_round, renewals_and_a_newcomer, renewed
 from test_secure_aggregation import RUN, TERMS, events, on_answer
 from test_studies import decided, heard, own_models, study_file
@@ -138,12 +142,56 @@ def test_a_change_is_not_summed_over_other_silos_in_a_further_study(world, caplo
     federation.grid.gone = {12}
     with pytest.raises(QuorumError):
         federation.run("again")
-    assert "would reveal the change of silo-2" in caplog.text
+    assert "has summed the same change over other silos" in caplog.text
     for silo in federation.names[:2]:  # none has masked a part: the study before has three sums
         lines = list(complete_lines(federation.kits / silo / "state" / "audit.jsonl"))
         assert len([line for line in lines if line["event"] == "sum"]) == 3
     federation.run("other-seed")
     assert [e["silos"] for e in events(federation, "sum")][-3:] == [["silo-0", "silo-1"]] * 3
+
+
+def past_sum(change="1", agreement="2", run="3", silos="4"):
+    """A sum by one digit of each of its hashes."""
+    fields = {"change": change, "agreement": agreement, "silos": silos}
+    return PastSum(run=run, **{key: digit * 64 for key, digit in fields.items()})
+
+
+@pytest.mark.parametrize(
+    ("differing", "refused"),
+    [
+        ({}, False),
+        ({"silos": "5"}, False),  # TaskLog's part: one sum a round
+        ({"run": "5"}, False),  # the same sum again tells nothing
+        ({"agreement": "5"}, False),
+        ({"run": "5", "silos": "5"}, True),
+        ({"agreement": "5", "silos": "5"}, True),
+        ({"agreement": "5", "silos": "5", "change": "5"}, False),
+    ],
+)
+def test_a_change_is_summed_over_other_silos_within_its_run_alone(tmp_path, differing, refused):
+    (tmp_path / "state").mkdir()
+    with PastSums.noting(tmp_path, past_sum()):
+        pass
+    outcome = pytest.raises(ProtocolError, match="another seed") if refused else nullcontext()
+    with outcome, PastSums.noting(tmp_path, past_sum(**differing)):
+        pass
+    sums = read_json(PastSums, tmp_path / "state" / "sums.json").sums
+    new = [] if refused or not differing else [past_sum(**differing)]
+    assert list(sums) == [past_sum(), *new]
+
+
+def test_a_refused_sum_is_not_remembered_and_the_newest_5000_are(tmp_path):
+    (tmp_path / "state").mkdir()
+    path = tmp_path / "state" / "sums.json"
+    with pytest.raises(ProtocolError, match="second"), PastSums.noting(tmp_path, past_sum()):
+        raise ProtocolError("a second sum of a round")
+    assert not path.exists()
+    write_json(path, PastSums(sums=[past_sum(run=f"{n:064x}") for n in range(5000)]))
+    with PastSums.noting(tmp_path, past_sum(run="f" * 64)):
+        pass
+    runs = [past.run for past in read_json(PastSums, path).sums]
+    assert runs == [*(f"{n:064x}" for n in range(1, 5000)), "f" * 64]
+    assert path.stat().st_size < 2e6
 
 
 @pytest.mark.slow

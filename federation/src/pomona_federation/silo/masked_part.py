@@ -5,13 +5,15 @@ so that after a kill the same request gets the same bytes. A silo takes part in 
 """
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
-from pomona.core.bounds import Line, Sha256
+from pomona.core.bounds import Sha256
 from pomona.core.errors import ProtocolError
 from pomona.core.fixed_point import Numbers, encoded
 from pomona.core.settings import Settings
@@ -29,6 +31,7 @@ from pomona_federation.messages.message_bodies import (
     MaskKey,
     SumRequest,
     Task,
+    Token,
     mask_statement,
 )
 from pomona_federation.messages.tensor_bytes import masked, public, sha256
@@ -40,42 +43,45 @@ from pomona_federation.silo.task_policy import TaskLog
 
 logger = logging.getLogger("pomona")
 
-MAX_SUMS = 5_000  # newest sums that a silo remembers
+MAX_SUMS = 5_000  # newest sums that a silo remembers: a file of at most 2 MB
 
 
-class Sum(Settings):
-    """A sum that a silo has masked its part in: the hash of its change, and the silos summed."""
+class PastSum(Settings):
+    """A sum that a silo has masked its part in: hashes of its change and of the silos' names."""
 
     change: Sha256
     agreement: Sha256
-    silos: tuple[Line, ...]
+    run: Token
+    silos: Sha256
 
 
 class PastSums(Settings):
     """A silo's sums in all its studies, oldest first, in ``state/sums.json``."""
 
-    sums: tuple[Sum, ...] = Field((), max_length=MAX_SUMS)
+    sums: tuple[PastSum, ...] = Field((), max_length=MAX_SUMS)
 
     @classmethod
-    def note(cls, kit: Path, current: Sum) -> None:
-        """Record a sum, durably, before this silo's part in it is made.
+    @contextmanager
+    def noting(cls, kit: Path, current: PastSum) -> Iterator[None]:
+        """Record a sum, durably, unless the body of ``with`` refuses it.
 
-        Raises ProtocolError if the same change, to the bit, was summed in another study over other
-        silos: where all silos repeat theirs, as with one seed, the difference of the two sums is
-        the change of the silos that only one of them has. Within a study ``TaskLog`` sees to it.
+        Raises ProtocolError, before the body, if the same change, to the bit, was summed in another
+        run or study over other silos: where all silos repeat theirs, as with one seed, the
+        difference of the two sums is the change of the silos that only one of them has. Within a
+        run ``TaskLog`` sees to it.
         """
         path = kit / "state" / "sums.json"
         with waiting_lock(path.with_name(".sums.lock")):
             sums = (read_json(cls, path) or cls()).sums
             for past in sums:
-                differing = sorted(set(past.silos) ^ set(current.silos))
-                same_change = past.change == current.change
-                if same_change and differing and past.agreement != current.agreement:
+                same_run = (past.agreement, past.run) == (current.agreement, current.run)
+                if past.change == current.change and past.silos != current.silos and not same_run:
                     raise ProtocolError(
-                        f"study {past.agreement[:16]} has summed the same change over other silos; "
-                        f"both sums together would reveal the change of {', '.join(differing)}: "
-                        "give the study another seed"
+                        f"run {past.run} of study {past.agreement[:16]} has summed the same change "
+                        "over other silos; both sums together would reveal the change of the silos "
+                        "that only one of them has: give the study another seed"
                     )
+            yield
             if current not in sums:
                 write_json(path, cls(sums=(*sums, current)[-MAX_SUMS:]))
 
@@ -171,14 +177,15 @@ class MaskedPart:
         )
         peers = names(self.silo.terms, task)
         silos = tuple(peers[member] for member in sorted(keys))
-        current = Sum(change=sha256(previous[1]), agreement=task.agreement, silos=silos)
-        PastSums.note(self.silo.folder, current)
-        log.one_sum(request)  # only now: a key that is none spoils no sum without it
+        fields = {"agreement": task.agreement, "run": task.run}
+        hashes = {"change": sha256(previous[1]), "silos": sha256("\n".join(sorted(silos)).encode())}
+        with PastSums.noting(self.silo.folder, PastSum(**fields, **hashes)):
+            log.one_sum(request)  # only now: a key that is none spoils no sum without it
         audited(self.silo, "sum", round=task.number, silos=silos)
         uplink = masked_change.tobytes()
-        fields = {"agreement": task.agreement, "run": task.run, "number": task.number}
         return Answer(
             **fields,
+            number=task.number,
             silo=self.silo.file.name,
             task=request.digest,
             samples=previous[0].samples,
