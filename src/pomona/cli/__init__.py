@@ -26,7 +26,7 @@ app = App(
 COMMANDS = {
     "demo": (
         "run:demo",
-        "Compare training alone, FedAvg and four personalized methods, in about a minute.",
+        "Compare training alone, FedAvg and four personalized methods, in one to three minutes.",
     ),
     "new": ("new:new", "Write a project of your own that runs at once."),
     "run": ("run:run", "Train one federation and record it."),
