@@ -16,7 +16,7 @@ from pomona.core.membership import Membership
 from pomona.core.settings import Settings
 from pomona.core.training_settings import Adam, Optimizer, SecureAggregation, Stop
 from pomona.data.axes import BundledImages, CustomReader
-from pomona.data.section import NAMES, added_keys, groups, names_with
+from pomona.data.section import NAMES, added_keys, applicability, groups, names_with
 from pomona.data.settings import DEFAULT, ClientFiles, DataSettings, Images
 from pomona.methods import METHODS, SUFFIXES, installed
 from pomona.metrics.sampling_error import VerdictSettings
@@ -37,6 +37,7 @@ class SettingsTable:
             them.
         heading: of the page.
         excluded: keys of the record that are listed elsewhere.
+        applies: who has them, in words, if the owner's name is none.
     """
 
     section: str
@@ -44,6 +45,7 @@ class SettingsTable:
     owner: str = ""
     heading: str = ""
     excluded: Collection[str] = ()
+    applies: str = ""
 
     @property
     def title(self) -> str:
@@ -61,11 +63,16 @@ def _data() -> Iterator[SettingsTable]:
     )
     for group in groups():
         excluded = DataSettings.model_fields.keys() | group.model_fields.keys() - added_keys(group)
-        names = ", ".join(names_with(group))
+        names = ", ".join(name for names in names_with(group).values() for name in names)
         title = str(group.__doc__).partition(".\n")[0].rstrip(".")
         title = title if title[1:2].isupper() else title[0].lower() + title[1:]
         yield SettingsTable(
-            "data", group, f"data {names}", f"Section `data`, {title}: {names}", excluded
+            "data",
+            group,
+            f"data {names}",
+            f"Section `data`, {title}: {applicability(group)}",
+            excluded,
+            applicability(group),
         )
 
 
@@ -110,6 +117,7 @@ class Setting:
     Attributes:
         key: as users write it, with its section.
         owner: the partition, method or file with the key; empty for keys of every run.
+        applies: the owner in words.
         kind: the allowed values, in words.
         default: as in a TOML file; "not set", or "must be set".
         meaning: one line.
@@ -117,6 +125,7 @@ class Setting:
 
     key: str
     owner: str
+    applies: str
     kind: str
     default: str
     meaning: str
@@ -164,6 +173,7 @@ def table_settings(table: SettingsTable) -> Iterator[Setting]:
         yield Setting(
             key=f"{table.section}.{key}" if table.section else key,
             owner=table.owner,
+            applies=table.applies or table.owner,
             kind=_allowed_values(values, schema.get("$defs", {})),
             default="must be set"
             if key in schema.get("required", ())
@@ -255,7 +265,7 @@ def _section(names: Mapping[str, Any], *types: Any) -> Any:
 def _default_text(default: Any) -> str:
     if default is None:
         return "not set"
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    return str(default).lower() if isinstance(default, bool) else str(default) or "empty"
 
 
 def settings(key: str | None = None, *, schema: Flag = False, json: Json = False) -> None:
@@ -280,9 +290,9 @@ def show(entries: Sequence[Setting], json: bool) -> None:
         emit([asdict(setting) for setting in entries])
         return
     for s in entries:
-        owner = f", {s.owner}" if s.owner else ""
+        applies = f"; {s.applies}" if s.applies else ""
         stdout.print(
-            f"{s.key}  ({s.kind}; default {s.default}{owner})", markup=False, highlight=False
+            f"{s.key}  ({s.kind}; default {s.default}{applies})", markup=False, highlight=False
         )
         stdout.print(f"    {s.meaning}", markup=False, highlight=False)
 

@@ -26,6 +26,7 @@ from pomona.data.formats import formats, suffix
 from pomona.data.settings import DEFAULT, DataSettings
 
 NAMES = (*CATALOGUE, *CONTENTS)
+PUBLIC = "public data sets"
 MASK_TABLE = "list the images in a table with the columns path and mask (or label), as CSV"
 # a mistyped key is compared with those of all data
 CHOICES: Choices = {"data": dict.fromkeys(NAMES, CustomReader)}
@@ -122,16 +123,35 @@ def added_keys(group: Group) -> frozenset[str]:
     return frozenset(group.model_fields).difference(*(base.model_fields for base in extended))
 
 
-def names_with(group: Group) -> list[str]:
-    """Return the names of those that have a group of settings: formats, locations or contents of
-    own data, then data sets of the catalogue, if they are few by name.
+def names_with(group: Group) -> dict[str, list[str]]:
+    """Return the names of the data that have a group of settings, by the key of the section that
+    takes them: formats, locations (keys themselves), and contents or, if they are few by name, data
+    sets of the catalogue.
     """
-    values = (value for axis in (*FORMATS.values(), LOCATIONS, CONTENTS) for value in axis.values())
-    names = [v.name for v in values if any(issubclass(g, group) for g in v.groups)]
-    if not names:
-        names = [s.content for s in sources() if any(issubclass(g, group) for g in s.groups)]
+    axes = {"format": FORMATS.values(), "": [LOCATIONS], "name": [CONTENTS]}
+    values = {key: {v.name: v.groups for axis in axes[key] for v in axis.values()} for key in axes}
+    names = {
+        key: [
+            name
+            for name, groups in values[key].items()
+            if any(issubclass(g, group) for g in groups)
+        ]
+        for key in axes
+    }
+    if not any(names.values()):
+        having = (s.content for s in sources() if any(issubclass(g, group) for g in s.groups))
+        names["name"] = [*dict.fromkeys(having)]
     public = [name for name, entry in CATALOGUE.items() if issubclass(entry.settings, group)]
-    return [*dict.fromkeys(names), *(public if len(public) < 3 else ["public data sets"])]
+    names["name"] += public if len(public) < 3 else [PUBLIC]
+    return names
+
+
+def applicability(group: Group) -> str:
+    """Return in words which data have a group of settings: ``data.format = csv, mixed, list``."""
+    names = names_with(group)
+    texts = [f"data.{name}" for name in names[""]]
+    texts += [f"data.{key} = {', '.join(names[key])}" for key in ("format", "name") if names[key]]
+    return " or ".join(texts).replace(f"data.name = {PUBLIC}", PUBLIC)
 
 
 def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, str]:
@@ -140,8 +160,7 @@ def _misplaced(section: Mapping[str, Any], settings_type: Group) -> dict[str, st
     title = settings_type.source.title if issubclass(settings_type, OwnData) else section["name"]
     for key in (key for key in section if key not in settings_type.model_fields):
         if group := next((group for group in groups() if key in added_keys(group)), None):
-            names = ", ".join(names_with(group))
-            reasons[key] = f"no setting of {title}; remove it, it is for {names}"
+            reasons[key] = f"no setting of {title}; remove it, it is for {applicability(group)}"
             if (key, section.get("targets")) == ("targets", "segmentation"):
                 reasons[key] += f": {MASK_TABLE}"
     return reasons
