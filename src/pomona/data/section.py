@@ -14,6 +14,7 @@ from pomona.data.axes import (
     CONTENTS,
     FORMATS,
     LOCATIONS,
+    AxisValue,
     CustomReader,
     Group,
     OwnData,
@@ -129,21 +130,19 @@ def names_with(group: Group) -> dict[str, list[str]]:
     sets of the catalogue.
     """
     axes = {"format": FORMATS.values(), "": [LOCATIONS], "name": [CONTENTS]}
-    values = {key: {v.name: v.groups for axis in axes[key] for v in axis.values()} for key in axes}
     names = {
-        key: [
-            name
-            for name, groups in values[key].items()
-            if any(issubclass(g, group) for g in groups)
-        ]
+        key: [*dict.fromkeys(v.name for axis in axes[key] for v in axis.values() if _has(v, group))]
         for key in axes
     }
     if not any(names.values()):
-        having = (s.content for s in sources() if any(issubclass(g, group) for g in s.groups))
-        names["name"] = [*dict.fromkeys(having)]
+        names["name"] = [*dict.fromkeys(s.content for s in sources() if _has(s, group))]
     public = [name for name, entry in CATALOGUE.items() if issubclass(entry.settings, group)]
     names["name"] += public if len(public) < 3 else [PUBLIC]
     return names
+
+
+def _has(data: AxisValue | Source, group: Group) -> bool:
+    return any(issubclass(g, group) for g in data.groups)
 
 
 def applicability(group: Group) -> str:
