@@ -131,17 +131,21 @@ def names_with(group: Group) -> dict[str, list[str]]:
     """
     axes = {"format": FORMATS.values(), "": [LOCATIONS], "name": [CONTENTS]}
     names = {
-        key: [*dict.fromkeys(v.name for axis in axes[key] for v in axis.values() if _has(v, group))]
+        key: [
+            *dict.fromkeys(
+                v.name for axis in axes[key] for v in axis.values() if _has_settings(v, group)
+            )
+        ]
         for key in axes
     }
     if not any(names.values()):
-        names["name"] = [*dict.fromkeys(s.content for s in sources() if _has(s, group))]
+        names["name"] = [*dict.fromkeys(s.content for s in sources() if _has_settings(s, group))]
     public = [name for name, entry in CATALOGUE.items() if issubclass(entry.settings, group)]
     names["name"] += public if len(public) < 3 else [PUBLIC]
     return names
 
 
-def _has(data: AxisValue | Source, group: Group) -> bool:
+def _has_settings(data: AxisValue | Source, group: Group) -> bool:
     return any(issubclass(g, group) for g in data.groups)
 
 
