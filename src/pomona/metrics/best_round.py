@@ -234,6 +234,7 @@ def reason(best_round: Best, last: int) -> str:
     """Explain in one line why a run ended early, after round ``last``."""
     metric = best_round.metric
     return (
-        f"stopped after round {last}: the clients' mean {metric.title} on validation was best "
-        f"after round {best_round.round}, {metric.text(best_round.value)}"
+        f"stopped after round {last}: the clients' mean {metric.title} on validation was "
+        f"{metric.text(best_round.value)} after round {best_round.round} and has not improved by "
+        "more than stop.min_gain since"
     )
