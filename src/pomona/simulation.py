@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pomona import lifecycle
 from pomona.auto_settings import require_engine, with_engine, with_learning_rate
 from pomona.config import Config
 from pomona.core.errors import ConfigError, WorkerError, explaining_memory_errors
@@ -32,16 +33,6 @@ from pomona.federation.progress import in_notebook
 from pomona.federation.run_checks import caution, cautions, require_possible
 from pomona.federation.trackers import tracking
 from pomona.final_record import collect_totals
-from pomona.lifecycle import (
-    ResumePoint,
-    close_record,
-    complete,
-    open_record,
-    recorded_status,
-    require_matching_files,
-    resume_point,
-    version_changes,
-)
 from pomona.personal.collect import (
     ClientModels,
     collect_models,
@@ -162,7 +153,7 @@ def _simulate_in(folder: Path, scenario: Scenario, notes: RunNotes, resume: bool
     status = read_status(folder) if resume else None
     if status and status.state == "finished":
         scenario = _with_auto_settings(scenario, notes, folder)
-        if complete(scenario.config, *_hashes(scenario), folder):
+        if lifecycle.complete(scenario.config, *_hashes(scenario), folder):
             notes.pass_on(f"{folder} is finished; nothing to do")
             return load(folder)
         notes.pass_on(f"{folder} is finished after round {status.round}; continuing")
@@ -192,7 +183,7 @@ def _finished(scenario: Scenario, folder: Path) -> bool:
     if not status or status.state != "finished":
         return False
     scenario = _with_auto_settings(scenario, RunNotes(NullCallback()), folder)
-    return complete(scenario.config, *_hashes(scenario), folder)
+    return lifecycle.complete(scenario.config, *_hashes(scenario), folder)
 
 
 def _with_auto_settings(
@@ -216,7 +207,7 @@ def _run_recorded(
     round.
     """
     lost = None
-    with recorded_status(folder), explaining_memory_errors("training"):
+    with lifecycle.recorded_status(folder), explaining_memory_errors("training"):
         while True:
             try:
                 return _attempt(scenario, folder, notes, resume, place_state)
@@ -232,16 +223,18 @@ def _attempt(
 ) -> Result:
     """Train from the start, or after the last committed round."""
     config, stamp = scenario.config, identity(scenario.config, *_hashes(scenario))
-    point = resume_point(folder, stamp) if resume else ResumePoint()
+    point = lifecycle.resume_point(folder, stamp) if resume else lifecycle.ResumePoint()
     notes.extend(Note(line, "training") for line in point.notes)
     if point.resume_from and point.valid_to:
         committed_events(folder, point.valid_to)
-        require_matching_files(config, scenario.partition.text(), folder)
+        lifecycle.require_matching_files(config, scenario.partition.text(), folder)
         # from here on the record is not a finished one
         write_status(folder, Status(state="running", round=point.number))
         _write_settings(scenario, folder)
     with RunRecord(folder, config.tree(), point.valid_to) as record:
-        if point.resume_from and (line := version_changes(record.events[0][1]["versions"])):
+        if point.resume_from and (
+            line := lifecycle.version_changes(record.events[0][1]["versions"])
+        ):
             notes.add(line, "training")
         return _train(
             scenario,
@@ -280,7 +273,7 @@ def _train(
             _write_settings(scenario, folder)
             write_status(folder, Status(state="running", round=0))
         parameters, frozen = len(scenario.initial()), scenario.network.frozen
-        open_record(record, config, parameters, frozen, about(scenario))
+        lifecycle.open_record(record, config, parameters, frozen, about(scenario))
     notes.write(record)
     start_event, last_number = record.events[0][1], resume_from.number if resume_from else 0
     with tracking(config, folder, start_event, last_number, notes.failed) as trackers:
@@ -339,7 +332,7 @@ def _finished_run(
         if not folder:
             models_by_client = collect_models(transport, config.clients, method.card.headline, best)
     notes.write(record)
-    result = close_record(record, perf_counter() - start_time, **totals)
+    result = lifecycle.close_record(record, perf_counter() - start_time, **totals)
     if not folder:
         network = metadata(scenario, 0, method.card.headline), scenario.network.frozen
         return replace(result, models=models_by_client, network=network)

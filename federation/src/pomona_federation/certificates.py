@@ -13,11 +13,7 @@ from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    SECP384R1,
-    EllipticCurvePublicKey,
-    generate_private_key,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256, SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -42,7 +38,7 @@ def authority(federation: str, time: datetime | None = None) -> Pair:
     """Return a new authority: its private key and its self-signed certificate, both PEM; valid for
     ten years.
     """
-    key = generate_private_key(SECP384R1())
+    key = ec.generate_private_key(ec.SECP384R1())
     name, start = _subject(f"{federation} authority"), _start(time)
     certificate = (
         _certificate(name, name, key.public_key(), start, start + timedelta(days=AUTHORITY_DAYS))
@@ -57,7 +53,7 @@ def server(issuer: Pair, hosts: Iterable[str], time: datetime | None = None) -> 
     """Return a new key and a certificate for 825 days, both PEM, of a server with these host names
     or IP addresses.
     """
-    key = generate_private_key(SECP384R1())
+    key = ec.generate_private_key(ec.SECP384R1())
     names = x509.SubjectAlternativeName([_general(host) for host in dict.fromkeys(hosts)])
     return Pair(pem(key), _served(issuer, key.public_key(), names, time))
 
@@ -87,13 +83,13 @@ def renewed(issuer: Pair, certificate: bytes, time: datetime | None = None) -> b
         raise ValueError("was not signed by this authority") from None
     names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     key = old.public_key()
-    assert isinstance(key, EllipticCurvePublicKey), "the authority signs no other"
+    assert isinstance(key, ec.EllipticCurvePublicKey), "the authority signs no other"
     return _served(issuer, key, names, time)
 
 
 def _served(
     issuer: Pair,
-    key: EllipticCurvePublicKey,
+    key: ec.EllipticCurvePublicKey,
     names: x509.SubjectAlternativeName,
     time: datetime | None,
 ) -> bytes:
@@ -283,7 +279,7 @@ def _start(time: datetime | None) -> datetime:
 def _certificate(
     subject: x509.Name,
     issuer: x509.Name,
-    key: EllipticCurvePublicKey,
+    key: ec.EllipticCurvePublicKey,
     start: datetime,
     expiry: datetime,
 ) -> x509.CertificateBuilder:

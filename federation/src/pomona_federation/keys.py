@@ -23,13 +23,7 @@ from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import (
-    ECDSA,
-    SECP384R1,
-    EllipticCurvePrivateKey,
-    EllipticCurvePublicKey,
-    generate_private_key,
-)
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -71,7 +65,7 @@ def silo() -> Pair:
     """Return a silo's new key pair (OpenSSH); the private key is not encrypted, as a service starts
     unattended.
     """
-    key = generate_private_key(SECP384R1())
+    key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     return Pair(private, line(key.public_key()))
 
@@ -205,18 +199,18 @@ def replace(path: Path, content: bytes) -> None:
         publish(path, [content], f".{path.name}.new", 0o600)
 
 
-def load_public(content: bytes) -> EllipticCurvePublicKey:
+def load_public(content: bytes) -> ec.EllipticCurvePublicKey:
     """Return a silo's public key from its OpenSSH line. Raises ValueError if it is not on P-384."""
     try:
         key = load_ssh_public_key(content)
     except UNREADABLE:
         raise ValueError("is not a public key in OpenSSH's format") from None
-    if not (isinstance(key, EllipticCurvePublicKey) and isinstance(key.curve, SECP384R1)):
+    if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1)):
         raise ValueError("is not a key on the curve P-384 (ecdsa-sha2-nistp384)")
     return key
 
 
-def private_key(path: Path) -> EllipticCurvePrivateKey:
+def private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """Return a silo's private key from its file (OpenSSH). Raises ConfigError for any other."""
     with reading(path, "put the private key of this silo there", ConfigError):
         data = files.content(path)
@@ -224,7 +218,7 @@ def private_key(path: Path) -> EllipticCurvePrivateKey:
         key = load_ssh_private_key(data, None)
     except (TypeError, *UNREADABLE):  # the former for a passphrase
         key = None
-    if not (isinstance(key, EllipticCurvePrivateKey) and isinstance(key.curve, SECP384R1)):
+    if not (isinstance(key, ec.EllipticCurvePrivateKey) and isinstance(key.curve, ec.SECP384R1)):
         raise ConfigError(
             f"{path} is not an unencrypted private key on P-384 in OpenSSH's format; put this "
             "silo's there"
@@ -232,19 +226,19 @@ def private_key(path: Path) -> EllipticCurvePrivateKey:
     return key
 
 
-def signer(pem: bytes) -> EllipticCurvePrivateKey:
+def signer(pem: bytes) -> ec.EllipticCurvePrivateKey:
     """Return an authority's private key from PEM."""
     key = load_pem_private_key(pem, password=None)
-    assert isinstance(key, EllipticCurvePrivateKey), "the authority's key is made here"
+    assert isinstance(key, ec.EllipticCurvePrivateKey), "the authority's key is made here"
     return key
 
 
-def line(key: EllipticCurvePublicKey) -> bytes:
+def line(key: ec.EllipticCurvePublicKey) -> bytes:
     """Return a public key as one OpenSSH line without comment."""
     return key.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
 
 
-def pem(key: EllipticCurvePrivateKey) -> bytes:
+def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     """Return a private key as PEM, not encrypted."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
@@ -260,7 +254,9 @@ class Signer:
     def sign(self, statement_type: str, statement: Mapping[str, Any]) -> str:
         """Return the signature in hex; empty without a key."""
         if self._key:
-            return self._key.sign(_signed_bytes(statement_type, statement), ECDSA(SHA384())).hex()
+            return self._key.sign(
+                _signed_bytes(statement_type, statement), ec.ECDSA(SHA384())
+            ).hex()
         return ""
 
 
@@ -271,7 +267,7 @@ def signed(public: str, statement_type: str, statement: Mapping[str, Any], signa
     try:
         key = load_public(public.encode())
         key.verify(
-            bytes.fromhex(signature), _signed_bytes(statement_type, statement), ECDSA(SHA384())
+            bytes.fromhex(signature), _signed_bytes(statement_type, statement), ec.ECDSA(SHA384())
         )
     except (InvalidSignature, *UNREADABLE):
         return False

@@ -4,14 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import (
-    FIRST_COMPLETED,
-    BrokenExecutor,
-    CancelledError,
-    Executor,
-    Future,
-    wait,
-)
+from concurrent import futures
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -95,7 +88,7 @@ def postponed() -> Iterator[Callable[[], None]]:
 def run(
     suite: Path | str | Mapping[str, Any] | Suite,
     out: Path,
-    executor: Executor | None = None,
+    executor: futures.Executor | None = None,
     *,
     size: Size = "cpu",
     scenarios: Collection[str] = (),
@@ -165,7 +158,7 @@ def run(
     return bench
 
 
-def _drive(progress: "_Progress", executor: Executor | None, jobs: int | None) -> None:
+def _drive(progress: "_Progress", executor: futures.Executor | None, jobs: int | None) -> None:
     with postponed() as deliver:
         if executor is not None:
             progress.run(executor, deliver)
@@ -194,7 +187,7 @@ class _Progress:
     watch: Watch | None
     max_jobs: int
     verdicts: dict[Path, JobState] = field(default_factory=dict)
-    _jobs: dict[Future[Failure | None], Cell] = field(default_factory=dict)
+    _jobs: dict[futures.Future[Failure | None], Cell] = field(default_factory=dict)
     _lost: dict[Path, int] = field(default_factory=dict)
 
     def read(self, groups: Sequence[Group], retry: bool) -> None:
@@ -227,13 +220,15 @@ class _Progress:
         }
         return [cell for folder, cell in ready.items() if folder not in submitted]
 
-    def run(self, executor: Executor, deliver: Callable[[], None]) -> None:
+    def run(self, executor: futures.Executor, deliver: Callable[[], None]) -> None:
         """Keep the executor busy until all cells settle; ``deliver`` raises on an interrupt."""
         try:
             self._submit(executor)
             self._show()
             while self._jobs or any(self.todo(group) for group in self.groups):
-                finished, _ = wait(self._jobs, timeout=POLL_SECONDS, return_when=FIRST_COMPLETED)
+                finished, _ = futures.wait(
+                    self._jobs, timeout=POLL_SECONDS, return_when=futures.FIRST_COMPLETED
+                )
                 if not self._jobs:
                     sleep(POLL_SECONDS)
                 deliver()
@@ -245,7 +240,7 @@ class _Progress:
             for job in list(self._jobs):
                 job.cancel()
 
-    def _submit(self, executor: Executor) -> None:
+    def _submit(self, executor: futures.Executor) -> None:
         """Submit ready cells, except those that another process is running."""
         for cell in (cell for group in self.groups for cell in self.todo(group)):
             if len(self._jobs) >= self.max_jobs:
@@ -260,11 +255,11 @@ class _Progress:
                 job = executor.submit(work, tree, str(self.folder / cell.folder), *data)
                 self._jobs[job] = cell
 
-    def _settle(self, cell: Cell, job: Future[Failure | None]) -> None:
+    def _settle(self, cell: Cell, job: futures.Future[Failure | None]) -> None:
         """Determine the outcome of a cell; a lost process is replaced once."""
         try:
             failure = job.result()
-        except (BrokenExecutor, CancelledError) as fault:
+        except (futures.BrokenExecutor, futures.CancelledError) as fault:
             raise WorkerError(
                 f"the executor is gone ({type(fault).__name__}); start again to continue"
             ) from fault

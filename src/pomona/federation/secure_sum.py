@@ -14,16 +14,8 @@ import torch
 from torch import Tensor
 
 from pomona.config import Config
+from pomona.core import fixed_point
 from pomona.core.errors import ConfigError
-from pomona.core.fixed_point import (
-    Integers,
-    Numbers,
-    clipped,
-    decoded,
-    encoded,
-    error,
-    integer_dtype,
-)
 from pomona.core.round import Ids, Roster
 from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Arrival, ClientRequest
@@ -74,7 +66,7 @@ def receiver_tensors(downlink: Downlink, k: int) -> dict[str, Tensor]:
 
 def change(
     uplink: Mapping[str, Tensor], received: Mapping[str, Tensor], config: Config
-) -> tuple[Numbers, float]:
+) -> tuple[fixed_point.Numbers, float]:
     """Return a client's change (d,) from what it received, clipped unless its noise counts for
     others, and its norm before clipping.
 
@@ -87,17 +79,19 @@ def change(
             for name in sorted(uplink)
         ]
     )
-    return clipped(delta, inf if noise_adds_up(config) else config.secure_aggregation.max_norm)
+    return fixed_point.clipped(
+        delta, inf if noise_adds_up(config) else config.secure_aggregation.max_norm
+    )
 
 
 def mean(
-    total: Integers,
+    total: fixed_point.Integers,
     received: Mapping[str, Tensor],
     spec: Mapping[str, Tensor],
     terms: SecureAggregation,
 ) -> dict[str, Tensor]:
     """Return the mean uplink, of the form of ``spec``, from the sum of the clients' integers."""
-    delta, uplink, offset = decoded(total, terms), dict[str, Tensor](), 0
+    delta, uplink, offset = fixed_point.decoded(total, terms), dict[str, Tensor](), 0
     for name in sorted(spec):
         example = spec[name]
         start = _flat(_start(received, name, example)).astype(np.float64)
@@ -107,10 +101,10 @@ def mean(
     return uplink
 
 
-def excess(total: Integers, clients: int, terms: SecureAggregation) -> str:
+def excess(total: fixed_point.Integers, clients: int, terms: SecureAggregation) -> str:
     """Return why a sum over so many clients cannot be one of clipped changes; "" if it can."""
-    norm = float(np.linalg.norm(decoded(total, terms)))
-    limit = terms.max_norm * (1 + TOLERANCE) + error(terms, clients) * len(total) ** 0.5
+    norm = float(np.linalg.norm(fixed_point.decoded(total, terms)))
+    limit = terms.max_norm * (1 + TOLERANCE) + fixed_point.error(terms, clients) * len(total) ** 0.5
     return (
         f"the sum has norm {norm:.3g}, clipped changes have at most {terms.max_norm:g}: a client "
         "did not clip (with privacy.honest none does; raise max_norm), or did not mask as the "
@@ -155,15 +149,15 @@ def _total(
     received: Mapping[str, Tensor],
     weights: Mapping[int, float],
     config: Config,
-) -> tuple[Integers, list[float]]:
+) -> tuple[fixed_point.Integers, list[float]]:
     """Return the sum of weighted changes, and the norms of those that were clipped."""
     terms = config.secure_aggregation
     assert terms
     size = sum(t.numel() for t in arrivals[0].reply.uplink.values())
-    total, norms = np.zeros(size, integer_dtype(terms)), []
+    total, norms = np.zeros(size, fixed_point.integer_dtype(terms)), []
     for arrival in arrivals:
         delta, norm = change(arrival.reply.uplink, received, config)
-        total += encoded(delta, weights[arrival.reply.client], terms)
+        total += fixed_point.encoded(delta, weights[arrival.reply.client], terms)
         norms.append(norm)
     return total, [norm for norm in norms if norm > terms.max_norm]
 
@@ -197,6 +191,6 @@ def _start(received: Mapping[str, Tensor], name: str, example: Tensor) -> Tensor
     return torch.zeros(example.shape)
 
 
-def _flat(tensor: Tensor) -> Numbers:
-    numbers: Numbers = tensor.detach().cpu().to(torch.float32).reshape(-1).numpy()
+def _flat(tensor: Tensor) -> fixed_point.Numbers:
+    numbers: fixed_point.Numbers = tensor.detach().cpu().to(torch.float32).reshape(-1).numpy()
     return numbers

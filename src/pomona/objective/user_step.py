@@ -28,26 +28,10 @@ from torch.optim.optimizer import (
 from pomona.core.errors import ConfigError
 from pomona.core.round import Round
 from pomona.models.parameter_space import ModuleOnRow, copied
+from pomona.objective import objective, user_code
 from pomona.objective.batches import Pass, Views
-from pomona.objective.objective import (
-    ConstantFeatures,
-    Criterion,
-    Mixture,
-    Objective,
-    Pull,
-    RowCriterion,
-)
 from pomona.objective.training import TRAINING
 from pomona.objective.user_batches import DrawnBatch, LocalBatches
-from pomona.objective.user_code import (
-    Loaders,
-    OptimizerRule,
-    UserCode,
-    figures_of,
-    loss_of,
-    metric_of,
-    size_of,
-)
 
 ELSEWHERE = "does not give that; train with pomona.run, or take another method"
 LATEST = 8
@@ -68,7 +52,7 @@ class _Rows:
         self._refuse(f"reads the targets of a batch, and your code {ELSEWHERE}")
 
 
-class UserObjective(Objective):
+class UserObjective(objective.Objective):
     """Losses and gradients by a user's code, one client a call.
 
     BatchNorm statistics and other buffers stay with each client, as its training leaves them.
@@ -86,9 +70,9 @@ class UserObjective(Objective):
     def __init__(
         self,
         module: nn.Module,
-        code: UserCode,
-        loaders: Mapping[int, Loaders],
-        rule: OptimizerRule,
+        code: user_code.UserCode,
+        loaders: Mapping[int, user_code.Loaders],
+        rule: user_code.OptimizerRule,
         method: str,
     ) -> None:
         self._placed = ModuleOnRow(module)
@@ -114,7 +98,7 @@ class UserObjective(Objective):
         try:
             for batch in source:
                 number = next(self._numbers)
-                size = size_of(batch)
+                size = user_code.size_of(batch)
                 self._latest[number] = DrawnBatch(source, batch, size)
                 self._latest.pop(number - LATEST, None)
                 yield torch.full((size,), number)
@@ -130,10 +114,10 @@ class UserObjective(Objective):
         self,
         W: Tensor,
         indices: list[Tensor],
-        criterion: Criterion | list[RowCriterion] | None = None,
+        criterion: objective.Criterion | list[objective.RowCriterion] | None = None,
         above: int = 0,  # noqa: ARG002
         views: Views = None,
-        cache: ConstantFeatures | None = None,  # noqa: ARG002
+        cache: objective.ConstantFeatures | None = None,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
         """Return the loss (1,) and the gradient (1, d) of the user's step on a batch, which is not
         taken.
@@ -157,7 +141,7 @@ class UserObjective(Objective):
             view.client, W[0], lambda: self.code.once(self._placed.module, loader, batch), read
         )
         self.buffers[view.client] = buffers
-        loss = loss_of(value)
+        loss = user_code.loss_of(value)
         if loss is None:
             self._refuse("reads the loss of a batch; let your function return it")
         return torch.tensor([loss]), G
@@ -169,7 +153,7 @@ class UserObjective(Objective):
         moments: Tensor,  # noqa: ARG002
         round_: Round,
         views: Views = None,
-        pull: Pull | None = None,
+        pull: objective.Pull | None = None,
         block: slice | None = None,
     ) -> Tensor:
         """Let the user's code take its step on the row of W (1, d), in place; return the loss (1,),
@@ -197,7 +181,7 @@ class UserObjective(Objective):
 
     def mixed_step(
         self,
-        mixture: Mixture,
+        mixture: objective.Mixture,
         indices: list[Tensor],
         moments: Tensor,  # noqa: ARG002
         round_: Round,  # noqa: ARG002
@@ -230,7 +214,7 @@ class UserObjective(Objective):
             self._refuse("compares models by their loss on samples; give test")
         if split not in self.loaders[client]:
             self._refuse(f"compares models on {split} samples; give each client a loader for them")
-        loss = metric_of(self.tested(row, client, split), "loss")
+        loss = user_code.metric_of(self.tested(row, client, split), "loss")
         if loss is None:
             self._refuse("compares models by their loss, and that of your test is not finite")
         return torch.tensor([loss], dtype=row.dtype)
@@ -243,7 +227,9 @@ class UserObjective(Objective):
         training = self._placed.module.training
         self._placed.module.eval()
         try:
-            return figures_of(self.code.test(self._placed.module, self.loaders[client][split]))
+            return user_code.figures_of(
+                self.code.test(self._placed.module, self.loaders[client][split])
+            )
         finally:
             self._placed.module.train(training)
 

@@ -35,18 +35,7 @@ from pomona.storage.lock import locked
 from pomona.storage.run_status import committed
 from pomona_federation.agreement import Federation
 from pomona_federation.audit_log import write_line
-from pomona_federation.installation.contents import (
-    FEDERATION_FILE,
-    RULES,
-    STATE,
-    Item,
-    Role,
-    contents,
-    fits,
-    role_of,
-    rule,
-    without_study,
-)
+from pomona_federation.installation import contents
 from pomona_federation.provision.kit_files import app, appearing
 from pomona_federation.silo import own_state
 from pomona_federation.silo.consent_rules import policy_sha256
@@ -104,7 +93,7 @@ class Backup(Settings):
     """
 
     format: Literal[1] = 1
-    role: Role
+    role: contents.Role
     federation: Line
     made: Line
     key: bool
@@ -121,14 +110,14 @@ def backup(folder: Path, file: Path, without_key: bool = False) -> Backup:
         StorageError: the file already exists or cannot be written, or the kit cannot be read, or a
             file that belongs in it is a link or has a second name.
     """
-    role = role_of(folder)
+    role = contents.role_of(folder)
     if os.path.lexists(file):
         raise StorageError(
             f"{file} already exists, and no backup is overwritten; give another name"
         )
     with ExitStack() as resting, writing(file):
         if role == "server":
-            resting.enter_context(locked(folder / STATE[role]))
+            resting.enter_context(locked(folder / contents.STATE[role]))
         temporary = file.with_name(f".{file.name}.unfinished")
         temporary.unlink(missing_ok=True)
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -145,17 +134,17 @@ def backup(folder: Path, file: Path, without_key: bool = False) -> Backup:
     return manifest
 
 
-def saved(item: Item, without_key: bool = False) -> bool:
+def saved(item: contents.Item, without_key: bool = False) -> bool:
     """Whether a file of a kit belongs in its backup; of the owner's own files, only code does."""
     private_file = item.rule.kind == "own" and not (
         item.path.suffix == ".py" and len(item.path.parts) == 1
     )
-    path = without_study(item.path)
-    excluded = any(fits(path, pattern) for pattern in (*EXCLUDED, *FLOWERS))
+    path = contents.without_study(item.path)
+    excluded = any(contents.fits(path, pattern) for pattern in (*EXCLUDED, *FLOWERS))
     return not private_file and not excluded and not (without_key and str(item.path) == KEY)
 
 
-def _written(folder: Path, role: Role, raw: BinaryIO, without_key: bool) -> Backup:
+def _written(folder: Path, role: contents.Role, raw: BinaryIO, without_key: bool) -> Backup:
     files: dict[str, SavedFile] = {}
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, file in _opened(folder, without_key):
@@ -163,7 +152,7 @@ def _written(folder: Path, role: Role, raw: BinaryIO, without_key: bool) -> Back
             _add(tar, name, size, _Hashed(file, content))
             files[name] = SavedFile(size=size, sha256=content.hexdigest())
         timestamp = datetime.now(UTC).isoformat(timespec="seconds")
-        name, key = Federation.read(folder / FEDERATION_FILE).name, KEY in files
+        name, key = Federation.read(folder / contents.FEDERATION_FILE).name, KEY in files
         manifest = Backup(
             role=role, federation=name, made=timestamp, key=key, versions=installed(), files=files
         )
@@ -204,7 +193,7 @@ def _rounds(folder: Path, round_folder: Path) -> Iterator[tuple[str, BinaryIO]]:
 
 def _split(folder: Path, without_key: bool) -> tuple[list[Path], list[str]]:
     """The folders of rounds, and all other files."""
-    items = [item for item in contents(folder) if saved(item, without_key)]
+    items = [item for item in contents.contents(folder) if saved(item, without_key)]
     if strange := [str(item.path) for item in items if not item.plain]:
         raise StorageError(
             f"{folder}: {listed(strange)}: a link, a pipe, or a file with a second name "
@@ -266,7 +255,10 @@ def effective(manifest: Backup) -> list[str]:
         name
         for name, entry in manifest.files.items()
         if name.endswith(CODE)
-        or any(fits(without_study(PurePosixPath(name)), pattern) for pattern in EFFECTIVE)
+        or any(
+            contents.fits(contents.without_study(PurePosixPath(name)), pattern)
+            for pattern in EFFECTIVE
+        )
         if release.get(name) != entry.sha256
     ]
 
@@ -274,7 +266,7 @@ def effective(manifest: Backup) -> list[str]:
 def restore(
     file: Path,
     folder: Path,
-    role: Role,
+    role: contents.Role,
     spent: Cost | None = None,
     trained_until: int | None = None,
 ) -> Backup:
@@ -317,12 +309,12 @@ def restore(
         token = secrets.token_hex(8)
         for ledger in sorted(kit.rglob(LEDGER)):
             mark(ledger, Restored(token=token, until=trained_until))
-        (kit / STATE[role]).mkdir(mode=0o700, exist_ok=True)
+        (kit / contents.STATE[role]).mkdir(mode=0o700, exist_ok=True)
         if role == "silo":
             (kit / "data").mkdir(mode=0o700, exist_ok=True)
             _seal(kit)
         fields = {"made": manifest.made, "token": token, "trained_until": trained_until}
-        write_line(kit / STATE[role], "restored", **fields)
+        write_line(kit / contents.STATE[role], "restored", **fields)
         if role == "silo" and spent:
             PrivacyBudget(kit).enter_unknown(token, spent)
     text = f"{file} has no signature; it brings what runs or decides in the kit: "
@@ -344,7 +336,7 @@ def _seal(kit: Path) -> None:
     own_state.mark(kit, policy_sha256(kit))
     PrivacyBudget(kit).reseal()
     StudyDecisions(kit).reseal()
-    for key in sorted((kit / STATE["silo"]).rglob("private/dp/client-*/key")):
+    for key in sorted((kit / contents.STATE["silo"]).rglob("private/dp/client-*/key")):
         reseal_key(key.parent)
 
 
@@ -358,7 +350,7 @@ def needs_key(folder: Path, backup: Backup) -> bool:
     )
 
 
-def _require_fitting(file: Path, backup: Backup, role: Role) -> None:
+def _require_fitting(file: Path, backup: Backup, role: contents.Role) -> None:
     """Raise ConfigError for another role's or version's backup, and for files that never belong in
     one: data, libraries, files that a silo rebuilds.
     """
@@ -372,7 +364,9 @@ def _require_fitting(file: Path, backup: Backup, role: Role) -> None:
             "release of that line"
         )
     for path in map(PurePosixPath, backup.files):
-        if not saved(Item(path, rule(path, RULES[backup.role]), 0, plain=True)):
+        if not saved(
+            contents.Item(path, contents.rule(path, contents.RULES[backup.role]), 0, plain=True)
+        ):
             raise ConfigError(
                 f"{file} contains {str(path)[:80]!r}, which backups leave out; use another copy "
                 "of it"

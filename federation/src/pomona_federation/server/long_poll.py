@@ -21,18 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pomona_federation.server.gate import (
-    ACTIVATE,
-    ANSWERS,
-    OPEN,
-    PIECE,
-    Application,
-    Message,
-    Receive,
-    Scope,
-    Send,
-    replay,
-)
+from pomona_federation.server import gate
 
 PIPE = "arrivals"
 LONGEST_TICKET = 100  # characters of a ticket
@@ -73,7 +62,7 @@ class Arrivals:
         return frozenset(os.read(self._pipe, READ_SIZE).decode("ascii", "replace").split())
 
 
-PULL = f"{OPEN}pull-messages"
+PULL = f"{gate.OPEN}pull-messages"
 UNKNOWN, LATER = 412, 503  # SuperLink's reply for an unknown key; for Flower's client: try again
 PUSH = "/v1/runtime/push-messages"
 FOLLOWING = {PUSH, "/v1/runtime/pull-messages", "/v1/runtime/get-nodes"}
@@ -115,7 +104,7 @@ class LongPoll:
         seconds: longest time that a request is held.
     """
 
-    app: Application
+    app: gate.Application
     on_answer: Callable[[str], None]
     waker: Waker
     seconds: float = MAX_HOLD
@@ -123,7 +112,7 @@ class LongPoll:
     # session -> ticket, pieces missing
     _incomplete: OrderedDict[str, tuple[str, int]] = field(default_factory=OrderedDict)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: gate.Scope, receive: gate.Receive, send: gate.Send) -> None:
         """Pass a request on; hold one for messages."""
         path = scope.get("path", "")
         # the server's next request: what it sent before is complete
@@ -132,15 +121,15 @@ class LongPoll:
             self.waker.wake()
         if path == PULL:
             await self._long_poll(scope, receive, send)
-        elif path in {ANSWERS, PIECE}:
+        elif path in {gate.ANSWERS, gate.PIECE}:
             await self._track(scope, receive, send)
-        elif path == ACTIVATE:
+        elif path == gate.ACTIVATE:
             await self.app(scope, receive, _patient(send))
         else:
             await self.app(scope, receive, send)
         self._pushed = self._pushed or path == PUSH
 
-    async def _long_poll(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _long_poll(self, scope: gate.Scope, receive: gate.Receive, send: gate.Send) -> None:
         from flwr.proto.fleet_pb2 import PullMessagesResponse
 
         started_at = asyncio.get_running_loop().time()
@@ -158,13 +147,13 @@ class LongPoll:
         for message in response.messages:
             await send(message)
 
-    async def _track(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _track(self, scope: gate.Scope, receive: gate.Receive, send: gate.Send) -> None:
         """Pass a piece of an answer on, and count it."""
         request = [await receive()]
         while request[-1].get("more_body"):
             request.append(await receive())
         response = BufferedResponse()
-        await self.app(scope, replay(request, receive), response.buffer)
+        await self.app(scope, gate.replay(request, receive), response.buffer)
         if response.status == 200:
             self._count(scope["path"], b"".join(m.get("body", b"") for m in request), response.body)
         for message in response.messages:
@@ -175,7 +164,7 @@ class LongPoll:
         from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
         from flwr.proto.message_pb2 import PushObjectRequest
 
-        if path == ANSWERS:
+        if path == gate.ANSWERS:
             reply = PushMessagesRequest.FromString(request)
             accepted = PushMessagesResponse.FromString(response)
             session = accepted.session_id
@@ -194,7 +183,7 @@ class LongPoll:
             self.on_answer(ticket)
 
 
-def _patient(send: Send) -> Send:
+def _patient(send: gate.Send) -> gate.Send:
     """A ``send`` that makes a member retry if SuperLink does not know it yet, or thinks it is still
     connected.
 
@@ -202,7 +191,7 @@ def _patient(send: Send) -> Send:
     it.
     """
 
-    async def send_patiently(message: Message) -> None:
+    async def send_patiently(message: gate.Message) -> None:
         await send({**message, "status": LATER} if message.get("status") == UNKNOWN else message)
 
     return send_patiently
@@ -212,9 +201,9 @@ def _patient(send: Send) -> Send:
 class BufferedResponse:
     """SuperLink's answer, kept until it is sent."""
 
-    messages: list[Message] = field(default_factory=list)
+    messages: list[gate.Message] = field(default_factory=list)
 
-    async def buffer(self, message: Message) -> None:
+    async def buffer(self, message: gate.Message) -> None:
         """Keep a part, as an ASGI ``send``."""
         self.messages.append(message)
 
