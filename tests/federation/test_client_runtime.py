@@ -57,7 +57,7 @@ def test_a_visit_that_only_evaluates_copies_no_state(monkeypatch):
     together.add_clients(run.ids, run.roster, None)
     before = [together.store.state(i) for i in run.ids]
     monkeypatch.setattr(client, "row", None)  # a call would fail
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round())
+    down = run.downlink(a_round())
     visit = ClientRequest(a_round(), run.roster, run.ids, False, frozenset({"received"}), True)
     assert len(together.visit(visit, down)) == len(run.ids)
     assert all(together.store.state(i) is state for i, state in zip(run.ids, before, strict=True))

@@ -200,7 +200,7 @@ def test_with_a_budget_of_one_every_others_trained_core_comes_once_in_the_first_
     initial = run.server.cores.clone()
     asked = [[] for _ in range(N)]
     for number in range(1, N + 1):
-        down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
+        down = run.downlink(a_round(number))
         for i in range(N):
             came = [j for j in down["cores"].index[i].tolist() if j != i]
             asked[i] += came
@@ -217,7 +217,7 @@ def test_a_core_that_has_never_come_up_is_not_handed_down():
     run = Federation(APPLE(budget=2, core_init="independent").method(), quadratics(4))
     run.round(a_round(1), ids=(0, 1))
     for number in (2, 3, 4):
-        down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
+        down = run.downlink(a_round(number))
         for i in (2, 3):
             assert sorted(down["cores"].index[i].tolist()) == [0, 1]
         for i in (0, 1):
@@ -236,7 +236,7 @@ def test_never_downloaded_comes_first_also_where_others_come_late(core_step):
     run = Federation(APPLE(budget=1, core_step=core_step).method(), quadratics(4))
     come = [[] for _ in range(4)]
     for number, cohort in enumerate([(0, 1), (0, 1), (0, 1, 2, 3), (0, 1), (0, 1)], 1):
-        down = run.method.server.downlink(run.server, cohort, run.roster, a_round(number))
+        down = run.downlink(a_round(number), cohort)
         for place, i in enumerate(cohort):
             come[i].append([j for j in down["cores"].index[place].tolist() if j != i])
         run.round(a_round(number), ids=cohort)
@@ -253,7 +253,7 @@ def test_who_is_alone_asks_for_nobody_and_gets_the_first_that_come():
     run.round(a_round(1), ids=(0,))
     assert run.replies[0].uplink["request"].tolist() == [0, 0]
     run.round(a_round(2), ids=(1, 2))
-    down = run.method.server.downlink(run.server, (0,), run.roster, a_round(3))
+    down = run.downlink(a_round(3), (0,))
     assert sorted(down["cores"].index[0].tolist()) == [1, 2]
 
 
@@ -275,10 +275,10 @@ def test_bytes_follow_the_budget():
     from pomona.federation.exchange import received_bytes
 
     run = Federation(APPLE(budget=2).method(), quadratics(5, d=7))
-    down = run.method.server.downlink(run.server, (1, 3), run.roster, a_round())
+    down = run.downlink(a_round(), (1, 3))
     assert received_bytes(down, (1, 3)) == (5, 5)
     run.round(a_round())
-    down = run.method.server.downlink(run.server, (1, 3), run.roster, a_round(2))
+    down = run.downlink(a_round(2), (1, 3))
     # two float64 cores of seven numbers
     assert received_bytes(down, (1, 3)) == (2 * 7 * 8 + 5,) * 2
 

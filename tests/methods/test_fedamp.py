@@ -32,7 +32,7 @@ def random(*shape, seed=0):
 
 
 def downlink(run, round_=None):
-    return run.method.server.downlink(run.server, run.ids, run.roster, round_ or a_round())
+    return run.downlink(round_ or a_round())
 
 
 def clouds(run):

@@ -84,7 +84,7 @@ def test_fine_tuning_the_head_reaches_the_best_head_on_the_body():
 
 def test_only_the_body_travels():
     run = trained(FedBABU(), quadratics(3, d=7), rounds=1)
-    down = run.method.server.downlink(run.server, (0, 2), run.roster, a_round())
+    down = run.downlink(a_round(), (0, 2))
     assert received_bytes(down, (0, 1)) == (6 * 8,) * 2  # six float64 of seven
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
 

@@ -78,7 +78,7 @@ def test_only_what_is_no_norm_travels():
     problem = quadratics(3, d=7)
     problem.norms = NORMS
     run = trained(FedBN(), problem, rounds=1)
-    down = run.method.server.downlink(run.server, (0, 2), run.roster, a_round())
+    down = run.downlink(a_round(), (0, 2))
     assert received_bytes(down, (0, 1)) == (4 * 8,) * 2  # four float64 of seven
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [4 * 8] * 3
 

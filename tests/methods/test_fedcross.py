@@ -82,7 +82,7 @@ def test_every_model_reaches_every_client():
     run = Federation(FedCross().method(), quadratics(4))
     seen = [set() for _ in range(4)]
     for number in range(1, 40):
-        down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
+        down = run.downlink(a_round(number))
         assert sorted(down["model"].index.tolist()) == [0, 1, 2, 3]
         for i, k in enumerate(down["model"].index.tolist()):
             seen[i].add(k)

@@ -157,7 +157,7 @@ def test_strangers_are_separate_training():
 def test_rows_together_are_rows_alone(kind):
     """The client half on three rows at once, and on each: one state, uplink and info."""
     run = trained(kind(budget=1), quadratics(4), 2, lr=0.1)
-    down, ids = run.method.server.downlink(run.server, (0, 1, 3), run.roster, a_round(3)), (0, 1, 3)
+    down, ids = run.downlink(a_round(3), (0, 1, 3)), (0, 1, 3)
     received = {
         k: rows.bank[rows.index] if rows.index.dim() == 1 else rows for k, rows in down.items()
     }
@@ -193,7 +193,7 @@ def test_traffic_follows_the_budget():
     for kind, models, flags in ((FedFomo, 2, 4), (FedFomoMA, 3, 8)):
         run = Federation(kind(budget=2).method(), quadratics(4))
         for number in (1, 2):
-            down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
+            down = run.downlink(a_round(number))
             count = models if number == 2 else models - 2
             assert received_bytes(down, run.ids) == (count * 5 * 8 + flags,) * 4
             run.round(a_round(number))
@@ -204,7 +204,7 @@ def test_only_models_of_those_who_have_uploaded_are_sent(kind):
     run = Federation(kind(budget=3, candidates="everybody").method(), quadratics(6))
     before = set()
     for number, ids in enumerate([(0, 1), (2, 3), (0, 4), (1, 5)], start=1):
-        down = run.method.server.downlink(run.server, ids, run.roster, a_round(number))["models"]
+        down = run.downlink(a_round(number), ids)["models"]
         for i, asked in zip(ids, down.index.tolist(), strict=True):
             assert set(asked) - {i} <= before
             assert len(set(asked) - {i}) == min(3, len(before - {i})) or i in before
@@ -221,7 +221,7 @@ def test_what_was_asked_for_comes():
     run = Federation(FedFomo(budget=2, candidates="everybody").method(), quadratics(5))
     run.round(a_round(1))
     asked = run.server.requests.clone()
-    down = run.method.server.downlink(run.server, (1, 4), run.roster, a_round(2))["models"]
+    down = run.downlink(a_round(2), (1, 4))["models"]
     assert torch.equal(down.index, asked[[1, 4]])
 
 
@@ -230,7 +230,7 @@ def test_an_upload_that_never_came_leaves_its_place_empty():
     run = Federation(FedFomo().method(), quadratics(3))
     run.round(a_round(1))
     run.server = replace(run.server, uploaded=torch.tensor([1, 1, 0]))
-    down = run.method.server.downlink(run.server, (0, 1), run.roster, a_round(2))["models"]
+    down = run.downlink(a_round(2), (0, 1))["models"]
     assert down.index.tolist() == [[1], [0]]
 
 
@@ -267,9 +267,7 @@ def test_looking_does_not_change_affinities(kind):
     run = trained(kind(), quadratics(3), 2, lr=0.1)
     before = [run.state(i).affinity.clone() for i in run.ids]
     visit = ClientRequest(a_round(3), run.roster, run.ids, False, frozenset({"received"}), True)
-    run.clients.visit(
-        visit, run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
-    )
+    run.clients.visit(visit, run.downlink(visit.round))
     run.clients.commit(run.ids)
     assert all(torch.equal(run.state(i).affinity, b) for i, b in zip(run.ids, before, strict=True))
 
@@ -340,7 +338,7 @@ def test_model_averages_by_hand():
     """
     models = values(0, 3, 6).unsqueeze(1)
     run = rigged(FedFomoMA(), line(5, 2, 3), models, models)
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(2))
+    down = run.downlink(a_round(2))
     assert_close(down["models"].bank, values(4.5, 3, 1.5).unsqueeze(1))
     run.round(a_round(2))
     assert_close(run.state(0).affinity[0], values(1 - 1.875, 0, 4.125))
@@ -354,16 +352,16 @@ def test_model_averages_by_hand():
 
 def test_averages_run_over_those_who_have_uploaded_and_fall_back_to_the_mean():
     run = Federation(FedFomoMA(candidates="everybody").method(), quadratics(4))
-    first = run.method.server.downlink(run.server, run.ids, run.roster, a_round(1))
+    first = run.downlink(a_round(1))
     assert torch.equal(first["mean"].bank[0], run.initial())
     run.round(a_round(1), ids=(1,))
-    down = run.method.server.downlink(run.server, (0, 1), run.roster, a_round(2))
+    down = run.downlink(a_round(2), (0, 1))
     assert_close(down["mean"].bank[0], run.server.models[1])
     # of a single model nothing can be left out: everybody starts from it
     run.round(a_round(2), ids=(0, 1))
     for i in (0, 1):
         assert_close(run.model(i, "personal", "received"), down["mean"].bank[0])
-    down = run.method.server.downlink(run.server, (2,), run.roster, a_round(3))
+    down = run.downlink(a_round(3), (2,))
     assert_close(down["mean"].bank[0], run.server.models[:2].mean(0))
     assert_close(down["models"].bank[0], run.server.models[1])
 
@@ -429,9 +427,7 @@ def test_what_is_offered_came_in_the_last_round(kind, cohorts, budget):
         if len(offered) == 1:
             older = [who - offered for who in reversed(came[:-1])]
             offered |= next((who for who in older if who), set())
-        index = run.method.server.downlink(run.server, ids, run.roster, a_round(number))[
-            "models"
-        ].index
+        index = run.downlink(a_round(number), ids)["models"].index
         for i, sent in zip(ids, index.tolist(), strict=True):
             assert set(sent) - {i} <= offered
             assert len(set(sent) - {i}) == min(budget, len(offered - {i}))
@@ -444,7 +440,7 @@ def test_of_the_last_rounds_models_those_that_a_client_prefers_come():
     run = Federation(FedFomo(budget=1, epsilon=0.0).method(), quadratics(4))
     requests = torch.tensor([[3, 1, 2], [1, 1, 1], [2, 2, 2], [3, 3, 3]])
     run.server = replace(run.server, uploaded=torch.tensor([1, 2, 2, 1]), requests=requests)
-    down = run.method.server.downlink(run.server, (0,), run.roster, a_round(3))["models"]
+    down = run.downlink(a_round(3), (0,))["models"]
     assert down.index.tolist() == [[1]]
 
 
@@ -465,5 +461,5 @@ def test_a_client_that_nobody_learns_from_keeps_the_models_of_the_last_round():
     run = Federation(FedFomo().method(), quadratics(4))
     run.round(a_round(1))
     run.server = replace(run.server, uploaded=torch.tensor([5, 1, 1, 1]))
-    down = run.method.server.downlink(run.server, (0,), run.roster, a_round(6))["models"]
+    down = run.downlink(a_round(6), (0,))["models"]
     assert sorted(down.index[0].tolist()) == [1, 2, 3]

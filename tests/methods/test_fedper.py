@@ -49,7 +49,7 @@ def test_it_is_partialfeds_rule_with_less_traffic():
     assert_close(run.server, whole.server[:-1])
     for i in range(3):
         assert_close(run.model(i, "personal", "trained"), whole.model(i, "personal", "trained"))
-    down = run.method.server.downlink(run.server, (0, 1, 2), run.roster, a_round())
+    down = run.downlink(a_round(), (0, 1, 2))
     assert received_bytes(down, (0, 1, 2)) == (6 * 8,) * 3  # six float64 of seven
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3
 

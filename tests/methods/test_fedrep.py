@@ -62,7 +62,7 @@ def test_heads_reach_each_clients_optimum_and_the_base_the_common_one():
 
 def test_only_the_shared_layers_travel():
     run = Federation(FedRep().method(), quadratics(3, d=7))
-    down = run.method.server.downlink(run.server, (0, 2), run.roster, a_round())
+    down = run.downlink(a_round(), (0, 2))
     assert received_bytes(down, (0, 1)) == (6 * 8,) * 2  # six float64 of seven
     run.round(a_round())
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [6 * 8] * 3

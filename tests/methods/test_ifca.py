@@ -29,7 +29,7 @@ def test_clients_choose_by_loss_and_models_are_means_of_who_chose_them():
     problem = uneven(4, 2, 3)
     run = Federation(IFCA(clusters=3).method(), problem)
     models = run.server.models.clone()
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round())
+    down = run.downlink(a_round())
     assert all(torch.equal(down[entry(k)].bank[0], w) for k, w in enumerate(models))
     run.round(a_round())
     centres = [problem.targets[r].mean(0) for r in problem.rows]

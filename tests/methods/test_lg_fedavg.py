@@ -43,11 +43,6 @@ def test_with_nothing_shared_it_is_separate_training_to_the_bit():
 
 def test_only_the_shared_layer_travels():
     run = Federation(LGFedAvg().method(), quadratics(3, d=7))
-    assert (
-        received_bytes(
-            run.method.server.downlink(run.server, (0, 1, 2), run.roster, a_round()), (0, 1, 2)
-        )
-        == (8,) * 3
-    )
+    assert received_bytes(run.downlink(a_round(), (0, 1, 2)), (0, 1, 2)) == (8,) * 3
     run.round(a_round())
     assert [sum(t.nbytes for t in reply.uplink.values()) for reply in run.replies] == [8] * 3

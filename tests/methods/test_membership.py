@@ -185,7 +185,7 @@ def test_without_a_budget_a_newcomers_row_comes_at_once_though_nobody_could_ask_
         run.round(a_round(number))
     run.only(0, 1, 2)
     for number, there in ((3, {0, 1, 2} if settings.name == "apple" else {0, 1}), (4, {0, 1, 2})):
-        down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
+        down = run.downlink(a_round(number))
         (bank,) = (rows for rows in down.values() if rows.index.dim() == 2)
         for i, row in zip(run.ids, bank.index.tolist(), strict=True):
             assert {*row} - {i} == there - {i}
@@ -210,7 +210,7 @@ def test_apple_a_newcomer_starts_from_the_mean_core_and_counts_nothing_at_first(
 def test_apple_a_leaver_goes_out_of_every_mixture_and_copy():
     run = trained(APPLE(dr_lr=0.01, budget=2), uneven(2, 2, 2, 2), lr=0.1)
     run.only(0, 1, 2)
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(4))
+    down = run.downlink(a_round(4))
     assert not (down["cores"].index == 3).any()
     run.round(a_round(4))
     for i in run.ids:
@@ -260,7 +260,7 @@ def test_fedamp_mixes_members_only():
     run = Federation(FedAMP().method(), uneven(2, 2, 2, 2))
     run.round(a_round(1))
     run.only(0, 2, 3)
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(2))
+    down = run.downlink(a_round(2))
     attention = down["attention"].bank[down["attention"].index]
     assert (attention[:, 1] == 0).all()
     assert_close(attention.sum(1), torch.ones(3, dtype=torch.float64))
@@ -270,7 +270,7 @@ def test_fedamp_mixes_members_only():
 def test_fedfomo_forgets_a_leaver():
     run = trained(FedFomo(epsilon=0.0), uneven(2, 2, 2), 2, lr=0.1)
     run.only(0, 1)
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(3))
+    down = run.downlink(a_round(3))
     assert not (down["models"].index == 2).any()
     run.round(a_round(3))
     assert all(run.state(i).affinity[0, 2] == 0 for i in run.ids)

@@ -118,7 +118,7 @@ def test_equal_heads_cost_nothing_when_centred():
 
 def test_only_heads_travel():
     run = Federation(MOCHA().method(), quadratics(4, d=6))
-    down = run.method.server.downlink(run.server, (1, 3), run.roster, a_round())
+    down = run.downlink(a_round(), (1, 3))
     assert down["heads"].bank.shape == (4, 1)
     assert down["heads"].index.tolist() == [[0, 2, 3], [0, 1, 2]]
     run.round(a_round())

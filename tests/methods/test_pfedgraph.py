@@ -44,7 +44,7 @@ def test_a_graph_is_the_minimum_of_the_papers_programme():
     change = run.server.models - run.initial()
     s = torch.nn.functional.cosine_similarity(change.unsqueeze(1), change.unsqueeze(0), dim=2)
     p = torch.tensor([5, 3, 4, 2], dtype=torch.float64) / 14
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(3))
+    down = run.downlink(a_round(3))
     for i in range(4):
         found = minimize(
             lambda a, i=i: alpha * ((a - p.numpy()) ** 2).sum() - a @ s[i].numpy(),
@@ -71,7 +71,7 @@ def test_the_neighbours_directions_pull_local_training():
     """A second round by hand: theta_i - lr (g_i - mu cosine_gradient)."""
     problem, mu = quadratics(3, samples=3), 0.7
     run = trained(PFedGraph(mu=mu), problem, 1, lr=0.1)
-    down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(2))
+    down = run.downlink(a_round(2))
     run.round(a_round(2))
     for i in range(3):
         theta, u = (down[k].bank[i] for k in ("model", "direction"))

@@ -205,7 +205,7 @@ def test_a_budget_brings_every_gradient_in_turn(budget):
     problem = quadratics(4, samples=3)
     run = Federation(PGFed(mixing="client", budget=budget).method(), problem)
     for number in range(1, 8):
-        down = run.method.server.downlink(run.server, run.ids, run.roster, a_round(number))
+        down = run.downlink(a_round(number))
         filled = [
             [j for j in row if j != i] for i, row in enumerate(down["gradients"].index.tolist())
         ]
@@ -271,7 +271,7 @@ def test_a_false_offset_gives_a_member_no_more_than_the_agreed_share_of_anothers
     run.server.offsets[0] = -1e30
     before = run.server.model
     run.round(a_round(3, lr=0.1))
-    used = run.method.server.downlink(run.server, (1, 2), run.roster, a_round(4)).get("weights")
+    used = run.downlink(a_round(4), (1, 2)).get("weights")
     a = (
         used.bank[used.index].squeeze(1)
         if used

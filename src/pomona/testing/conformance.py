@@ -17,7 +17,7 @@ from pomona.methods.base import Method, MethodSettings
 from pomona.methods.card import MODELS, is_model
 from pomona.objective.training import TRAINING
 from pomona.simulation import run as simulated
-from pomona.testing.problems import Federation, equal, passes, quadratics, states, suited
+from pomona.testing.problems import Federation, equal, passes, quadratics, states, suited, trained
 from pomona.testing.round_checks import ROUND_CHECKS
 from pomona.testing.task_checks import TASK_CHECKS
 
@@ -168,14 +168,9 @@ def the_card_says_whether_a_round_depends_on_how_many_there_will_be(
     """Check that a method whose rounds do not depend on their total gives the same result with
     rounds added later.
     """
-    results = []
-    for total in (10, 50):
-        run = Federation(settings.method(), suited(settings, quadratics(3, samples=4)))
-        for number in (1, 2, 3):
-            run.round(passes(settings, number, total=total))
-        results.append(states(run))
+    runs = (trained(settings, quadratics(3, samples=4), 3, total=total) for total in (10, 50))
     declared = settings.method().card.needs.total_rounds
-    assert equal(*results) is not declared, (
+    assert equal(*map(states, runs)) is not declared, (
         f"three rounds of 10 and of 50 in all end {'alike' if declared else 'differently'}, the "
         f"card's needs have total_rounds={declared}"
     )
@@ -186,7 +181,7 @@ def the_card_says_what_an_uplink_tells_beside_models(settings: MethodSettings) -
     consent.
     """
     method = settings.method()
-    run = Federation(method, suited(settings, quadratics(3, samples=4)))
+    run = trained(settings, quadratics(3, samples=4), 0)
     declared, names = set(method.card.exchange.reveals), set(method.server.uplink_form(run.server))
     run.round(passes(settings))
     extra = names.union(*(reply.uplink for reply in run.replies)) - MODELS
@@ -203,11 +198,9 @@ def the_card_says_how_many_models_a_client_receives(settings: MethodSettings) ->
     """
     # no other entry is as long as a row of 9; PGFed sends 3, and not N - 1
     card, largest = settings.method().card, 0
-    run = Federation(settings.method(), suited(settings, quadratics(5, samples=4, d=9)))
+    run = trained(settings, quadratics(5, samples=4, d=9), 0)
     for number in (1, 2, 3):
-        downlink = run.method.server.downlink(
-            run.server, run.ids, run.roster, passes(settings, number)
-        )
+        downlink = run.downlink(passes(settings, number))
         models = {
             name: rows
             for name, rows in downlink.items()

@@ -17,14 +17,14 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from pomona.core.bounds import Stage
-from pomona.core.round import Roster, Round
+from pomona.core.round import Ids, Roster, Round
 from pomona.core.state import flatten
 from pomona.core.training_settings import Optimizer
 from pomona.federation import client_queries
 from pomona.federation.client import ClientRuntime
 from pomona.federation.exchange import ClientRequest, Reply, stack
 from pomona.federation.scoring import Model
-from pomona.methods.base import Initial, Method, MethodSettings
+from pomona.methods.base import Downlink, Initial, Method, MethodSettings
 from pomona.models.around_last_layer import Valved
 from pomona.models.layers import layers
 from pomona.models.parameter_space import ParameterSlice, ParameterSpace
@@ -342,12 +342,16 @@ class Federation:
             self.clients.add_clients(new, roster, row)
         self.roster, self.ids = roster, roster.members
 
-    def round(self, round_: Round, ids: tuple[int, ...] | None = None) -> None:
+    def downlink(self, round_: Round, ids: Ids | None = None) -> Downlink:
+        """Return what the server sends to the clients ``ids``, to all members if None."""
+        ids = self.ids if ids is None else ids
+        return self.method.server.downlink(self.server, ids, self.roster, round_)
+
+    def round(self, round_: Round, ids: Ids | None = None) -> None:
         """Train and aggregate one round of the clients ``ids``, of all members if None."""
         ids = self.ids if ids is None else ids
-        downlink = self.method.server.downlink(self.server, ids, self.roster, round_)
         visit = ClientRequest(round_, self.roster, ids, True, OBSERVED, True)
-        self.replies = self.clients.visit(visit, downlink)
+        self.replies = self.clients.visit(visit, self.downlink(round_, ids))
         uplink = stack(self.replies, lambda r: r.uplink)
         self.server = self.method.server.aggregate(self.server, uplink, ids, self.roster, round_)
         self.clients.commit(ids)
@@ -386,7 +390,10 @@ def passes(settings: MethodSettings, number: int = 1, **overrides: Any) -> Round
 def trained(
     settings: MethodSettings, problem: Problem, rounds: int, **overrides: Any
 ) -> Federation:
-    """Return a federation after some rounds of training; ``overrides``: other fields of Round."""
+    """Return a federation after some rounds of training on a problem, which is ``suited`` if it is
+    quadratics; ``overrides``: other fields of Round.
+    """
+    problem = suited(settings, problem) if isinstance(problem, Quadratics) else problem
     run = Federation(settings.method(), problem)
     for number in range(1, rounds + 1):
         run.round(passes(settings, number, **overrides))

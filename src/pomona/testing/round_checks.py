@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from pomona.core.state import concatenated, flatten
 from pomona.core.training_settings import Adam, Optimizer
-from pomona.federation.exchange import ClientRequest, downlink_part, stack
+from pomona.federation.exchange import ClientRequest, Reply, downlink_part, stack
 from pomona.methods.base import MethodSettings, Rows
 from pomona.objective.dataset import DeviceDataset
 from pomona.objective.training import LocalTraining
@@ -40,7 +40,7 @@ PART_OF_A_NETWORK = re.compile(r"\b(heads?|layers?)\b")
 
 def shapes_and_dtypes_are_kept(settings: MethodSettings) -> None:
     """Check that states keep the shapes and dtypes of their start, and no history of gradients."""
-    run = trained(settings, suited(settings, quadratics(3, samples=4)), 0)
+    run = trained(settings, quadratics(3, samples=4), 0)
     initial = _layouts(states(run))
     for number in (1, 2):
         run.round(passes(settings, number))
@@ -62,13 +62,10 @@ def a_downlink_keeps_its_form(settings: MethodSettings) -> None:
     """Check that downlinks are rows and keep the first round's form, as silos require, for one
     receiver at a time.
     """
-    run = trained(settings, suited(settings, quadratics(3, samples=4)), 0)
+    run = trained(settings, quadratics(3, samples=4), 0)
     layouts = set()
     for number in (1, 2, 3):
-        downlinks = [
-            run.method.server.downlink(run.server, (i,), run.roster, passes(settings, number))
-            for i in run.ids
-        ]
+        downlinks = [run.downlink(passes(settings, number), (i,)) for i in run.ids]
         layouts |= {
             tuple(sorted(_layout(*entry) for entry in downlink.items())) for downlink in downlinks
         }
@@ -88,29 +85,31 @@ def a_round_that_is_not_committed_changes_nothing_and_repeats(settings: MethodSe
     """Check that training depends only on the states: until it is committed it can be repeated with
     the same result.
     """
-    run = trained(settings, suited(settings, quadratics(3, samples=4)), 1)
+    run = trained(settings, quadratics(3, samples=4), 1)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, True, OBSERVED)
-    downlink = run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
+    downlink = run.downlink(visit.round)
     initial = states(run)
     first, second = run.clients.visit(visit, downlink), run.clients.visit(visit, downlink)
     changed = differing(states(run), initial)
     assert not changed, f"training that is not committed changed {', '.join(changed)}"
     for reply, repeated in zip(first, second, strict=True):
-        differences = differing(reply.uplink, repeated.uplink) + differing(
-            reply.info, repeated.info
-        )
+        differences = _differences(reply, repeated)
         assert not differences, f"{', '.join(differences)} differ when a round is repeated: {DRAWS}"
-        assert reply.scores == repeated.scores
+
+
+def _differences(reply: Reply, repeated: Reply) -> list[str]:
+    """Return the names of what two replies have that differs."""
+    scores = [] if reply.scores == repeated.scores else ["scores"]
+    tensors = differing(reply.uplink, repeated.uplink) + differing(reply.info, repeated.info)
+    return [*tensors, *scores]
 
 
 def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
     """Check that a visit that only evaluates leaves all states unchanged."""
-    run = trained(settings, suited(settings, quadratics(2, samples=4)), 1)
+    run = trained(settings, quadratics(2, samples=4), 1)
     initial = states(run)
     visit = ClientRequest(passes(settings, 2), run.roster, run.ids, False, frozenset({"received"}))
-    replies = run.clients.visit(
-        visit, run.method.server.downlink(run.server, run.ids, run.roster, visit.round)
-    )
+    replies = run.clients.visit(visit, run.downlink(visit.round))
     run.clients.commit(run.ids)
     changed = differing(states(run), initial)
     assert not changed, f"an evaluation changed {', '.join(changed)}"
@@ -119,7 +118,7 @@ def an_evaluation_changes_nothing(settings: MethodSettings) -> None:
 
 def absent_clients_are_unchanged(settings: MethodSettings) -> None:
     """Check that a round changes only the states of its cohort."""
-    run = trained(settings, suited(settings, quadratics(4, samples=3)), 1)
+    run = trained(settings, quadratics(4, samples=3), 1)
     initial = {k: v for k, v in states(run).items() if k.startswith(("1", "3"))}
     run.round(passes(settings, 2), ids=(0, 2))
     changed = differing({k: v for k, v in states(run).items() if k in initial}, initial)
@@ -136,7 +135,7 @@ def a_client_reads_only_rows_that_it_was_sent(settings: MethodSettings) -> None:
         if number in (3, 4):
             run.only(*((0, 1, 2, 3) if number == 3 else (1, 2, 3)))
         round_ = passes(settings, number)
-        downlink = run.method.server.downlink(run.server, run.ids, run.roster, round_)
+        downlink = run.downlink(round_)
         for k, i in enumerate(run.ids):
             visit = ClientRequest(round_, run.roster, (i,), True, OBSERVED)
             complete = {name: rows.select([k]) for name, rows in downlink.items()}
@@ -144,10 +143,7 @@ def a_client_reads_only_rows_that_it_was_sent(settings: MethodSettings) -> None:
             (repeated,) = run.clients.visit(
                 visit, {name: _as_received(rows, i) for name, rows in complete.items()}
             )
-            differences = differing(reply.uplink, repeated.uplink) + differing(
-                reply.info, repeated.info
-            )
-            differences += [] if reply.scores == repeated.scores else ["scores"]
+            differences = _differences(reply, repeated)
             assert not differences, (
                 f"round {number}: {', '.join(differences)} of client {i} depend on rows that its "
                 "downlink does not name, and that a silo does not receive"
@@ -207,7 +203,7 @@ def a_model_that_the_card_calls_private_never_goes_up(settings: MethodSettings) 
     private = card.exchange.private
     if "model" not in private:
         return
-    run = trained(settings, suited(settings, quadratics(3, samples=4)), 3)
+    run = trained(settings, quadratics(3, samples=4), 3)
     uplinks = [
         (reply.client, name, row.flatten())
         for reply in run.replies
@@ -240,16 +236,15 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **override
     """Check that stacked rows with 4, 2 and 1 samples give the same as single rows, up to
     rounding.
     """
-    problem, ids = suited(settings, uneven(1, 4, 2)), (1, 2, 0)
-    run = trained(settings, problem, 1, **overrides)
+    run, ids = trained(settings, uneven(1, 4, 2), 1, **overrides), (1, 2, 0)
     round_ = passes(settings, 2, **overrides)
-    downlink = run.method.server.downlink(run.server, ids, run.roster, round_)
+    downlink = run.downlink(round_, ids)
     received = downlink_part(
         run.clients.store.copies.received(ClientRequest(round_, run.roster, ids), downlink),
         [0, 1, 2],
     )
     stacked = concatenated([run.state(i) for i in ids])
-    training = LocalTraining(problem, ids, run.roster, round_)
+    training = LocalTraining(run.problem, ids, run.roster, round_)
     _, uplink, info = run.method.client.train(stacked, received, training, round_)
     run.round(round_)
     for row, i in enumerate(ids):
@@ -261,13 +256,11 @@ def rows_of_one_call_train_as_they_do_alone(settings: MethodSettings, **override
 
 def the_order_of_clients_does_not_matter(settings: MethodSettings) -> None:
     """Check that permuting clients permutes downlinks and training; only ids are an address."""
-    run = trained(settings, suited(settings, quadratics(3, samples=4)), 1)
+    run = trained(settings, quadratics(3, samples=4), 1)
     visits = []
     for ids in ((0, 1, 2), (2, 0, 1)):
         visit = ClientRequest(passes(settings, 2), run.roster, ids)
-        replies = run.clients.visit(
-            visit, run.method.server.downlink(run.server, ids, run.roster, visit.round)
-        )
+        replies = run.clients.visit(visit, run.downlink(visit.round, ids))
         visits.append({r.client: r for r in replies})
     a, b = visits
     assert all(equal(a[i].uplink, b[i].uplink) and a[i].loss == b[i].loss for i in run.ids)
@@ -278,15 +271,12 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
     rounding; unless these are drawn.
     """
     order, d = [2, 0, 3, 1], 5
-    run = trained(settings, suited(settings, quadratics(4, samples=4, d=d)), 0)
+    run = trained(settings, quadratics(4, samples=4, d=d), 0)
     server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
     run.round(first)
     if server.deals or not run.replies[0].uplink:
         return
-    uplink = {
-        name: torch.stack([reply.uplink[name] for reply in run.replies])
-        for name in run.replies[0].uplink
-    }
+    uplink = stack(run.replies, lambda reply: reply.uplink)
     received = []
     for uplinks in (uplink, {name: rows[order] for name, rows in uplink.items()}):
         state = server.aggregate(
@@ -308,7 +298,7 @@ def a_server_that_needs_sums_only_gets_by_with_the_mean(settings: MethodSettings
 
     With 20 clients and 20 numbers, a share of 0.05 of either is one of them, not none.
     """
-    run = trained(settings, suited(settings, uneven(*range(2, 22), d=20)), 1)
+    run = trained(settings, uneven(*range(2, 22), d=20), 1)
     server, first, second = run.method.server, passes(settings, 1), passes(settings, 2)
     if not server.sums:
         return
@@ -336,12 +326,12 @@ def a_client_that_sends_its_step_sends_nothing_else(settings: MethodSettings) ->
     """Check that a client with ``sends_step`` keeps nothing, and sends the received model after one
     step of plain SGD, where a decay shrinks it besides.
     """
-    run = trained(settings, suited(settings, uneven(4, 6, 8)), 1)
+    run = trained(settings, uneven(4, 6, 8), 1)
     if not run.method.client.sends_step:
         return
     assert not [name for name in states(run) if not name.startswith("server")]
     once = passes(settings, 2, batch_size=10**6, epochs=1, steps=1, weight_decay=0.1)
-    downlink = run.method.server.downlink(run.server, run.ids, run.roster, once)
+    downlink = run.downlink(once)
     replies = run.clients.visit(ClientRequest(once, run.roster, run.ids, True), downlink)
     for k, reply in enumerate(replies):
         (rows,), (model,) = downlink.values(), reply.uplink.values()
@@ -354,8 +344,7 @@ def a_client_that_sends_its_step_sends_nothing_else(settings: MethodSettings) ->
 def another_seed_gives_other_batches(settings: MethodSettings) -> None:
     """Check that batches, and all else that is drawn, come from the run's seed."""
     a, repeated, other_seed = (
-        states(trained(settings, suited(settings, quadratics(3, samples=4)), 1, seed=seed))
-        for seed in (0, 0, 1)
+        states(trained(settings, quadratics(3, samples=4), 1, seed=seed)) for seed in (0, 0, 1)
     )
     differences = differing(a, repeated)
     assert not differences, f"{', '.join(differences)} differ between runs of one seed: {DRAWS}"
@@ -368,7 +357,7 @@ def one_client_alone_works(settings: MethodSettings) -> None:
     """Check that a federation of one client trains, with a finite headline model, and observes no
     model that the card does not name.
     """
-    run = trained(settings, suited(settings, quadratics(1, samples=4)), 3)
+    run = trained(settings, quadratics(1, samples=4), 3)
     card, observed = run.method.card, run.models(0)
     assert card.headline in observed, (
         f"the card's headline is {card.headline}, clients observe {sorted(observed)}"
@@ -390,14 +379,13 @@ def the_loss_falls_towards_the_known_optimum(settings: MethodSettings) -> None:
     similar.data = DeviceDataset(
         similar.targets, similar.targets, None, None, similar.data.rows, "regression"
     )
-    problem = suited(settings, similar)
-    run = trained(settings, problem, 0)
+    run = trained(settings, similar, 0)
     losses = []
     for number in range(1, 31):
         run.round(passes(settings, number, total=30))
         models = [run.models(i)[run.method.card.headline]["w"] for i in run.ids]
         losses.append(
-            float(sum(problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
+            float(sum(run.problem.losses(w, i, "train").mean() for i, w in enumerate(models)))
         )
     enough = max(0.2 * losses[0], CONVERGED)
     assert min(losses[-5:]) < enough, (
@@ -415,9 +403,7 @@ def adamw_trains_rows_as_alone_and_otherwise_than_sgd(settings: MethodSettings) 
     if settings.method().card.needs.steps == "any":
         adamw = {"optimizer": Adam(name="adamw"), "momentum": 0.0}
         runs = [
-            trained(
-                settings, suited(settings, quadratics(3, samples=4)), 1, **{**adamw, "optimizer": o}
-            )
+            trained(settings, quadratics(3, samples=4), 1, **{**adamw, "optimizer": o})
             for o in (Optimizer(), adamw["optimizer"])
         ]
         assert not equal(*map(states, runs)), (
