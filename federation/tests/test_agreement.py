@@ -386,9 +386,8 @@ def test_a_study_has_the_quorum_of_its_federation_unless_it_names_one():
     standing = Federation.from_tree(tree(quorum=3))
     assert standing.terms_of(study_of(terms)).quorum == 3
     assert standing.terms_of(study_of({**terms, "quorum": 1})).quorum == 1
-    assert (
-        Federation.from_tree(tree()).terms_of(study_of(terms)).quorum == 2
-    )  # more than half of three
+    # more than half of three
+    assert Federation.from_tree(tree()).terms_of(study_of(terms)).quorum == 2
 
 
 def test_a_default_written_out_is_the_same_agreement():

@@ -352,9 +352,8 @@ def test_a_backup_from_before_the_first_private_run_does_not_roll_the_budget_bac
     assert "it knows of no private run" in refused.value.text()
     assert not (tmp_path / "other").exists()
     most = once.epsilon * (2.01 if enough else 1.99)
-    for (
-        name
-    ) in federation.names:  # a silo's state knows the run that it worked for, and refuses another
+    # a silo's state knows the run that it worked for, and refuses another
+    for name in federation.names:
         restored(federation, tmp_path / f"{name}.tar", name, spent=once.cost)
     own = tomllib.loads((kit / "silo.toml").read_text())
     (kit / "silo.toml").write_text(tomli_w.dumps(own | {"accept_epsilon": most}))

@@ -32,10 +32,8 @@ def config(folder, **over):
     [
         (None, {}),
         ({"size": [4, 6], "blend": "gaussian"}, {}),
-        (
-            None,
-            {"method": {"name": "fedbn"}},
-        ),  # the network has normalisation layers, which stay in the silos
+        # the network has normalisation layers, which stay in the silos
+        (None, {"method": {"name": "fedbn"}}),
     ],
     ids=["whole", "patches", "norms"],
 )

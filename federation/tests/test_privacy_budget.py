@@ -364,9 +364,8 @@ def test_studies_share_one_budget_and_the_last_that_does_not_fit_is_refused(worl
         if r["event"] == "refused"
     ]
     assert any(reason.startswith("PRIVACY") for reason in refused)
-    assert (
-        "accept_epsilon_total is" in caplog.text
-    )  # a number of the silo's, and so in its log alone
+    # a number of the silo's, and so in its log alone
+    assert "accept_epsilon_total is" in caplog.text
 
 
 def test_nothing_without_noise_runs_where_a_total_is_set(world, caplog):

@@ -108,11 +108,8 @@ def test_more_than_is_accepted_in_all_fails_the_check(world):
 
 @pytest.mark.parametrize(
     ("method", "held"),
-    [
-        ("fedavg", 0),
-        ({"name": "apple", "budget": 1}, 3),
-        ({"name": "apple"}, 0),
-    ],  # whose cores are there, of 3 places
+    # whose cores are there, of 3 places
+    [("fedavg", 0), ({"name": "apple", "budget": 1}, 3), ({"name": "apple"}, 0)],
 )
 def test_megabytes_a_round_are_those_that_a_round_takes(world, method, held):
     """With as many places as silos; a round brings rows that the silo does not hold yet, and the

@@ -223,7 +223,6 @@ def test_the_door_to_steps_refuses_to_write_over_what_it_reads(shared):
     network, good = small_network()
     with pytest.raises(ValueError, match="shares memory"):
         network.step(**(good | shared))
-    network.step(
-        **(good | {"rows": ROOM[:, :66], "moments": ROOM[:, :66]})
-    )  # unused without momentum
+    # unused without momentum
+    network.step(**(good | {"rows": ROOM[:, :66], "moments": ROOM[:, :66]}))
     network.step(**(good | {"centre": ROOM[:, :66], "constant": ROOM[:, :66]}))  # read alone

@@ -152,9 +152,8 @@ def test_bf16_rounds_the_factors_of_convolutions_and_linear_layers_and_nothing_e
     loss = gradient(made, row, g, torch.arange(8))
     assert loss == pytest.approx(nn.functional.cross_entropy(wanted, y).item(), abs=1e-5)
     exact = exactly(module, data, torch.arange(8))[1]
-    assert (
-        g - exact
-    ).norm() <= 0.05 * exact.norm()  # bf16 has 8 bits; a window's largest number may be another
+    # bf16 has 8 bits; a window's largest number may be another
+    assert (g - exact).norm() <= 0.05 * exact.norm()
 
 
 def sgd_round(momentum=0.0, decay=0.0):

@@ -42,9 +42,8 @@ def test_texts_know_the_words_of_training_rows_alone(tmp_path):
     assert len(others)
     assert set(scenario.dataset.words) == {"common", *(f"word{k}" for k in train)}
     assert scenario.dataset.vocabulary == len(train) + 3
-    assert (
-        scenario.dataset.x[others] == [2, 1, 0]
-    ).all()  # the most frequent word, an unknown one, padding
+    # the most frequent word, an unknown one, padding
+    assert (scenario.dataset.x[others] == [2, 1, 0]).all()
     assert (scenario.dataset.x[train] != 1).all()
 
 

@@ -213,9 +213,8 @@ def test_a_flat_mask_whose_axes_run_elsewhere_is_refused(tmp_path):
     sitk = pytest.importorskip("SimpleITK")
     drawn = sitk.GetImageFromArray(np.eye(4, 6, dtype=np.uint8))
     sitk.WriteImage(drawn, tmp_path / "i.mha")
-    sitk.WriteImage(
-        sitk.Flip(drawn, [True, False]), tmp_path / "m.mha"
-    )  # in place, by its direction
+    # in place, by its direction
+    sitk.WriteImage(sitk.Flip(drawn, [True, False]), tmp_path / "m.mha")
     image = image_formats.opened(tmp_path / "i.mha")
     assert mask.read(tmp_path / "i.mha", image, ("a", "b")).classes.sum() == 4
     with pytest.raises(DataError, match="has rows and columns to -x, y, but its image"):

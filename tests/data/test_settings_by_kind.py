@@ -308,11 +308,8 @@ SELECTORS = {"name", "format", "memory"}  # by which the section is read
 )
 def test_a_kind_of_data_looks_at_each_of_its_settings(which, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    for module in (
-        hub_dataset,
-        image_stack,
-        transfer,
-    ):  # in this process, where reads of settings are seen
+    # in this process, where reads of settings are seen
+    for module in (hub_dataset, image_stack, transfer):
         monkeypatch.setattr(module, "read_in_child", lambda work, *_: work())
     looked, settings = set(), None
     for section in written(tmp_path)[which]:

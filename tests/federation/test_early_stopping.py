@@ -153,11 +153,8 @@ def test_a_client_that_would_decide_alone_is_named_with_what_counts_instead():
 @pytest.mark.parametrize(
     ("method", "over", "rounds"),
     [
-        (
-            "apfl",
-            {},
-            3,
-        ),  # evaluated as trained: best in round 1, two evaluations later patience ends
+        # evaluated as trained: best in round 1, two evaluations later patience ends
+        ("apfl", {}, 3),
         ("fedavg", {}, 4),  # evaluated as received, one round later
         ("fedavg", {"eval_every": 2, "rounds": 12}, 7),  # rounds 2, 4, 6, the last seen in round 7
         ("apfl", {"eval_every": 2, "rounds": 12}, 6),

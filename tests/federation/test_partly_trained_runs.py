@@ -193,9 +193,8 @@ def test_head_of_fedavg_is_logistic_regression_on_features(monkeypatch):
     assert scenario.network.keeps_features
     again = scenario.with_settings(lr=0.2)
     assert again.resident is features
-    monkeypatch.setattr(
-        "pomona.scenario.network.split_network", None
-    )  # a call would fail: the network is not traced
+    # a call would fail: the network is not traced
+    monkeypatch.setattr("pomona.scenario.network.split_network", None)
     assert again.network.keeps_features
 
 

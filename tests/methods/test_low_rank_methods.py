@@ -108,9 +108,8 @@ def test_ffa_trains_a_network_without_changes_as_fedavg_and_a_resumed_run_is_the
     pomona.run(lora("ffa-lora", rounds=2), tmp_path / "parts")
     parts = pomona.run(lora("ffa-lora", rounds=3), tmp_path / "parts", resume=True)
     assert all(torch.equal(parts.models[0][k], v) for k, v in whole.models[0].items())
-    found = read_state(
-        tmp_path / "whole", lora("ffa-lora", rounds=3)
-    )  # as a bench looks for its cells
+    # as a bench looks for its cells
+    found = read_state(tmp_path / "whole", lora("ffa-lora", rounds=3))
     assert found.state == "finished"
 
 

@@ -160,9 +160,8 @@ def test_a_liar_beyond_single_precision_leaves_no_rounding_behind(name):
     far = torch.cat([W[:6], torch.full((1, 50), 1e3)])
     found = [mean_of(name, rows, w) for rows in (huge, far)]
     assert float(found[0].norm()) <= 2 * 50**0.5 * float(W.norm(dim=1).max())
-    assert_close(
-        *found, atol=1e-2, rtol=0
-    )  # the direction is the same: more size is no more effect
+    # the direction is the same: more size is no more effect
+    assert_close(*found, atol=1e-2, rtol=0)
 
 
 @pytest.mark.parametrize(("liars", "sizes"), [(1, [45, 20, 20, 15]), (2, [10, 10, 80])])
@@ -211,9 +210,8 @@ def test_the_smallest_of_eleven_sites_at_a_thousand_times_its_change():
     lying = torch.cat([W[:-1], (w + 1000 * (W[-1] - w))[None]])
     p = 20 / sum(sizes)
     moved = plain(lying, w, sizes) - plain(W, w, sizes)
-    assert float(moved.norm()) == pytest.approx(
-        p * 999
-    )  # 14.6 times the length of an honest change
+    # 14.6 times the length of an honest change
+    assert float(moved.norm()) == pytest.approx(p * 999)
     # the median length is 1, so the liar's counts as one of 2: one more than its honest one
     moved = mean_of("clipped", lying, w, sizes) - mean_of("clipped", W, w, sizes)
     assert float(moved.norm()) == pytest.approx(p * 1)

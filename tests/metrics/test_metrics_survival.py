@@ -180,9 +180,8 @@ def test_a_whole_weight_is_a_sample_that_is_there_so_often(measure):
 def test_so_it_is_for_figures_over_times(measure):
     survival, targets = samples(40)
     weights = stratified(targets[:, 1].astype(int), 3, stream(1, "draw"))
-    weights[:, targets[:, 0].argmin()] = weights[:, targets[:, 0].argmax()] = (
-        1  # the same times are within
-    )
+    # the same times are within
+    weights[:, targets[:, 0].argmin()] = weights[:, targets[:, 0].argmax()] = 1
     for row, value in zip(weights, measure(survival, targets, weights, TIMES), strict=True):
         copies = np.repeat(np.arange(40), row.astype(int))
         again = measure(survival[copies], targets[copies], np.ones((1, len(copies))), TIMES)

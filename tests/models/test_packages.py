@@ -61,11 +61,8 @@ def network(name, shape=(3, 32, 32), outputs=5, make=build, **args):
         ("timm:test_resnet", (1, 32, 32), {}),
         ("timm:test_vit", (2, 32, 32), {"img_size": 32}),
         ("monai:DenseNet", (1, 32, 32), DENSE),
-        (
-            "monai:EfficientNetBN",
-            (1, 32, 32),
-            {"model_name": "efficientnet-b0"},
-        ),  # pretrained unless told otherwise
+        # pretrained unless told otherwise
+        ("monai:EfficientNetBN", (1, 32, 32), {"model_name": "efficientnet-b0"}),
     ],
 )
 def test_a_network_fits_outputs_and_channels(name, shape, args):

@@ -281,9 +281,8 @@ def test_default_smallest_size_is_half_the_mean_for_little_data():
 @settings(max_examples=30)
 @given(
     st.sampled_from([Iid(), Pathological(), Classes(), Practical(), Dirichlet(beta=0.5)]),
-    st.integers(
-        3, 9
-    ),  # with two clients, pathological and classes may give whole classes only, whatever the seed
+    # with two clients, pathological and classes may give whole classes only, whatever the seed
+    st.integers(3, 9),
     st.integers(0, 2**32),
 )
 def test_every_recipe_divides_each_row_at_most_once_and_by_its_seed(recipe, clients, seed):

@@ -167,9 +167,8 @@ def verify(path: Path) -> int | None:
     the length.
     """
     chain = START
-    torn: tuple[int, int] | None = (
-        None  # number and length of a torn piece that the next line must record
-    )
+    # number and length of a torn piece that the next line must record
+    torn: tuple[int, int] | None = None
     with _reading(path) as file:
         for number, (text, line) in enumerate(_lines(file, path), start=1):
             if line is None:

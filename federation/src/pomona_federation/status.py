@@ -263,9 +263,8 @@ def _visited(folders: Sequence[Path], rounds: int | None) -> Row:
     faults = [fault for folder in folders if (fault := history.last_fault(folder))]
     last = visits[-1].round if visits else 0
     return {
-        "round": min(
-            last, rounds or last
-        ),  # the closing visit comes after the last round and belongs to it
+        # the closing visit comes after the last round and belongs to it
+        "round": min(last, rounds or last),
         "bytes_down": sum(v.bytes_down for v in visits),
         "bytes_up": sum(v.bytes_up for v in visits),
         "fault": str(max(faults, key=lambda fault: fault.when)) if faults else "",

@@ -54,9 +54,8 @@ class Readable:
         marked = initial.instead(torch.arange(len(initial()), dtype=torch.float32))
         state = server.start(marked, roster, scenario.config.seed)
         downlink = server.downlink(state, roster.members, roster, round_of(scenario.config, 1))
-        first = {
-            n: rows.bank[0] for n, rows in downlink.items()
-        }  # all are alike in the first round
+        # all are alike in the first round
+        first = {n: rows.bank[0] for n, rows in downlink.items()}
         size = len(initial())
         models = _models(first, size)
         single = frozenset(name for name in models if downlink[name].index.dim() == 2)

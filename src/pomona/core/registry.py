@@ -76,12 +76,8 @@ def load(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except (
-        ImportError,
-        AttributeError,
-        TypeError,
-        ValueError,
-    ) as fault:  # TypeError: a relative module name
+    # TypeError: a relative module name
+    except (ImportError, AttributeError, TypeError, ValueError) as fault:
         raise ConfigError(
             f"cannot load {target!r} ({fault}); give an importable module:attribute"
         ) from fault

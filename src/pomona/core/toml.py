@@ -255,9 +255,8 @@ def _nearest(key: str, descriptions: Mapping[str, str], choices: Choices) -> str
     in another section, keys with a matching description, similar keys in its section, and all keys
     there. Section names are not compared, since all keys of a section share one.
     """
-    key = ".".join(
-        component for component in key.split(".") if not component.isdecimal()
-    )  # list indices
+    # list indices
+    key = ".".join(component for component in key.split(".") if not component.isdecimal())
     section, dot, last = key.rpartition(".")
     names = [
         name

@@ -112,9 +112,8 @@ def read_state(folder: Path, config: Config) -> JobState:
     try:
         text = content(folder / FAILURE)
         return JobState("failed", TypeAdapter(Failure).validate_python(parse(text, StorageError)))
-    except (
-        FileNotFoundError
-    ):  # it has none, or another bench has just taken it back (``clear_failure``)
+    # it has none, or another bench has just taken it back (``clear_failure``)
+    except FileNotFoundError:
         pass
     except (OSError, StorageError, ValidationError) as fault:
         raise StorageError(

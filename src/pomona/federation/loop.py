@@ -145,9 +145,8 @@ class Loop:
         self._exchange.history = History.from_json(checkpoint.meta["history"])
         self._scores.restore(checkpoint.meta["known"])
         self.curve.restore(self.record.events)
-        if (
-            checkpoint.meta.get("ended") == self.config.rounds
-        ):  # else more have been asked for since
+        # else more have been asked for since
+        if checkpoint.meta.get("ended") == self.config.rounds:
             self.last = checkpoint.number
         return rebuild(state, checkpoint.tensors, "server"), checkpoint.number
 

@@ -105,9 +105,8 @@ def _token() -> str:
 
 def _join(address: str) -> None:
     host, _, port = address.rpartition(":")
-    socket.create_connection(
-        (host, int(port)), CONNECT_TIMEOUT
-    ).close()  # Ray would try for minutes
+    # Ray would try for minutes
+    socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
     _ray().init(address=address, **QUIET)
 
 

@@ -28,9 +28,8 @@ EVALUATED = ("validation", "test")
 Model = tuple[str, Stage]
 Figures = dict[str, Any]
 Reduce = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Predictor = Callable[
-    [str, Reduce], tuple[Tensor, Tensor]
-]  # (split, reduction) -> one model's answers
+# (split, reduction) -> one model's answers
+Predictor = Callable[[str, Reduce], tuple[Tensor, Tensor]]
 # (a client's answers, its id) -> the confidence interval of a score
 IntervalOf = Callable[[tuple[Tensor, Tensor], int], tuple[float, float] | None]
 

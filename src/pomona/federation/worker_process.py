@@ -68,11 +68,8 @@ class WorkerProcess:
         """Return the next answer."""
         try:
             return self._pipe.recv()
-        except (
-            OSError,
-            EOFError,
-            RuntimeError,
-        ) as fault:  # the last if a file that was sent cannot be opened
+        # the last if a file that was sent cannot be opened
+        except (OSError, EOFError, RuntimeError) as fault:
             self._process.join(timeout=1)
             raise (_too_many_files() if self._process.is_alive() else self._dead()) from fault
 

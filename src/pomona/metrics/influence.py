@@ -31,9 +31,8 @@ test).
 """
 EQUAL = 1e-12
 """Difference, absolute or relative, up to which values are equal but for rounding."""
-_MAX_DELETIONS = (
-    500  # maximum jackknife deletions per stratum; larger strata delete several units at a time
-)
+# maximum jackknife deletions per stratum; larger strata delete several units at a time
+_MAX_DELETIONS = 500
 
 Groups = NDArray[np.int64]
 

@@ -186,9 +186,8 @@ def training_mode(module: Module) -> Callable[[], None]:
 
     def restore_modes() -> None:
         # Comparing is cheap, setting the modes is slow and seldom needed.
-        if any(
-            submodule.training is not mode for submodule, mode in modes
-        ):  # seldom; setting them is slow
+        # seldom; setting them is slow
+        if any(submodule.training is not mode for submodule, mode in modes):
             enter()
 
     return restore_modes

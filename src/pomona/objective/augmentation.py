@@ -47,9 +47,8 @@ def crop(x: Tensor, y: Tensor, draws: Draws, max_shift: float = 4) -> Pair:
             [int(draw.integers(-reach, reach + 1)) for draw in draws], device=x.device
         )
         positions = (shifts.unsqueeze(1) + torch.arange(n, device=x.device)) % max(2 * n - 2, 1)
-        positions = torch.minimum(
-            positions, (2 * n - 2 - positions).abs()
-        )  # reflected at the borders
+        # reflected at the borders
+        positions = torch.minimum(positions, (2 * n - 2 - positions).abs())
         x, y = _warped(x, y, partial(_gathered, positions=positions, axis=axis))
     return x, y
 

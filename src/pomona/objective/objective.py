@@ -226,9 +226,8 @@ class Objective(GradientSource, Protocol):
     norms: tuple[slice, ...]  # of a row, the parameters of normalisation layers
     head: Head | None = None  # the last layer, if it is linear, with a bias, and trained
     parameters: tuple[ParameterSlice, ...] = ()  # of a row, by name
-    shows_losses: bool = (
-        True  # whether ``gradient`` returns real losses; otherwise it returns zeros
-    )
+    # whether ``gradient`` returns real losses; otherwise it returns zeros
+    shows_losses: bool = True
     shows_trained: bool = True  # whether models that a client has trained may be scored
 
     def hessian(self, W: Tensor, indices: list[Tensor], Z: Tensor, views: Views = None) -> Tensor:

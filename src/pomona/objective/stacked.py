@@ -67,9 +67,8 @@ class StackedObjective(TorchObjective):
         for submodule in module.modules():
             if isinstance(submodule, nn.Embedding) and submodule.padding_idx is not None:
                 submodule.register_forward_hook(partial(_stop_at, submodule.padding_idx))
-            if isinstance(
-                submodule, nn.GroupNorm
-            ):  # ``vmap`` supports it only on contiguous memory
+            # ``vmap`` supports it only on contiguous memory
+            if isinstance(submodule, nn.GroupNorm):
                 submodule.register_forward_pre_hook(lambda _, inputs: inputs[0].contiguous())
 
     def gradient(

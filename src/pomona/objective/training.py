@@ -59,9 +59,8 @@ class LocalTraining:
     observed: dict[tuple[str, Stage], Tensor] = field(default_factory=dict)
     _losses: list[float] = field(init=False)
     _samples: list[int] = field(init=False)
-    _unmeasured: int | None = (
-        None  # the step of the round's first training pass whose batch has not been measured yet
-    )
+    # the step of the round's first training pass whose batch has not been measured yet
+    _unmeasured: int | None = None
     _passed: bool = False
 
     def __post_init__(self) -> None:

@@ -142,9 +142,8 @@ class Recipe(Settings):
             quarter turns; 0: none
     """
 
-    by_class: ClassVar[bool] = (
-        True  # whether the recipe needs classes; if False, all rows may be one class
-    )
+    # whether the recipe needs classes; if False, all rows may be one class
+    by_class: ClassVar[bool] = True
     by_owner: ClassVar[bool] = False  # whether rows are split within each owner
     members: ClassVar[bool] = False  # whether the recipe determines the number of clients
     remedy: ClassVar[str] = (  # remedy if a client has no training rows

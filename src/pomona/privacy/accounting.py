@@ -24,9 +24,8 @@ from pomona.privacy.settings import Privacy
 CONFIDENT = 100.0
 LARGE_ORDERS = (64, 80, 96, 128, 160, 192, 256, 384, 512, 768, 1024)
 ROUNDING = 1e-9  # relative tolerance for sums of epsilons and deltas
-PRV_ERROR = (
-    0.03  # its bound is within 0.01 of epsilon on either side, at a delta within a thousandth
-)
+# its bound is within 0.01 of epsilon on either side, at a delta within a thousandth
+PRV_ERROR = 0.03
 
 
 def steps(n: int, size: int, share: float = 1.0) -> int:

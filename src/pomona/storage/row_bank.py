@@ -105,9 +105,8 @@ class FileBank:
         self._file, self._on_disk = file, on_disk
         finalize(self, file.close)
         self._width, self._dtype = len(example), example.dtype
-        self._stride = (
-            max(1, -(-example.nbytes // 64)) * 64
-        )  # the alignment of PyTorch's own memory
+        # the alignment of PyTorch's own memory
+        self._stride = max(1, -(-example.nbytes // 64)) * 64
         self._rows = max(1, min(rows, PIECE // self._stride))
         self._piece = (
             -(-self._rows * self._stride // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY

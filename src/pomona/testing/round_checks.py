@@ -285,9 +285,8 @@ def the_server_treats_clients_alike(settings: MethodSettings) -> None:
         received.append(server.downlink(state, run.ids, run.roster, second))
     original, exchanged = received
     for name, rows in original.items():
-        if (
-            rows.index.dim() == 1 and rows.bank.shape[1] == run.problem.size
-        ):  # a model for each client
+        # a model for each client
+        if rows.index.dim() == 1 and rows.bank.shape[1] == run.problem.size:
             permuted = exchanged[name]
             assert_close(permuted.bank[permuted.index], rows.bank[rows.index][order])
 

@@ -177,9 +177,8 @@ def _trained_alone(federation: SmallFederation, scenario: Scenario, result: Resu
     """Assert that rows and personal models have the trained tensors, and none of the frozen
     ones.
     """
-    layers = {
-        ".".join(name.split(".")[-2:]) for name in scenario.network.frozen
-    }  # in one body or two
+    # in one body or two
+    layers = {".".join(name.split(".")[-2:]) for name in scenario.network.frozen}
     assert layers == federation.frozen
     trained = {
         k: p.shape

@@ -133,9 +133,8 @@ def adaptive(
         in_initial_stage = (
             ~state.started & (w != state.last).any(1) & (round_.number >= settings.start_round)
         )
-        in_initial_stage &= (
-            training.trains
-        )  # what an evaluation learns is dropped: each would begin anew
+        # what an evaluation learns is dropped: each would begin anew
+        in_initial_stage &= training.trains
         epochs, losses = learn(settings, state, in_initial_stage, w, columns, training, round_)
         mixture = mixed(w, state.last, state.weights, columns)
         if personal:

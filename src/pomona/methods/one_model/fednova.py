@@ -40,9 +40,8 @@ from pomona.methods import base
 from pomona.methods.one_model import fedavg
 from pomona.methods.one_model.reweighting import reweighted_server
 
-SHORTEST = (
-    1e-3  # |a_i| starts at 1; only a pull of lr mu near 2, where nothing is learned, could lower it
-)
+# |a_i| starts at 1; only a pull of lr mu near 2, where nothing is learned, could lower it
+SHORTEST = 1e-3
 EXACT_STEPS = 10_000  # steps counted one by one
 
 

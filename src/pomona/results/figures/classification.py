@@ -176,9 +176,8 @@ def confusion(runs: list[Run]) -> ReportFigure | None:
                 "count": int(counts[i, j]),
                 "share_of_true": float(shares[i, j]),
             }
-            for i, j in np.argwhere(
-                counts if n > MAX_CLASSES else np.ones_like(counts)
-            )  # zeros are omitted for many classes
+            # zeros are omitted for many classes
+            for i, j in np.argwhere(counts if n > MAX_CLASSES else np.ones_like(counts))
         ],
     )
 

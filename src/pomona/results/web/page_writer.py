@@ -34,9 +34,8 @@ def render(template: str, package: str = WEB, **context: Any) -> str:
 
 
 @cache
-def _templates(
-    package: str,
-) -> Any:  # jinja2.Environment; compiling templates is slower than rendering them
+# jinja2.Environment; compiling templates is slower than rendering them
+def _templates(package: str) -> Any:
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
