@@ -2,6 +2,7 @@
 and the reason of each silo that is not in it.
 """
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -138,6 +139,7 @@ def test_of_two_equal_keys_the_first_to_come_counts(tmp_path):
 
 SHORT = part(1)[:-4]
 REFUSED = (Refusal(silo="silo-1", fault="this silo rests"), b"")
+REFUSES = (Refusal(silo="silo-1", fault="PROTOCOL: the same change over other silos"), b"")
 MISSING = {"silo-0": "sum-short"}
 REASONS = [
     ("too few", {0: "aa"}, {}, {"silo-0": "sum-short", "silo-2": "diverged"}),
@@ -181,6 +183,13 @@ def test_a_settled_sum_is_of_the_same_silos_or_there_is_none(ready, summed, reas
     assert desk.reasons == reasons
 
 
+@pytest.mark.parametrize(("refusing", "kept"), [((0, 1), False), ((1,), True)])
+def test_a_sum_that_all_its_silos_refuse_is_no_longer_settled(refusing, kept, tmp_path):
+    """None has masked a part: the silo whose absence they refuse may be back."""
+    assert Desk(tmp_path, BOTH | {key: [REFUSES] for key in refusing}).round(KEYS) == {}
+    assert (tmp_path / "sum.json").exists() == kept
+
+
 def test_what_was_settled_in_another_round_or_run_does_not_count(tmp_path):
     for run, number in ((RUN, NUMBER + 1), ("cd", NUMBER)):
         settled = masked_sums.SettledSum(run=run, number=number, places=(2, 3))
@@ -220,25 +229,50 @@ def asked(
     provenance = SimpleNamespace(
         require_mask_keys=lambda _, keys: silo.events.append(("keys", sorted(keys)))
     )
-    request = SumRequest(
-        task=task(place, sizes=(1, 3, 0, 0), **{k: v for k, v in fields.items() if k != "place"}),
-        keys=keys,
-    )
+    request = SumRequest(task=task(place, **{"sizes": (1, 3, 0, 0), **fields}), keys=keys)
     part = MaskedPart(silo.part.silo, terms)
     return part.answer(request, rounds, log, provenance)
 
 
-def test_the_parts_of_two_silos_add_up_to_their_weighted_changes(silo):
-    other = (SimpleNamespace(samples=3), MOVED[1].astype("<f4").tobytes())
+def test_the_parts_of_two_silos_add_up_to_their_weighted_and_clipped_changes(silo):
+    longer = MOVED[1] * (16 / np.linalg.norm(MOVED[1]))  # twice the largest norm
+    other = (SimpleNamespace(samples=3), longer.astype("<f4").tobytes())
     (ours, first), (_, second) = (asked(silo), asked(silo, kept=other, secret=SECRETS[1], place=1))
     weights = Roster((1, 3), silo.part.silo.terms.config.largest_share).weights((0, 1)).tolist()
-    open_ = [encoded(MOVED[i].astype("<f4"), weights[i], TERMS) for i in (0, 1)]
+    clipped = [MOVED[0], longer / 2]
+    open_ = [encoded(clipped[i].astype("<f4"), weights[i], TERMS) for i in (0, 1)]
     words = [np.frombuffer(data, np.uint32) for data in (first, second)]
     assert np.array_equal(words[0] + words[1], open_[0] + open_[1])
     assert not np.array_equal(words[0], open_[0])
     assert (ours.samples, ours.uplink) == (1, sha256(first))
     assert [event for event, _ in silo.events] == ["keys", "log", "sum"] * 2
     assert silo.events[2][1] == {"round": NUMBER, "silos": ("silo-0", "silo-1")}
+
+
+@pytest.mark.parametrize(
+    ("over", "refused"),
+    [
+        ({}, False),
+        ({"sizes": (1, 2, 0, 0)}, True),  # a difference of multiples of the others' sum
+        ({"sizes": (2, 6, 0, 0)}, False),  # the same weights
+        ({"terms": TERMS.model_copy(update={"max_norm": 9.0})}, True),  # clips fewer changes
+        ({"terms": TERMS.model_copy(update={"bits": 64})}, False),
+        ({"secrets": SECRETS}, True),
+    ],
+)
+def test_a_change_is_summed_in_another_run_on_the_same_terms_alone(over, refused, silo):
+    sizes = {"sizes": (1, 3, 0, 0) if "secrets" not in over else (1, 3, 1, 0)}
+    asked(silo, **sizes)
+    outcome = pytest.raises(ProtocolError, match="another seed") if refused else nullcontext()
+    with outcome:
+        asked(silo, run="cd", **sizes | over)
+
+
+def test_no_change_at_all_is_summed_over_any_silos(silo):
+    """It reveals nothing, and no other seed would change it."""
+    zeros = (SimpleNamespace(samples=1), bytes(16))
+    for run, secrets in (("ab", SECRETS), ("cd", SECRETS[:2])):
+        asked(silo, secrets, kept=zeros, run=run, sizes=(1, 3, 1, 0))
 
 
 @pytest.mark.parametrize(
@@ -294,9 +328,10 @@ def test_without_a_usable_change_nothing_is_kept(reply, fault, silo, monkeypatch
     ("moved", "adds_up", "logged"),
     [(8.0, False, False), (16.0, False, True), (16.0, True, False), (8.0, True, False)],
 )
-def test_a_long_change_is_clipped_and_logged_unless_noise_adds_up(
+def test_a_long_change_is_kept_and_logged_unless_noise_adds_up(
     moved, adds_up, logged, silo, monkeypatch
 ):
+    """It is clipped in the sum alone: another study may clip it elsewhere."""
     lines = []
     monkeypatch.setattr(masked_part, "noise_adds_up", lambda _: adds_up)
     monkeypatch.setattr(masked_part.logger, "info", lambda *line: lines.append(line))
@@ -304,7 +339,7 @@ def test_a_long_change_is_clipped_and_logged_unless_noise_adds_up(
         Reply(0, uplink(0.0, moved, 0.0, 0.0)), task(), {"model": Rows.broadcast(CAME, 1)}
     )
     assert norm == moved
-    assert np.frombuffer(kept, "<f4").tolist() == [0.0, 8.0, 0.0, 0.0]
+    assert np.frombuffer(kept, "<f4").tolist() == [0.0, moved, 0.0, 0.0]
     assert bool(lines) == logged
 
 

@@ -150,9 +150,9 @@ def test_a_change_is_not_summed_over_other_silos_in_a_further_study(world, caplo
     assert [e["silos"] for e in events(federation, "sum")][-3:] == [["silo-0", "silo-1"]] * 3
 
 
-def past_sum(change="1", agreement="2", run="3", silos="4"):
+def past_sum(change="1", agreement="2", run="3", terms="4"):
     """A sum by one digit of each of its hashes."""
-    fields = {"change": change, "agreement": agreement, "silos": silos}
+    fields = {"change": change, "agreement": agreement, "terms": terms}
     return PastSum(run=run, **{key: digit * 64 for key, digit in fields.items()})
 
 
@@ -160,12 +160,12 @@ def past_sum(change="1", agreement="2", run="3", silos="4"):
     ("differing", "refused"),
     [
         ({}, False),
-        ({"silos": "5"}, False),  # TaskLog's part: one sum a round
+        ({"terms": "5"}, False),  # TaskLog's part: one sum a round
         ({"run": "5"}, False),  # the same sum again tells nothing
         ({"agreement": "5"}, False),
-        ({"run": "5", "silos": "5"}, True),
-        ({"agreement": "5", "silos": "5"}, True),
-        ({"agreement": "5", "silos": "5", "change": "5"}, False),
+        ({"run": "5", "terms": "5"}, True),
+        ({"agreement": "5", "terms": "5"}, True),
+        ({"agreement": "5", "terms": "5", "change": "5"}, False),
     ],
 )
 def test_a_change_is_summed_over_other_silos_within_its_run_alone(tmp_path, differing, refused):

@@ -64,24 +64,25 @@ def receiver_tensors(downlink: Downlink, k: int) -> dict[str, Tensor]:
     }
 
 
-def change(
-    uplink: Mapping[str, Tensor], received: Mapping[str, Tensor], config: Config
-) -> tuple[fixed_point.Numbers, float]:
-    """Return a client's change (d,) from what it received, clipped unless its noise counts for
-    others, and its norm before clipping.
-
-    The tensors of its uplink come in the order of their names.
+def change(uplink: Mapping[str, Tensor], received: Mapping[str, Tensor]) -> fixed_point.Numbers:
+    """Return a client's change (d,) from what it received, the tensors of its uplink in the order
+    of their names.
     """
-    assert config.secure_aggregation
-    delta = np.concatenate(
+    return np.concatenate(
         [
             _flat(uplink[name]) - _flat(_start(received, name, uplink[name]))
             for name in sorted(uplink)
         ]
     )
-    return fixed_point.clipped(
-        delta, inf if noise_adds_up(config) else config.secure_aggregation.max_norm
-    )
+
+
+def limited(delta: fixed_point.Numbers, config: Config) -> tuple[fixed_point.Numbers, float]:
+    """Return a change (d,) as it is summed, clipped unless its noise counts for others, and its
+    norm before.
+    """
+    assert config.secure_aggregation
+    max_norm = inf if noise_adds_up(config) else config.secure_aggregation.max_norm
+    return fixed_point.clipped(delta, max_norm)
 
 
 def mean(
@@ -156,7 +157,7 @@ def _total(
     size = sum(t.numel() for t in arrivals[0].reply.uplink.values())
     total, norms = np.zeros(size, fixed_point.integer_dtype(terms)), []
     for arrival in arrivals:
-        delta, norm = change(arrival.reply.uplink, received, config)
+        delta, norm = limited(change(arrival.reply.uplink, received), config)
         total += fixed_point.encoded(delta, weights[arrival.reply.client], terms)
         norms.append(norm)
     return total, [norm for norm in norms if norm > terms.max_norm]

@@ -146,7 +146,7 @@ class MaskedSums:
         few are ready, or not all of those that were settled before.
         """
         registry = self.exchange.registry
-        path, names = registry.path.parent / SUM, [e.name for e in registry.entries]
+        path, names = registry.path.with_name(SUM), [e.name for e in registry.entries]
         settled = read_json(SettledSum, path, remedy="remove it: silos refuse a second sum")
         if settled and (settled.run, settled.number) == (self.exchange.run, number):
             return self._settled_again(settled, ready, names)
@@ -203,6 +203,9 @@ class MaskedSums:
         if dropped := [requests[i].silo for i in clients if i not in added]:
             short, detail = [requests[i].silo for i in added], f"without {listed(dropped)}"
             self._leave_out(short, number, Reason.SUM_SHORT, detail)
+            if {o.reason for o in requests.values()} == {Reason.REFUSED_TASK}:
+                # none has masked: the sum may be settled again, over others
+                self.exchange.registry.path.with_name(SUM).unlink()
         return requests, total if added == set(clients) else None
 
     def _verified_part(

@@ -1,12 +1,13 @@
 """A silo's part in the sum of a round: its clipped and weighted change of the model, masked.
 
-The change and the private key of its masks are kept with the round before its public key is sent,
-so that after a kill the same request gets the same bytes. A silo takes part in one sum a round.
+The change, not clipped yet, and the private key of its masks are kept with the round before its
+public key is sent, so that after a kill the same request gets the same bytes. A silo takes part in
+one sum a round.
 """
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from pomona.core.training_settings import SecureAggregation
 from pomona.federation.exchange import Reply
 from pomona.federation.noise_in_sums import coarse, noise_adds_up
 from pomona.federation.round_plan import round_of
-from pomona.federation.secure_sum import change, receiver_tensors, weighed
+from pomona.federation.secure_sum import change, limited, receiver_tensors, weighed
 from pomona.methods.base import Downlink
 from pomona.storage.lock import waiting_lock
 from pomona.storage.tensor_validation import non_finite
@@ -47,12 +48,14 @@ MAX_SUMS = 5_000  # newest sums that a silo remembers: a file of at most 2 MB
 
 
 class PastSum(Settings):
-    """A sum that a silo has masked its part in: hashes of its change and of the silos' names."""
+    """A sum that a silo has masked its part in: hashes of its change before clipping, and of the
+    sum's ``max_norm`` and silos with their weights.
+    """
 
     change: Sha256
     agreement: Sha256
     run: Token
-    silos: Sha256
+    terms: Sha256
 
 
 class PastSums(Settings):
@@ -66,20 +69,21 @@ class PastSums(Settings):
         """Record a sum, durably, unless the body of ``with`` refuses it.
 
         Raises ProtocolError, before the body, if the same change, to the bit, was summed in another
-        run or study over other silos: where all silos repeat theirs, as with one seed, the
-        difference of the two sums is the change of the silos that only one of them has. Within a
-        run ``TaskLog`` sees to it.
+        run or study over other silos, with other weights or another ``max_norm``: where all silos
+        repeat theirs, as with one seed, the difference of the two sums is the change of those that
+        only one of them has, or that only one clips. Within a run ``TaskLog`` sees to it.
         """
         path = kit / "state" / "sums.json"
         with waiting_lock(path.with_name(".sums.lock")):
             sums = (read_json(cls, path) or cls()).sums
             for past in sums:
                 same_run = (past.agreement, past.run) == (current.agreement, current.run)
-                if past.change == current.change and past.silos != current.silos and not same_run:
+                if past.change == current.change and past.terms != current.terms and not same_run:
                     raise ProtocolError(
                         f"run {past.run} of study {past.agreement[:16]} has summed the same change "
-                        "over other silos; both sums together would reveal the change of the silos "
-                        "that only one of them has: give the study another seed"
+                        "over other silos, or with other weights or max_norm; both sums together "
+                        "could reveal single silos' changes: have the same silos take part on the "
+                        "same terms, or give the study another seed"
                     )
             yield
             if current not in sums:
@@ -100,8 +104,8 @@ class MaskedPart:
         return cls(silo, aggregation) if aggregation else None
 
     def change(self, reply: Reply, task: Task, downlink: Downlink) -> tuple[Reply, bytes, float]:
-        """A reply to a task as the server gets it, the change to keep for the sum, and its norm
-        before clipping.
+        """A reply to a task as the server gets it, the change to keep for the sum, not clipped, and
+        its norm.
 
         The server gets no uplink, and a fault in place of one that is not finite, or of numbers too
         coarse for its noise.
@@ -115,7 +119,8 @@ class MaskedPart:
         roster, lr = roster_of(task, config), round_of(config, task.number).lr
         if problem := coarse(received, roster.sizes[task.place], roster, lr, config):
             return replace(without_uplink, fault=problem), b"", 0.0
-        delta, norm = change(reply.uplink, received, config)
+        delta = change(reply.uplink, received)
+        _, norm = limited(delta, config)
         if norm > self.aggregation.max_norm and not noise_adds_up(config):
             logger.info("the change has norm %.3g and is clipped", norm)
         return without_uplink, delta.astype("<f4").tobytes(), norm
@@ -170,18 +175,19 @@ class MaskedPart:
             )
         provenance.require_mask_keys(task, request.keys)
         roster = roster_of(task, self.silo.terms.config)
-        weight = weighed(roster, tuple(sorted(keys)))[task.place]
-        delta: Numbers = np.frombuffer(previous[1], "<f4")
-        masked_change = masked(
-            encoded(delta, weight, self.aggregation), secret, task.place, keys, request.context
-        )
-        peers = names(self.silo.terms, task)
-        silos = tuple(peers[member] for member in sorted(keys))
-        fields = {"agreement": task.agreement, "run": task.run}
-        hashes = {"change": sha256(previous[1]), "silos": sha256("\n".join(sorted(silos)).encode())}
-        with PastSums.noting(self.silo.folder, PastSum(**fields, **hashes)):
+        weights = weighed(roster, tuple(sorted(keys)))
+        unclipped: Numbers = np.frombuffer(previous[1], "<f4")
+        delta, _ = limited(unclipped, self.silo.terms.config)
+        integers = encoded(delta, weights[task.place], self.aggregation)
+        masked_change = masked(integers, secret, task.place, keys, request.context)
+        peers, fields = names(self.silo.terms, task), {"agreement": task.agreement, "run": task.run}
+        shares = {peers[member]: weight for member, weight in weights.items()}
+        sum_terms = repr((shares, self.aggregation.max_norm)).encode()
+        past_sum = PastSum(change=sha256(previous[1]), terms=sha256(sum_terms), **fields)
+        noting = PastSums.noting(self.silo.folder, past_sum)
+        with noting if unclipped.any() else nullcontext():  # zeros reveal nothing, with any seed
             log.one_sum(request)  # only now: a key that is none spoils no sum without it
-        audited(self.silo, "sum", round=task.number, silos=silos)
+        audited(self.silo, "sum", round=task.number, silos=tuple(shares))
         uplink = masked_change.tobytes()
         return Answer(
             **fields,
