@@ -1,5 +1,7 @@
 """Masks as targets: the readers' output, and one-line errors for invalid ones."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from image_files import labels_of, write_dicom
@@ -143,8 +145,34 @@ def test_a_mask_in_jpeg_is_refused(tmp_path):
     Image.fromarray(drawn).save(tmp_path / "m.jpg")
     Image.fromarray(drawn).save(tmp_path / "m.tif", compression="jpeg")
     for name in ("m.jpg", "m.tif"):
-        with pytest.raises(DataError, match="is JPEG, whose compression changes class numbers"):
+        with pytest.raises(DataError, match="is JPEG, whose compression can change class numbers"):
             labels_of(tmp_path / name, (8, 8), 2)
+
+
+@pytest.mark.parametrize(
+    ("compression", "options", "refused"),
+    [
+        ("jpeg2000", {"level": 0, "reversible": True}, False),
+        ("jpeg2000", {"level": 25, "reversible": False}, True),
+        ("jpegxl", {"lossless": False, "distance": 3}, True),
+        ("lerc", {"level": 1.0}, True),
+    ],
+)
+def test_a_mask_in_tiff_whose_compression_may_change_it_is_refused(
+    tmp_path, compression, options, refused
+):
+    """By tifffile with imagecodecs, which reads the lossy ones as other numbers than drawn."""
+    tifffile = pytest.importorskip("tifffile")
+    pytest.importorskip("imagecodecs")
+    drawn = np.tri(32, dtype=np.uint8) + np.tri(32, k=-9, dtype=np.uint8)
+    path = tmp_path / "m.tif"
+    tifffile.imwrite(path, drawn, compression=compression, compressionargs=options)
+    assert np.array_equal(tifffile.imread(path), drawn) != refused
+    if refused:
+        with pytest.raises(DataError, match=f"is {compression.upper()}, whose compression can"):
+            labels_of(path, (32, 32), 3)
+    else:
+        assert np.array_equal(labels_of(path, (32, 32), 3), drawn)
 
 
 @pytest.mark.parametrize(
@@ -166,17 +194,16 @@ def test_a_mask_in_dicom_whose_numbers_are_not_those_drawn_is_refused(tmp_path, 
         labels_of(write_dicom(tmp_path / "b.dcm", drawn, **elements), (8, 8), 2)
 
 
-def test_an_image_that_is_turned_next_to_a_mask_that_is_not_is_noted(tmp_path):
+def test_an_image_and_a_mask_of_which_only_one_is_turned_are_noted(tmp_path):
     """Turned by half a circle both have one size, whichever of them the mask was drawn on."""
     drawn, tag = np.eye(4, 6, dtype=np.uint8), Image.Exif()
     tag[0x0112] = 3
     for name, options in (("plain", {}), ("turned", {"exif": tag})):
         Image.fromarray(drawn).save(tmp_path / f"{name}.png", **options)
-    pairs = {("turned", "plain"): 1, ("turned", "turned"): 0, ("plain", "plain"): 0}
-    for (image, labels), count in pairs.items():
+    for image, labels in product(("plain", "turned"), repeat=2):
         opened = image_formats.opened(tmp_path / f"{image}.png")
         answer = mask.read(tmp_path / f"{labels}.png", opened, ("a", "b"))
-        assert len(answer.notes) == count
+        assert len(answer.notes) == (image != labels)
 
 
 PLANE = {

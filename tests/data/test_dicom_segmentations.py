@@ -38,8 +38,10 @@ def ct(tmp_path):
     return folder
 
 
-def segmentation(path, ct, pixels, labels, kind=None, **options):
-    """A segmentation by highdicom; ``pixels``: (slices, rows, columns), or with segments last."""
+def segmentation(path, ct, pixels, labels, kind=None, only=None, **options):
+    """A segmentation by highdicom; ``pixels``: (slices, rows, columns), or with segments last;
+    ``only``: the slice on which it was drawn, all by default.
+    """
     kind = kind or seg.SegmentationTypeValues.BINARY
     descriptions = [
         seg.SegmentDescription(
@@ -51,7 +53,7 @@ def segmentation(path, ct, pixels, labels, kind=None, **options):
         )
         for k, label in enumerate(labels, start=1)
     ]
-    sources = [pydicom.dcmread(p) for p in sorted(ct.iterdir())]
+    sources = [pydicom.dcmread(p) for k, p in enumerate(sorted(ct.iterdir())) if only in {k, None}]
     seg.Segmentation(
         source_images=sources, pixel_array=pixels, segmentation_type=kind,
         segment_descriptions=descriptions, series_instance_uid="1.2.9", series_number=9,
@@ -194,6 +196,19 @@ def test_a_segmentation_of_another_patient_or_series(tmp_path, ct):
         placed(path, ct)
 
 
+def test_a_mask_of_another_slice_is_refused(tmp_path, ct):
+    """Unless it names no images, or this one too, in whose plane it has nothing."""
+    paths = sorted(ct.iterdir())
+    alone = segmentation(tmp_path / "a.dcm", ct, truth()[1:2], ["Liver"], only=1)
+    np.testing.assert_array_equal(placed(alone, paths[1]).classes, truth()[1])
+    with pytest.raises(DataError, match=r"was drawn on other images, not on .*002\.dcm"):
+        placed(alone, paths[2])
+    dataset = pydicom.dcmread(alone)
+    del dataset.ReferencedSeriesSequence
+    dataset.save_as(alone)
+    assert placed(alone, paths[2]).notes[0].startswith("1 frames lie in other planes")
+
+
 def test_a_flat_image_without_a_position_takes_a_mask_drawn_on_it_alone(tmp_path, ct):
     whole = segmentation(tmp_path / "w.dcm", ct, truth(), ["Liver", "Lesion"])
     for slice_path in sorted(ct.iterdir())[1:]:
@@ -208,5 +223,5 @@ def test_a_flat_image_without_a_position_takes_a_mask_drawn_on_it_alone(tmp_path
         placed(whole, path)
     dataset.SOPInstanceUID = dataset.file_meta.MediaStorageSOPInstanceUID = "1.2.3.99"
     dataset.save_as(path)
-    with pytest.raises(DataError, match="was drawn on 1 images, not on"):
+    with pytest.raises(DataError, match="was drawn on other images, not on"):
         placed(single, path)

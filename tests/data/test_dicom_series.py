@@ -107,8 +107,20 @@ def test_an_oblique_series_is_no_tilted_one(tmp_path):
 
 def test_uneven_distances_are_noted(tmp_path):
     folder = series(tmp_path / "s", volume())
-    edit(folder / "003.dcm", ImagePositionPatient=[-11, -9, 9.5])
-    assert "slice distances from 2.5 to 3.5 mm" in " ".join(opened(folder).notes)
+    for k, z in ((4, 13), (5, 17)):
+        edit(folder / f"00{k}.dcm", ImagePositionPatient=[-11, -9, z])
+    file = opened(folder)
+    line = f"slice distances from 3 to 4 mm; they are taken as {17 / 5} mm"
+    assert line in " ".join(file.notes)
+    assert file.spacing[0] == 17 / 5
+
+
+def test_slices_of_several_patients_are_noted(tmp_path):
+    """As after a tool that gave them new identifiers, but one UID of the series."""
+    folder = series(tmp_path / "s", volume(), PatientID="a")
+    assert opened(folder).notes == ()
+    edit(folder / "003.dcm", PatientID="b")
+    assert opened(folder).notes == ("slices of several patients in one series (a, b)",)
 
 
 def rename_series(folder):

@@ -440,4 +440,4 @@ def test_gray_read_in_colour_and_changed_proportions_are_noted(tmp_path):
     Image.new("RGB", (4, 2)).save(tmp_path / "b" / "wide.png")
     line = notes(dataset(tmp_path, resize=2))
     assert "mixed: 4 of gray (a/0.png), 1 of colour (b/wide.png); all are read in RGB" in line
-    assert "width / height: 4 of 1.5 (a/0.png), 1 of 2 (b/wide.png)) are made square" in line
+    assert "(width / height): 4 of 1.5 (a/0.png), 1 of 2 (b/wide.png); cut or pad all" in line

@@ -1,5 +1,6 @@
 """Spreadsheets: the lines of ``docs/formats.md``, and tables of all shapes."""
 
+import re
 import zipfile
 from datetime import date, datetime, time, timedelta
 
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from odf.opendocument import OpenDocumentSpreadsheet
 from odf.table import Table, TableCell, TableRow
 from odf.text import P
+from openpyxl.cell.rich_text import CellRichText, TextBlock
+from openpyxl.cell.text import InlineFont
 from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
 from pomona.core.errors import DataError
@@ -129,6 +132,7 @@ def rewritten(path, name, *replacements):
 WRITERS = {".xlsx": xlsx, ".xls": xls, ".ods": ods}
 every_writer = pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 SHEET = "xl/worksheets/sheet1.xml"
+NAMESPACE = b"http://schemas.openxmlformats.org/spreadsheetml/2006/main"
 
 
 @CASES.line("X1")
@@ -427,6 +431,31 @@ def _rounded(folder):
     note(read(xlsx(folder, rows))[1], "16 digits", "id")
     assert read(xlsx(folder, [["id"], [123456789012345]]))[1] == ()
     assert read(xlsx(folder, [["copies"], [2.5e15], [1234.5]]))[1] == ()
+
+
+@pytest.mark.parametrize("place", ["superscript", "subscript", "baseline"])
+def test_raised_digits_of_a_footnote_are_noted(tmp_path, place):
+    """Excel keeps 7 with a footnote 2 as a text; libraries read 72. Letters are errors anyway."""
+
+    def change(book):
+        for address, text in (("A3", "7"), ("B3", "kg/m")):
+            run = TextBlock(InlineFont(vertAlign=place), "2")
+            book.active[address] = CellRichText(text, run)
+
+    path = xlsx(tmp_path, [["a", "unit"], [5, "kg"], [7, "kg"]], change=change)
+    assert openpyxl.load_workbook(path).active["A3"].value == "72"
+    notes = [] if place == "baseline" else ["raised or lowered digits"]
+    assert read(path)[0] == {"a": ["5", "72"], "unit": ["kg", "kg/m2"]}
+    assert [line[:24] for line in read(path)[1]] == notes
+    assert all(line.endswith(": A3") for line in read(path)[1])
+    with zipfile.ZipFile(path) as archive:  # as Excel writes it: in a list of texts
+        (text,) = re.findall(rb'<c r="A3".*?<is>(.*?)</is></c>', archive.read(SHEET))
+    rewritten(path, SHEET, (b't="inlineStr"><is>' + text + b"</is>", b't="s"><v>1</v>'))
+    with zipfile.ZipFile(path, "a") as archive:
+        texts = b"<si><t>kg</t></si><si>" + text + b"</si></sst>"
+        archive.writestr("xl/sharedStrings.xml", b'<sst xmlns="%s">' % NAMESPACE + texts)
+    assert read(path)[0]["a"] == ["5", "72"]
+    assert [line[:24] for line in read(path)[1]] == notes
 
 
 @pytest.mark.parametrize("name", CASES.names)

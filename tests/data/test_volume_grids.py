@@ -259,6 +259,15 @@ def test_headers_that_name_data_elsewhere_are_refused(tmp_path):
         opened(tmp_path / "sub" / "v.nhdr")
 
 
+def test_a_sheared_grid_is_noted(tmp_path):
+    """3 mm up and 1 mm to the side: arctan(1 / 3), as the same slices in DICOM."""
+    shear = CT + np.array([[0, 0, 1, 0], *np.zeros((3, 4))])
+    (note,) = opened(nifti(tmp_path / "v.nii", patient(), shear)).notes
+    assert note.startswith("tilted by 18.4 degrees")
+    (note,) = opened(series(tmp_path / "s", patient(), step=(-1, 0, 3))).notes
+    assert note.startswith("tilted by 18.4 degrees")
+
+
 @pytest.mark.parametrize("angle", [20, 40])
 def test_axes_far_from_those_of_the_patient_are_noted(tmp_path, angle):
     c, s = np.cos(np.radians(angle)), np.sin(np.radians(angle))

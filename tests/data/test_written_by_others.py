@@ -48,6 +48,20 @@ def test_periods_of_pandas_are_dates_in_a_frame_and_noted_in_a_file(tmp_path):
     assert any("periods of pandas are read as numbers" in note for note in data.notes)
 
 
+def test_intervals_of_pandas_are_categories_as_in_its_csv(tmp_path):
+    """``pandas.cut`` gives them as the values of a category, an array of breaks as a type."""
+    ages = pd.Series([np.nan, *range(1, ROWS)])
+    breaks = pd.arrays.IntervalArray.from_breaks([0.5, 1.5, 2.5]).take([0, 1] * 20)
+    frame = patients(group=pd.cut(ages, 3), width=breaks)
+    options = {"categories": ["group", "width"], "missing": "median"}
+    data = read(from_frame(frame, label_column="y", **options))
+    assert data.columns[-2:] == ("width=(0.5, 1.5]", "width=(1.5, 2.5]")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    same = table(tmp_path / "t.csv", **options)
+    assert (data.columns, data.raw.values) == (same.columns, same.raw.values)
+    np.testing.assert_array_equal(data.raw.x, same.raw.x)
+
+
 def test_categories_of_polars(tmp_path):
     frame = polars.from_pandas(patients()).with_columns(
         polars.Series("sex", ["f", "m"] * 20).cast(polars.Categorical),
@@ -114,21 +128,24 @@ def test_times_of_an_event_in_another_unit_are_noted(factor, noted):
         assert any("time" in n and "factor of units" in n for n in notes) == noted
 
 
-def test_groups_in_two_spellings_and_numbers_with_zeros_in_front_are_noted(tmp_path):
-    """A patient of two spellings may be in training and in test; codes 0250 and 250 are one."""
+def test_groups_in_two_spellings_and_numbers_that_may_be_codes_are_noted(tmp_path):
+    """A patient of two spellings may be in training and in test; codes 0250 and 250 are one, and a
+    ward 2E3 is 2000.
+    """
     codes = [("0250", "250")[k % 2] for k in range(ROWS)]
     people = [("Pat 1", "PAT 1", " Pat 1 ", "Pat 2")[k % 4] for k in range(ROWS)]
-    frame = patients(icd=codes, who=people)
+    frame = patients(icd=codes, ward=["2E3", "1E2"] * 20, who=people)
     frame.to_csv(tmp_path / "t.csv", index=False)
     data = table(tmp_path / "t.csv", group_column="who")
     assert len(np.unique(data.groups.number)) == 3
     line = " ".join(data.notes)
     assert "groups that differ in capital letters, blanks or the form of characters only: " in line
     assert "only: PAT 1, Pat 1; if they are one" in line
-    assert "numbers with zeros in front, which count for nothing: icd; if they are codes" in line
-    assert data.columns == ("age", "icd")
-    assert data.x[:2, 1].tolist() == [250, 250]
-    plain = patients(icd=["0.5", "250"] * (ROWS // 2), who=[f"P{k % 9}" for k in range(ROWS)])
+    assert "an E within, are read by value (025 is 25, 1E2 is 100): icd, ward; if they are" in line
+    assert data.columns == ("age", "icd", "ward")
+    assert data.x[:2, 1:].tolist() == [[250, 2000], [250, 100]]
+    names = [f"P{k % 9}" for k in range(ROWS)]
+    plain = patients(icd=["0.5", "250"] * 20, ward=["1.5e2", "1e+05"] * 20, who=names)
     plain.to_csv(tmp_path / "p.csv", index=False)
     line = " ".join(table(tmp_path / "p.csv", group_column="who").notes)
     assert "zeros in front" not in line

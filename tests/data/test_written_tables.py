@@ -426,7 +426,7 @@ def test_times_and_durations_are_seconds(kind, unit, tmp_path):
     options = {"label_column": "y"}
     for data in (table(tmp_path / "t.parquet", **options), read(from_frame(frame, **options))):
         assert data.x[:, 0].tolist() == [60 * k for k in range(N)]
-        assert any("times and durations are read in seconds: age" in note for note in data.notes)
+        assert any("read in seconds, without a zone: age" in note for note in data.notes)
 
 
 CASES = Cases("CSV, Parquet and Arrow")

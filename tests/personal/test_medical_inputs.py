@@ -175,6 +175,23 @@ def test_what_an_image_has_other_than_those_of_the_training_is_a_note(tmp_path):
     assert note.endswith("resized from 6 x 8 to 3 x 4 pixels, which all images of the training had")
 
 
+def test_another_shape_than_the_resized_images_of_the_training_had_is_noted(tmp_path):
+    """Of pictures from 3 x 4 to 6 x 4 pixels; the note is by width / height."""
+
+    def write(path, x):
+        x = x[0] if path.name > "2" else np.repeat(x[0], 2, axis=1)
+        Image.fromarray((x > 0).astype(np.uint8)).save(path.with_suffix(".png"))
+        return path.with_suffix(".png")
+
+    (tmp_path / "in").mkdir()
+    model = PersonalModel.load(trained(tmp_path, write, resize=4))
+    line = "width / height {}, but the model was trained on 1.5, 0.75"
+    for columns, shape in ((2, "0.5"), (3, ""), (4, ""), (6, ""), (8, "2")):
+        Image.new("L", (columns, 4)).save(tmp_path / "a.png")
+        note = read(tmp_path / "a.png", model.about).note
+        assert note == (f"{tmp_path / 'a.png'}: {line.format(shape)}" if shape else "")
+
+
 def test_a_colour_image_for_a_gray_model_and_8_bits_next_to_a_window_are_notes(tmp_path):
     model = PersonalModel.load(
         trained(tmp_path, lambda p, x: write_dicom(p.with_suffix(".dcm"), x[0]), window=[0, 900])

@@ -127,7 +127,7 @@ def _differences(file: ImageFile, metadata: ModelMetadata) -> list[str]:
         f"{name} {text}, but the model was trained on {listed(trained, 3)}"
         for name, values in file_notes.traits([file]).items()
         for text in values.values()
-        if (trained := metadata.traits.get(name)) and text not in trained
+        if (trained := metadata.traits.get(name)) and not file_notes.is_among(name, text, trained)
     ]
     if metadata.window and file.dtype == np.uint8 and not file.is_measured:
         notes.append("8 bits are kept as stored; the window of the training is for other values")

@@ -17,6 +17,7 @@ from pomona.data.images.grid import Grid
 from pomona.data.images.image_arrays import nearest
 
 NIFTI = (".nii.gz", ".nii")
+RIGHT_ANGLED = 0.005  # degrees: a qform cannot store a grid whose axes are off by more
 
 
 class PredictedMask(NamedTuple):
@@ -115,17 +116,11 @@ def _nifti(mask: PredictedMask, packed: bool) -> bytes:
     header.set_intent("label")
     if grid.oriented:
         image.set_sform(grid.matrix, 1)
-        image.set_qform(grid.matrix, int(_right_angled(grid)))
+        image.set_qform(grid.matrix, int(grid.skew < RIGHT_ANGLED))
     else:
         header.set_zooms(np.linalg.norm(grid.matrix[:3, :3], axis=0))
     data: bytes = image.to_bytes()
     return gzip.compress(data, mtime=0) if packed else data
-
-
-def _right_angled(grid: Grid) -> bool:
-    """Return whether a qform can store a grid's position: it has no shear."""
-    steps = grid.matrix[:3, :3] / np.linalg.norm(grid.matrix[:3, :3], axis=0)
-    return bool(np.abs(steps.T @ steps - np.eye(3)).max() < 1e-4)
 
 
 def _png(mask: PredictedMask) -> bytes:

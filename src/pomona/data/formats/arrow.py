@@ -79,7 +79,8 @@ def columns_of(table: pa.Table) -> Columns:
 def clock_notes(names: Sequence[str], types: Sequence[pa.DataType]) -> list[str]:
     """Return a note on the columns of times of day and durations, if there are any."""
     clocks = [name for name, kind in zip(names, types, strict=True) if _is_clock(kind)]
-    return [f"times and durations are read in seconds: {listed(clocks, 8)}"] if clocks else []
+    line = f"times and durations are read in seconds, without a zone: {listed(clocks, 8)}"
+    return [line] if clocks else []
 
 
 def _is_clock(arrow_type: pa.DataType) -> bool:

@@ -233,9 +233,11 @@ def _volume(path: Path, files: Sequence[Frames], notes: Sequence[str]) -> ImageF
 
 
 def _notes(images: Sequence[ImageFile]) -> Iterator[str]:
-    """Yield the remarks on a series' images, and one if their values have several units."""
+    """Yield the remarks on a series' images, and one if they are of several units or patients."""
     if len(units := sorted({image.unit for image in images} - {""})) > 1:
         yield f"values of several units in one series ({listed(units, 3)})"
+    if len(patients := sorted({image.patient for image in images} - {""})) > 1:
+        yield f"slices of several patients in one series ({listed(patients, 3)})"
     for image in images:
         yield from image.notes
 

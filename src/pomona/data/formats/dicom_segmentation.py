@@ -73,6 +73,8 @@ def read(path: Path, image: ImageFile, names: Sequence[str]) -> Mask:
                 continue
             classes = segments.as_classes(path, stored, numbers)
             _write(path, mask, *_placed(path, spot, classes, mask.shape, grid), names)
+        if elsewhere == len(planes):
+            _require_source(path, dataset, image)
         if elsewhere:
             notes.append(f"{elsewhere} frames lie in other planes than the image, and are left out")
         return Mask(_turned(mask, image.grid), tuple(notes))
@@ -155,6 +157,11 @@ def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
     require_patient(path, dicom_header.patient(dataset), image)
     if not image.grid and not _is_placed(image.plane):
         _require_source(path, dataset, image)
+        if (count := len(_sources(dataset))) > 1:
+            raise DataError(
+                f"the mask {path} was drawn on {count} images, not on {image.path} alone, which "
+                "has no position; give each image its own mask"
+            )
     references = {str(dataset.get("FrameOfReferenceUID", "")), image.reference} - {""}
     note = (
         "positions are in other coordinates than those of the image (FrameOfReferenceUID): it may "
@@ -164,16 +171,20 @@ def _checked_source(path: Path, dataset: Any, image: ImageFile) -> list[str]:
 
 
 def _require_source(path: Path, dataset: Any, image: ImageFile) -> None:
-    """Raise DataError for a segmentation of other images than one, or of several."""
+    """Raise DataError for a segmentation that was drawn on other images than a flat one."""
+    sources, instance = _sources(dataset), image.plane.instance if image.plane else ""
+    if sources and instance and instance not in sources:
+        raise DataError(
+            f"the mask {path} was drawn on other images, not on {image.path}, and has no frame in "
+            "its plane; take the mask of this image"
+        )
+
+
+def _sources(dataset: Any) -> set[str]:
+    """Return the UIDs of the images on which a segmentation was drawn, as far as it names them."""
     series = dataset.get("ReferencedSeriesSequence") or ()
     files = [file for item in series for file in item.get("ReferencedInstanceSequence") or ()]
-    sources = {str(file.get("ReferencedSOPInstanceUID")) for file in files}
-    instances = {image.plane.instance} - {""} if image.plane else set()
-    if len(sources) > 1 or (instances and sources - instances):
-        raise DataError(
-            f"the mask {path} was drawn on {len(sources)} images, not on {image.path} alone, which "
-            "has no position; give each image its own mask"
-        )
+    return {str(file.get("ReferencedSOPInstanceUID")) for file in files}
 
 
 def _is_placed(plane: Slice | None) -> bool:

@@ -106,10 +106,12 @@ def column_cells(column: Any) -> list[str]:
 def _pandas_array(column: Any) -> Any:
     """Return a pandas column as an Arrow array; objects of several types as their texts, and dates,
     since Arrow would give all the form and zone of the first; periods as the dates on which they
-    begin.
+    begin, and intervals, also those of ``pandas.cut``, as pandas writes them to CSV.
     """
     if str(column.dtype).startswith("period"):
         column = column.dt.start_time
+    if str(getattr(column.dtype, "categories", column).dtype).startswith("interval"):
+        column = column.astype(object)
     try:
         array = pa.array(column, from_pandas=True)
         is_dates = pa.types.is_timestamp(array.type) or pa.types.is_date(array.type)

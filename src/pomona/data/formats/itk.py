@@ -64,6 +64,9 @@ def opened(path: Path) -> ImageFile:
     affine[:3, 3] = reader.GetOrigin()
     oriented = ORIENTED.search(header) is not None
     grid = Grid.from_affine(path, size, LPS_TO_RAS @ affine if oriented else affine, oriented)
+    if channels > 1:
+        line = f"the {channels} components of each voxel are read as channels"
+        attributes["notes"] += (line,)
     return volume(grid, channels, dtype, lambda: load().transpose(2, 1, 0, 3), **attributes)
 
 

@@ -66,11 +66,11 @@ def labels(path: Path) -> NDArray[Any]:
     return _opened(path, pixels)
 
 
-def lossy_mask(path: Path) -> DataError:
-    """Return the error for a mask whose compression changes numbers."""
+def lossy_mask(path: Path, compression: str = "JPEG") -> DataError:
+    """Return the error for a mask whose compression may change numbers."""
     return DataError(
-        f"the mask {path} is JPEG, whose compression changes class numbers; save masks as PNG, "
-        "drawn again or from the original"
+        f"the mask {path} is {compression}, whose compression can change class numbers; save masks "
+        "as PNG, drawn again or from the original"
     )
 
 

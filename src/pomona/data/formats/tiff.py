@@ -28,7 +28,10 @@ from pomona.data.images.image_file import ROUNDED, ImageFile, scaled, volume
 COPY = 0b101  # bits of the tag NewSubfileType: a smaller copy, or a transparency mask
 ALPHA = {1, 2}  # of the tag ExtraSamples
 COLOURS = {"MINISBLACK", "MINISWHITE", "RGB", "PALETTE", "SEPARATED", "YCBCR"}
-LOSSY = {"JPEG", "OJPEG", "ALT_JPEG", "JPEG_LOSSY", "JPEG_2000_LOSSY"}  # compression
+# compressions with losses; those of JPEG XL, JPEG XR, WebP and LERC may have none
+LOSSY = re.compile("JPEG(?!2000)|OJPEG|ALT_JPEG|WEBP|LERC")
+# the start of a JPEG 2000 stream up to its wavelets: 0 are those with losses (ISO 15444-1, A.6.1)
+WAVELETS = re.compile(rb"\xff\x52.{11}(.)", re.DOTALL)
 MM = {"nm": 1e-6, "um": 1e-3, "µm": 1e-3, "μm": 1e-3, "micron": 1e-3, "mm": 1.0, "cm": 10.0}
 MM |= {"m": 1e3, "inch": 25.4, "\\u00B5m": 1e-3}
 WHITE = (
@@ -138,12 +141,24 @@ def opened(path: Path) -> ImageFile:
 
 
 def labels(path: Path) -> NDArray[Any]:
-    """Return the numbers (*spatial, C) as stored. Raises as ``opened``, and for JPEG."""
+    """Return the numbers (*spatial, C) as stored. Raises as ``opened``, and for compression that
+    may change them.
+    """
     with _file(path) as tiff:
         layout = _layout(path, tiff)
-        if tiff.series[0].keyframe.compression.name in LOSSY:
-            raise pictures.lossy_mask(path)
+        if _has_losses(tiff):
+            raise pictures.lossy_mask(path, tiff.series[0].keyframe.compression.name)
         return layout.arranged(_array(tiff, layout))
+
+
+def _has_losses(tiff: Any) -> bool:
+    """Return whether the compression of an image may change its numbers."""
+    page = tiff.series[0].keyframe
+    if "2000" not in page.compression.name:
+        return LOSSY.match(page.compression.name) is not None
+    tiff.filehandle.seek(page.dataoffsets[0])
+    wavelets = WAVELETS.search(tiff.filehandle.read(page.databytecounts[0]))
+    return wavelets is None or wavelets[1] == b"\0"
 
 
 def _image(path: Path, layout: Layout) -> NDArray[Any]:

@@ -4,15 +4,19 @@ error and formulas without a result, which it reads as empty cells, and hidden r
 
 import re
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 from xml.etree import ElementTree
 
 from pomona.core.errors import listed
 
-_WORTH_PARSING = re.compile(rb"""<(?:\w+:)?f[\s/>]|t=["']e["']|hidden=["'](?:1|true)["']""")
+_WORTH_PARSING = re.compile(
+    rb"""<(?:\w+:)?f[\s/>]|t=["']e["']|hidden=["'](?:1|true)["']|vertAlign"""
+)
+_DIGITS = re.compile(r"[-+\d.,\s]+")
 _TRUE = {"1", "true"}
+_TEXTS = "xl/sharedStrings.xml"
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class Marks:
         unsure: results of formulas that no spreadsheet has computed.
         hidden_rows: rows that are not shown.
         hidden_columns: columns that are read and not shown.
+        raised: numbers of which some digits, as those of footnotes, are raised or lowered.
     """
 
     errors: list[str] = field(default_factory=list)
@@ -32,6 +37,7 @@ class Marks:
     unsure: list[str] = field(default_factory=list)
     hidden_rows: list[str] = field(default_factory=list)
     hidden_columns: list[str] = field(default_factory=list)
+    raised: list[str] = field(default_factory=list)
 
     def notes(self, problems: list[str]) -> list[str]:
         """Return notes about the marks; adds a problem if formulas have no result."""
@@ -45,6 +51,9 @@ class Marks:
             "results of formulas that no spreadsheet has computed": self.unsure,
             f"{len(self.hidden_rows)} hidden rows are read": self.hidden_rows,
             f"{len(self.hidden_columns)} hidden columns are read": self.hidden_columns,
+            "raised or lowered digits are read as the others (7 with a footnote 2 is 72)": (
+                self.raised
+            ),
         }
         return [f"{remark}: {listed(cells)}" for remark, cells in remarks.items() if cells]
 
@@ -65,18 +74,19 @@ def read_marks(
             return None
         book = _parsed(archive.read("xl/workbook.xml"))
         content = archive.read(_member(archive, book, sheet))
+        texts = archive.read(_TEXTS) if _TEXTS in archive.namelist() else b"<sst/>"
     setup = book.find("{*}calcPr")
     pending = setup is not None and setup.get("fullCalcOnLoad") in _TRUE
     marks = Marks()
-    if _WORTH_PARSING.search(content):
+    if b"vertAlign" in texts or _WORTH_PARSING.search(content):
         root = _parsed(content)
-        for span in root.iterfind("{*}cols/{*}col"):
-            hidden = range(int(span.get("min", 1)), int(span.get("max", 1)) + 1)
-            if span.get("hidden") in _TRUE:
-                marks.hidden_columns.extend(name for k, name in columns.items() if k in hidden)
-        for number, row in enumerate(root.iterfind("{*}sheetData/{*}row"), start=1):
-            if int(row.get("r", number)) >= first_row:
-                _add_row(marks, row, pending)
+        marks.hidden_columns.extend(_hidden_columns(root, columns))
+        numbered = enumerate(root.iterfind("{*}sheetData/{*}row"), start=1)
+        rows = [row for number, row in numbered if int(row.get("r", number)) >= first_row]
+        for row in rows:
+            _add_row(marks, row, pending)
+        if b"vertAlign" in texts + content:
+            marks.raised.extend(_raised(rows, [*_parsed(texts)]))
     return marks
 
 
@@ -89,6 +99,28 @@ def _member(archive: zipfile.ZipFile, book: ElementTree.Element, sheet: str) -> 
     targets = {element.get("Id"): element.get("Target", "") for element in relations}
     target = targets[identifier]
     return target[1:] if target.startswith("/") else f"xl/{target}"
+
+
+def _hidden_columns(root: ElementTree.Element, columns: Mapping[int, str]) -> Iterator[str]:
+    """Yield the names of columns that a sheet does not show."""
+    for span in root.iterfind("{*}cols/{*}col"):
+        hidden = range(int(span.get("min", 1)), int(span.get("max", 1)) + 1)
+        if span.get("hidden") in _TRUE:
+            yield from (name for k, name in columns.items() if k in hidden)
+
+
+def _raised(
+    rows: Iterable[ElementTree.Element], texts: Sequence[ElementTree.Element]
+) -> Iterator[str]:
+    """Yield the cells whose text is of digits, of which some are raised or lowered; ``texts``:
+    those that cells have by their number.
+    """
+    for cell in (cell for row in rows for cell in row.iterfind("{*}c")):
+        by_number = cell.get("t") == "s"
+        text = texts[int(cell.findtext("{*}v", ""))] if by_number else cell
+        is_shifted = text.find(".//{*}vertAlign[@val!='baseline']") is not None
+        if is_shifted and _DIGITS.fullmatch("".join(text.itertext())):
+            yield cell.get("r", "?")
 
 
 def _add_row(marks: Marks, row: ElementTree.Element, pending: bool) -> None:

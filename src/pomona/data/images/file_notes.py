@@ -12,17 +12,19 @@ from pomona.data.images.grid import ORIENTATION
 from pomona.data.images.image_file import ImageFile
 
 MOST_VALUES = 64  # voxel sizes and traits that a model keeps
-UNIT = "values in"
+UNIT, PROPORTIONS = "values in", "width / height"
 # by the names of traits
 PROBLEMS = {
     UNIT: "values are in several units",
     "rows and columns to": "rows and columns of images run to several sides of the patient",
     "pixels of": "images have several pixel sizes",
+    PROPORTIONS: "images have several proportions (width / height)",
 }
 REMEDIES = {
     UNIT: "convert all to one",
     "rows and columns to": "turn the images alike, unless they are different views",
     "pixels of": "resample all to one size, since Pomona does not",
+    PROPORTIONS: "cut or pad all alike to keep shapes, since data.resize makes all square",
 }
 NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)*")
 Spacing = tuple[float, float, float]  # mm along z, y, x
@@ -50,10 +52,18 @@ def traits(files: Sequence[ImageFile]) -> dict[str, dict[Path, str]]:
     """Return by the name of each trait what the headers of files that have it say."""
     values: dict[str, dict[Path, str]] = {}
     for file in files:
-        for name, text in ((UNIT, file.unit), *file.traits):
+        shape = f"{file.shape[1] / file.shape[0]:.2g}" if len(file.shape) == 3 else ""
+        for name, text in ((UNIT, file.unit), (PROPORTIONS, shape), *file.traits):
             if text:
                 values.setdefault(name, {})[file.path] = text
     return values
+
+
+def is_among(name: str, text: str, others: Sequence[str]) -> bool:
+    """Return whether a trait is one of others; proportions, whether they lie between them."""
+    if name == PROPORTIONS:
+        return min(map(float, others)) <= float(text) <= max(map(float, others))
+    return text in others
 
 
 def _several_orientations(names: Sequence[str], files: Sequence[ImageFile]) -> Iterator[str]:

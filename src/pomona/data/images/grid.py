@@ -117,6 +117,12 @@ class Grid:
         cosines = np.diag(self.turned_matrix[:3, :3][::-1]) / self.spacing
         return float(np.degrees(np.arccos(cosines.clip(-1, 1))).max())
 
+    @property
+    def skew(self) -> float:
+        """By how many degrees the three axes are off right angles, as of a tilted stack."""
+        volume = np.linalg.det(self.turned_matrix[:3, :3] / self.spacing)
+        return float(np.degrees(np.arccos(min(1.0, abs(volume)))))
+
     def onto(
         self, image: "Grid", voxels: NDArray[Any]
     ) -> tuple[NDArray[Any], tuple[int, ...]] | None:

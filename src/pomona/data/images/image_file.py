@@ -26,6 +26,7 @@ RELATIVE_UNITS = ("", "LIN", "LOG", "DISP", "stored numbers", "US")
 
 
 OBLIQUE = 25.0  # degrees: less is usual in axial scans
+TILT = 0.2  # degrees: less is rounding
 ROUNDED = "real numbers of 64 bits are rounded to 32"
 
 
@@ -223,6 +224,11 @@ def volume(
         notes.append(
             f"axes are up to {angle:.3g} degrees off those of the patient, and taken for the "
             "closest ones: resample oblique volumes, or keep all alike"
+        )
+    if (tilt := grid.skew) > TILT:
+        notes.append(
+            f"tilted by {tilt:.3g} degrees (gantry tilt, or a shear): slices are stacked at this "
+            "angle, as stored; resample them to a right-angled block, or keep all scans alike"
         )
     return ImageFile(
         grid.path,

@@ -187,7 +187,7 @@ def _stack(
         "notes": (
             *_skipped(name, bad, count),
             *_remarks(read, count, imageless, reader.window),
-            *_conversions(read, reader.side),
+            *_conversions(read),
             *file_notes.notes(read),
             *file_notes.by_note(remarks, "masks"),
         ),
@@ -282,18 +282,11 @@ def _remarks(
     return remarks
 
 
-def _conversions(files: Sequence[ImageFile], side: int | None) -> Iterator[str]:
-    """Report gray images that are read in colour, and images whose proportions change."""
-    flat = [file for file in files if len(file.shape) == 3]
-    colours = {f.path: "colour" if f.shape[2] > 1 else "gray" for f in flat if f.picture}
+def _conversions(files: Sequence[ImageFile]) -> Iterator[str]:
+    """Report gray images that are read in colour."""
+    colours = {f.path: "colour" if f.shape[-1] > 1 else "gray" for f in files if f.picture}
     if len({*colours.values()}) > 1:
         yield f"gray and colour images are mixed: {file_notes.shares(colours)}; all are read in RGB"
-    proportions = {f.path: f"{f.shape[1] / f.shape[0]:.2g}" for f in flat}
-    if side and len({*proportions.values()}) > 1:
-        yield (
-            f"images of several proportions (width / height: {file_notes.shares(proportions)}) are "
-            "made square by data.resize; cut or pad all alike to keep shapes"
-        )
 
 
 def _several_sizes(files: Sequence[ImageFile], side: int | None) -> Iterator[str]:

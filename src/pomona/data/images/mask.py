@@ -16,9 +16,9 @@ from pomona.data.images.image_arrays import nearest
 from pomona.data.images.image_file import ImageFile, Size
 
 LARGEST_STEP = 0.1  # of scaled numbers that may be class numbers
-UNTURNED = (
-    "its image is turned by an orientation tag, which the mask does not have: it fits only if it "
-    "was drawn on the turned image"
+ONE_TURNED = (
+    "only one of image and mask is turned by an orientation tag: they fit only if they do as "
+    "viewers show them, upright"
 )
 ROUNDING = 1e-4  # of a class number: less is the rounding of real numbers
 
@@ -60,8 +60,9 @@ def read(path: Path, image: ImageFile, names: Sequence[str], size: Size | None =
         classes, notes = _classes(path, stored, spatial, len(names))
     else:
         classes, notes = _image_classes(path, image, names)
-    if pictures.TURNED in image.notes and pictures.TURNED not in image_formats.opened(path).notes:
-        notes = (*notes, UNTURNED)
+    turned = stored is not None and pictures.TURNED in image_formats.opened(path).notes
+    if turned != (pictures.TURNED in image.notes):
+        notes = (*notes, ONE_TURNED)
     return Mask((nearest(classes, size) if size else classes).astype(np.uint8), tuple(notes))
 
 

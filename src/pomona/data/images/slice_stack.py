@@ -13,7 +13,6 @@ from pomona.data.images.grid import LPS_TO_RAS, Grid
 
 GAP = 1.5  # a gap of more than this many median slice distances means that a slice is missing
 UNEVEN = 0.02  # of the median distance: more is not rounding
-TILT = 0.2  # degrees: less is rounding
 SHIFT = 0.25  # of a pixel: a slice further from the line of the others is shifted against them
 ROUNDING = 2e-3  # of the largest number of a spacing or a direction
 
@@ -86,8 +85,7 @@ def block(path: Path, slices: Sequence[Slice]) -> Block:
     notes += _checked_distances(path, ordered, np.diff(sort_keys[order]), placed)
     if not ordered[0].spacing:
         notes.append("PixelSpacing is missing; 1 mm is assumed")
-    grid, tilt = _grid(path, ordered, placed)
-    return Block(np.take(used, order).tolist(), grid, (*notes, *tilt))
+    return Block(np.take(used, order).tolist(), _grid(path, ordered, placed), tuple(notes))
 
 
 def plane_affine(plane: Slice) -> NDArray[np.float64]:
@@ -174,20 +172,20 @@ def _checked_distances(
         return []
     return [
         f"slice distances from {steps.min():.4g} to {steps.max():.4g} mm; they are taken as "
-        f"{median_distance:.4g} mm, nothing is resampled here"
+        f"{steps.mean():.4g} mm, nothing is resampled here"
     ]
 
 
-def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, list[str]]:
-    """Return the grid of slices in order, and a remark if they are stacked aslant.
+def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> Grid:
+    """Return the grid of slices in order.
 
     Raises DataError if a slice does not lie on the line through the first and the last.
     """
-    first, notes, affine = ordered[0], list[str](), plane_affine(ordered[0])
+    first, affine = ordered[0], plane_affine(ordered[0])
     shape = (*first.size[::-1], len(ordered))
     if not placed:
         affine = plane_affine(replace(first, position=(), orientation=()))
-        return Grid.from_affine(path, shape, affine, oriented=False), notes
+        return Grid.from_affine(path, shape, affine, oriented=False)
     if len(ordered) > 1:
         offsets = np.array([plane.position for plane in ordered]) - first.position
         line = offsets[-1] / np.linalg.norm(offsets[-1])
@@ -198,12 +196,5 @@ def _grid(path: Path, ordered: Sequence[Slice], placed: bool) -> tuple[Grid, lis
                 f"{distance_from_line.max():.3g} mm off the line of the other slices; resample "
                 "them, or fetch the series again"
             )
-        normal = affine[:3, 2] / np.linalg.norm(affine[:3, 2])
-        angle = np.degrees(np.arccos(min(1.0, abs(line @ normal))))
-        if angle > TILT:
-            notes.append(
-                f"tilted by {angle:.3g} degrees (gantry tilt): slices are stacked at this angle, "
-                "as stored; resample them to a right-angled block, or keep all scans alike"
-            )
         affine[:3, 2] = offsets[-1] / (len(ordered) - 1)
-    return Grid.from_affine(path, shape, LPS_TO_RAS @ affine), notes
+    return Grid.from_affine(path, shape, LPS_TO_RAS @ affine)

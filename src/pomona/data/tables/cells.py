@@ -313,17 +313,20 @@ def decimal_mark(
 
 
 def padded_numbers(sources: Sequence[TableSource], indices: Sequence[int]) -> list[str]:
-    """Report columns of texts whose numbers have zeros in front: 0250 and 250 are one number."""
+    """Report columns of texts whose numbers may be codes: 0250 and 250 are one number, and so are
+    1E2 and 100.
+    """
     names = {
         source.names[i]: None
         for source in sources
         for i in indices
         if is_text(array := source.cells(i))
-        and compute.any(compute.match_substring_regex(array, r"^\s*0\d+\s*$")).as_py()
+        and compute.any(compute.match_substring_regex(array, r"^\s*(0\d+|\d+[eE]\d+)\s*$")).as_py()
     }
     line = (
-        f"numbers with zeros in front, which count for nothing: {listed([*names], 8)}; if they are "
-        "codes, name the columns in data.categories, or leave them out"
+        f"numbers with zeros in front, or an E within, are read by value (025 is 25, 1E2 is 100): "
+        f"{listed([*names], 8)}; if they are codes, name the columns in data.categories, or leave "
+        "them out"
     )
     return [line] if names else []
 
