@@ -433,29 +433,34 @@ def _rounded(folder):
     assert read(xlsx(folder, [["copies"], [2.5e15], [1234.5]]))[1] == ()
 
 
-@pytest.mark.parametrize("place", ["superscript", "subscript", "baseline"])
-def test_raised_digits_of_a_footnote_are_noted(tmp_path, place):
+@CASES.line("X27")
+def _raised(folder):
     """Excel keeps 7 with a footnote 2 as a text; libraries read 72. Letters are errors anyway."""
+    for place in ("superscript", "subscript", "baseline"):
 
-    def change(book):
-        for address, text in (("A3", "7"), ("B3", "kg/m")):
-            run = TextBlock(InlineFont(vertAlign=place), "2")
-            book.active[address] = CellRichText(text, run)
+        def change(book, place=place):
+            for address, text in (("A3", "7"), ("B3", "kg/m")):
+                run = TextBlock(InlineFont(vertAlign=place), "2")
+                book.active[address] = CellRichText(text, run)
 
-    path = xlsx(tmp_path, [["a", "unit"], [5, "kg"], [7, "kg"]], change=change)
-    assert openpyxl.load_workbook(path).active["A3"].value == "72"
-    notes = [] if place == "baseline" else ["raised or lowered digits"]
-    assert read(path)[0] == {"a": ["5", "72"], "unit": ["kg", "kg/m2"]}
-    assert [line[:24] for line in read(path)[1]] == notes
-    assert all(line.endswith(": A3") for line in read(path)[1])
-    with zipfile.ZipFile(path) as archive:  # as Excel writes it: in a list of texts
+        path = xlsx(folder, [["a", "unit"], [5, "kg"], [7, "kg"]], change=change)
+        assert openpyxl.load_workbook(path).active["A3"].value == "72"
+        for source in (path, _with_shared_texts(path)):
+            cells, notes = read(source)
+            assert cells == {"a": ["5", "72"], "unit": ["kg", "kg/m2"]}
+            assert len(notes) == (place != "baseline")
+            assert all("raised or lowered digits" in x and x.endswith(": A3") for x in notes)
+
+
+def _with_shared_texts(path):
+    """The file with the text of A3 in a list of texts, as Excel writes it."""
+    with zipfile.ZipFile(path) as archive:
         (text,) = re.findall(rb'<c r="A3".*?<is>(.*?)</is></c>', archive.read(SHEET))
     rewritten(path, SHEET, (b't="inlineStr"><is>' + text + b"</is>", b't="s"><v>1</v>'))
     with zipfile.ZipFile(path, "a") as archive:
         texts = b"<si><t>kg</t></si><si>" + text + b"</si></sst>"
         archive.writestr("xl/sharedStrings.xml", b'<sst xmlns="%s">' % NAMESPACE + texts)
-    assert read(path)[0]["a"] == ["5", "72"]
-    assert [line[:24] for line in read(path)[1]] == notes
+    return path
 
 
 @pytest.mark.parametrize("name", CASES.names)

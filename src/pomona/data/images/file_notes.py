@@ -59,11 +59,11 @@ def traits(files: Sequence[ImageFile]) -> dict[str, dict[Path, str]]:
     return values
 
 
-def is_among(name: str, text: str, others: Sequence[str]) -> bool:
-    """Return whether a trait is one of others; proportions, whether they lie between them."""
+def is_among(name: str, text: str, trained: Sequence[str]) -> bool:
+    """Return whether a trait is one of those trained on; proportions, if between two of them."""
     if name == PROPORTIONS:
-        return min(map(float, others)) <= float(text) <= max(map(float, others))
-    return text in others
+        return min(map(float, trained)) <= float(text) <= max(map(float, trained))
+    return text in trained
 
 
 def _several_orientations(names: Sequence[str], files: Sequence[ImageFile]) -> Iterator[str]:
