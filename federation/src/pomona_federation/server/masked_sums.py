@@ -205,7 +205,7 @@ class MaskedSums:
             self._leave_out(short, number, Reason.SUM_SHORT, detail)
             if {o.reason for o in requests.values()} == {Reason.REFUSED_TASK}:
                 # none has masked: the sum may be settled again, over others
-                self.exchange.registry.path.with_name(SUM).unlink()
+                self.exchange.registry.path.with_name(SUM).unlink(missing_ok=True)
         return requests, total if added == set(clients) else None
 
     def _verified_part(
