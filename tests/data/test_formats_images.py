@@ -430,3 +430,10 @@ def sidecars(path):
     for folder in path.glob("*/*"):
         (folder / "0.json").write_text("{}")
     assert dataset(path)[1].count(".json") == 1 + 3  # the suffix, and three names
+
+
+@FOLDERS.line("O13")
+def masks_as_images(path):
+    tree(path, "images+masks")
+    note = dataset(path)[1]
+    assert "images are named like masks of others (masks/0.png" in note

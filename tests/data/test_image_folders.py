@@ -13,6 +13,7 @@ from pomona.data import data_settings, read
 from pomona.data.formats import image_formats
 from pomona.data.images.file_notes import by_note
 from pomona.data.images.image_file import ImageFile
+from pomona.personal import image_inputs
 
 
 def images(root, *paths):
@@ -441,3 +442,32 @@ def test_gray_read_in_colour_and_changed_proportions_are_noted(tmp_path):
     line = notes(dataset(tmp_path, resize=2))
     assert "mixed: 4 of gray (a/0.png), 1 of colour (b/wide.png); all are read in RGB" in line
     assert "(width / height): 4 of 1.5 (a/0.png), 1 of 2 (b/wide.png); cut or pad all" in line
+
+
+@pytest.mark.parametrize(
+    ("names", "masks"),
+    [
+        (("a/0", "a/0_mask", "a/0_mask_1", "a/1", "a/1-seg"), 3),  # ultrasound of BUSI
+        (("images/0", "images/1", "masks/0", "masks/1"), 2),
+        (("imagesTr/x_0000", "imagesTr/x_0001", "labelsTr/x"), 1),  # nnU-Net
+        (("a/s_t1", "a/s_flair", "a/s_seg"), 1),  # BraTS
+        (("with_mask/0", "without_mask/0"), 0),  # classes of people
+        (("a/0_mask", "a/1_mask", "a/2"), 0),
+        (("a/img_0000", "a/img_0001", "a/label_1", "b/0"), 0),
+    ],
+)
+def test_images_that_are_named_like_masks_of_others_are_noted(tmp_path, names, masks):
+    for name in names:
+        folder, _, stem = name.partition("/")
+        images(tmp_path / folder, stem)
+    images(tmp_path / "z", "9")
+    remark = f"{masks} images are named like masks of others"
+    assert (remark in notes(dataset(tmp_path))) == (masks > 0)
+    assert any(remark in line for line in image_inputs.files(tmp_path, False)[1]) == (masks > 0)
+
+
+def test_an_image_in_two_formats_is_noted(tmp_path):
+    tree(tmp_path, "a+b")
+    assert "another suffix" not in notes(dataset(tmp_path))
+    Image.open(tmp_path / "a" / "0.png").save(tmp_path / "a" / "0.jpg", quality=50)
+    assert "1 images have a second file with another suffix (0)" in notes(dataset(tmp_path))

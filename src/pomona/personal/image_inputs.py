@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pomona.core.errors import DataError, listed
 from pomona.data.formats import image_formats
 from pomona.data.formats.dicom_header import is_dicom
-from pomona.data.images import file_notes, folders, image_arrays, image_stack
+from pomona.data.images import file_notes, folders, image_arrays, image_stack, patients
 from pomona.data.images.grid import Grid
 from pomona.data.images.image_file import ImageFile, NoPixelsError
 from pomona.data.reader_process import Reply, read_in_child
@@ -58,7 +58,7 @@ def files(path: Path, volumes: bool) -> tuple[list[Path], list[str]]:
         if other_names := [x.name for x in unread if not image_formats.is_companion(x)]:
             remark = f"files that are not images are left out ({listed(other_names, 3)})"
             remarks.append(f"{folder}: {remark}")
-    return images, remarks
+    return images, [*remarks, *patients.several_of_one(path, images)]
 
 
 def read(path: Path, metadata: ModelMetadata) -> ImageInput:

@@ -20,7 +20,7 @@ from pomona.data.axes import Pictures, PublicImages
 from pomona.data.catalogue import locate, own_path
 from pomona.data.dataset import Dataset
 from pomona.data.formats import image_formats, unread
-from pomona.data.images import folder_levels, image_rows, manifest
+from pomona.data.images import folder_levels, image_rows, manifest, patients
 from pomona.data.images.folder_levels import Level, Levels
 from pomona.data.images.image_rows import TEST, TRAIN, VALIDATION, ImageRows
 
@@ -32,7 +32,7 @@ ROLE_NAMES = {
 }
 OUTSIDE = -1  # of train/, val/ and test/
 # From file managers and storage servers, as are all names that start with a dot.
-TIDY = {"thumbs.db", "desktop.ini", "@eadir"}
+TIDY = {"thumbs.db", "desktop.ini", "@eadir", "__macosx"}
 Names = tuple[str, ...]
 
 
@@ -128,7 +128,7 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
         root, {item.folders for item in every if item.is_inside}, classes
     )
     images = _images(every, levels)
-    roles = [item.role for item in images]
+    paths, roles = [item.path for item in images], [item.role for item in images]
     labels, clients = _level(images, levels, "class"), _level(images, levels, "site")
     unread_problems, notes = _unread_files(root, every)
     problems = [*_misplaced(root, every, levels), *unread_problems]
@@ -143,7 +143,7 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
     rows = ImageRows(
         str(root),
         root,
-        [item.path for item in images],
+        paths,
         roles,
         np.array(y, np.int64),
         classes,
@@ -153,6 +153,7 @@ def _rows(root: Path, classes: Names, levels: Levels) -> tuple[ImageRows, list[s
             *(_meaning(levels, clients, classes) if automatic else ()),
             *_missing_classes(clients, y, classes),
             *_tested_on_validation(root, every),
+            *patients.several_of_one(root, paths),
             *notes,
         ),
     )

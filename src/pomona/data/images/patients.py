@@ -1,13 +1,22 @@
-"""Which files are of one patient: by folder, DICOM header, or subject in the path (BIDS)."""
+"""Which files are of one patient: by folder, DICOM header, or subject in the path (BIDS); and which
+seem to be of one image, by their names.
+"""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from pomona.core.errors import listed
 from pomona.data import targets
 from pomona.data.dataset import Owners, RowGroups
+from pomona.data.formats import image_formats
 
+# x_mask.png, x_mask_1.png and x-seg.nii.gz of an image x; labelsTr/ and ground_truth/, after "_"
+MASK = re.compile(
+    r"(.*)[-_. ](?:masks?|seg(?:mentations?)?|labels?(?:tr|ts)?|gt|ground_?truth)(?:[-_. ]?\d+)?",
+    re.IGNORECASE,
+)
 SUBJECT = re.compile(r"(?:^|[/_])(sub-[A-Za-z0-9]+)(?=[/_.]|$)")
 
 
@@ -102,3 +111,36 @@ def _varying(
         "not used to keep patients together; name patients in a column group, or in folders"
     )
     return ["" if k in constant else n for k, n in zip(client, names, strict=True)], [note]
+
+
+def several_of_one(root: Path, paths: Sequence[Path]) -> Iterator[str]:
+    """Remark on images that are named like masks of others, in their folder or in one next to it;
+    and on those that have the name of another but for the suffix.
+    """
+    stems = {path: Path(path.name.removesuffix(".gz")).stem for path in paths}
+    if masks := [path.relative_to(root).as_posix() for path in _masks(stems)]:
+        yield (
+            f"{len(masks)} images are named like masks of others ({listed(masks, 3)}), but read as "
+            "images: to read them as masks, set data.path to a table with the columns path and mask"
+        )
+    counts = Counter((p.parent, name) for p, name in stems.items() if image_formats.by_suffix(p))
+    if doubles := [name for (_, name), count in counts.items() if count > 1]:
+        yield (
+            f"{len(doubles)} images have a second file with another suffix ({listed(doubles, 3)}); "
+            "if both show the same, keep one"
+        )
+
+
+def _masks(stems: Mapping[Path, str]) -> Iterator[Path]:
+    """Yield the files that are named like masks of others; ``stems``: names without suffixes."""
+    masks, images = dict[Path, str](), set[tuple[Path, str]]()
+    for path, stem in stems.items():
+        match = MASK.fullmatch(stem)
+        if match or MASK.fullmatch(f"_{path.parent.name}"):
+            masks[path] = match[1] if match else stem
+        else:  # x_mask may also be of x_t1 and x_t2
+            names = {stem, stem.rpartition("_")[0]}
+            images |= {(folder, name) for folder in path.parents[:2] for name in names}
+    for path, name in masks.items():
+        if images & {(folder, name) for folder in path.parents[:2]}:
+            yield path
