@@ -85,8 +85,8 @@ def main(size: tuple[list[str], float, int], arguments: list[str]) -> list[Table
     answers: dict[str, list[list[float]]] = {build: [] for build in sources}
     for _ in range(turns):
         for build, source in sources.items():
-            words = answered(source, PROGRAM, engines_here()[-1], str(shortest), *names)
-            answers[build].append([float(word) for word in words])
+            fields = answered(source, PROGRAM, engines_here()[-1], str(shortest), *names)
+            answers[build].append([float(field) for field in fields])
     tables = [
         Times({build: [turn[k] for turn in answers[build]] for build in sources})
         for k in range(len(names))

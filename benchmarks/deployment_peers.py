@@ -65,7 +65,7 @@ def pomona(folder: Path, silos: int, rounds: int) -> Table:
     with local_federation(
         Scenario.prepare(config(case, folder)), folder / "out", **OPTIONS
     ) as local:
-        began = time.time()
+        start_time = time.time()
         for process in ("server", *local.names):
             local.start(process)
         run = local.server / "run"
@@ -93,7 +93,7 @@ def pomona(folder: Path, silos: int, rounds: int) -> Table:
             resumed.send_signal(signal.SIGTERM)
             resumed.wait(60)
         seconds = [row.seconds for row in record.rounds]
-    return {"ready s": first - began, "round s": median(seconds[1:]), "resume s": took}
+    return {"ready s": first - start_time, "round s": median(seconds[1:]), "resume s": took}
 
 
 def flower(folder: Path, silos: int, rounds: int) -> Table:

@@ -61,10 +61,10 @@ def main(size: Size, arguments: list[str]) -> list[Table]:
         for variant, model in VARIANTS.items():
             config = resolve(SETTINGS, {"method": {"name": method}, "model": model}, overrides)
             scenario = scenario_of(config, images)
-            began = perf_counter()
+            start_time = perf_counter()
             _ = scenario.resident
             feature_seconds[variant] = (
-                perf_counter() - began if scenario.network.keeps_features else None
+                perf_counter() - start_time if scenario.network.keeps_features else None
             )
             runs[variant], lengths[variant] = Rounds(scenario), len(scenario.initial())
         wall, cpu = measured({variant: run.run for variant, run in runs.items()}, size.turns)

@@ -141,8 +141,8 @@ def main(size: Size, arguments: list[str]) -> list[Table]:
 
     def clients(model: Tree) -> dict[str, Config]:
         return {
-            f"{m}, {n} clients": config(how, n, model)
-            for m, how in METHODS.items()
+            f"{m}, {n} clients": config(method, n, model)
+            for m, method in METHODS.items()
             for n in size.clients
         }
 

@@ -94,9 +94,9 @@ def growth(size: Size, arguments: list[str]) -> Table:
             scenario_of(resolve(SETTINGS, {"clients": n, "model": size.model}, overrides), dataset)
         )
         for _ in range(size.rounds):
-            began = process_time()
+            start_time = process_time()
             run.run()
-            seconds = process_time() - began
+            seconds = process_time() - start_time
         first, d = first or seconds, run.state.cores.shape[1]
         copies = [path for path in run.transport.copies.stored(run.ids) if path.startswith("row.")]
         rows[f"{n} clients"] = {

@@ -123,7 +123,7 @@ def light_silo(kit: Path, address: str, numbers: int, finished: list[bool]) -> N
         state.set_node_id(number)
         while not finished:
             received: list[Any] = []
-            began = time.monotonic()
+            start_time = time.monotonic()
 
             def receiving(messages: list[Any] = received) -> Any:
                 message = receive()
@@ -148,7 +148,7 @@ def light_silo(kit: Path, address: str, numbers: int, finished: list[bool]) -> N
                 is None
             ):
                 # as a silo's, where nothing was held
-                time.sleep(0.0 if time.monotonic() - began > 0.25 else 3.0)
+                time.sleep(0.0 if time.monotonic() - start_time > 0.25 else 3.0)
                 continue
             content = packed(Message("answer", "{}", "", {"uplink": bytes(4 * numbers)}))
             node._insert_message(FlowerMessage(content, reply_to=received[0]), state, objects)

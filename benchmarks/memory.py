@@ -167,7 +167,7 @@ def measure(case: Case) -> Peak:
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stdout.readline().strip() == READY
-            baseline, marks, peak, unfiled, began = (
+            baseline, marks, peak, unfiled, start_time = (
                 pss(process.pid),
                 dict[int, int](),
                 0,
@@ -196,7 +196,7 @@ def measure(case: Case) -> Peak:
                 sum(marks.values()),
                 server,
                 **result,
-                seconds=monotonic() - began,
+                seconds=monotonic() - start_time,
             )
 
 

@@ -49,7 +49,7 @@ from rounds import noise, scenario_of
 from timing import Table, chosen, native_release, publish
 
 SCRIPTS = Path(__file__).parent / "peers"
-PATIENCE, START = 3600.0, 300.0  # seconds that a round may take, and the way to the first one
+PATIENCE, STARTUP = 3600.0, 300.0  # seconds that a round may take, and the way to the first one
 PFLLIB = ("fedavg", "fedala", "ditto", "apfl", "fedamp", "apple")
 
 
@@ -215,10 +215,10 @@ class Running:
     def round(self) -> tuple[float, float]:
         """Give it its turn. Returns wall-clock and processor seconds."""
         self.rounds += 1
-        used, began = self.used(), time.perf_counter()
+        used, start_time = self.used(), time.perf_counter()
         (self.folder / f"go-{self.rounds}").touch()
         self.wait(self.rounds + 1)
-        return time.perf_counter() - began, self.used() - used
+        return time.perf_counter() - start_time, self.used() - used
 
     def used(self) -> float:
         """Processor seconds so far of its processes, including ended ones."""
@@ -271,7 +271,7 @@ def running(
         for name in names:  # one after another: some start many processes
             programs.append(Running(name, {**PEERS, **VARIANTS}[name], folder, method, rounds))
             try:
-                programs[-1].wait(1, START)
+                programs[-1].wait(1, STARTUP)
                 ready.append(programs[-1])
             except CandidateError as error:
                 print(f"left out: {error}", file=sys.stderr, flush=True)

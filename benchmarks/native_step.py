@@ -121,10 +121,10 @@ def products(precision: str) -> dict[str, tuple[Work, int]]:
 def repeated(work: Work, min_seconds: float) -> float:
     """CPU seconds of one call, averaged over as many as take ``min_seconds`` seconds."""
     times = max(1, round(min_seconds / max(1e-6, seconds(work))))
-    began = process_time()
+    start_time = process_time()
     for _ in range(times):
         work()
-    return (process_time() - began) / times
+    return (process_time() - start_time) / times
 
 
 def main(size: Size, arguments: list[str]) -> list[Table]:

@@ -71,9 +71,9 @@ def case(arguments: list[str]) -> None:
         lambda: objective.batchwise(row, 0, "test", objective.data.task.reduce),
     ]
     for work in works:
-        began = perf_counter()
+        start_time = perf_counter()
         work()
-        seconds.append(perf_counter() - began)
+        seconds.append(perf_counter() - start_time)
         marks.append(peak())
     print(json.dumps({"marks": marks, "seconds": seconds}))
 

@@ -71,9 +71,9 @@ def main(size: Size, arguments: list[str]) -> list[Table]:
     """Run and print."""
     rows: dict[str, Table] = {}
     overrides = read_overrides(arguments)
-    only = overrides.pop("data", {}).get("name")
+    selected = overrides.pop("data", {}).get("name")
     for data, data_settings in size.data.items():
-        if only not in {None, data}:
+        if selected not in {None, data}:
             continue
         for method, method_settings in METHODS.items():
             fp32, bf16 = (

@@ -77,11 +77,11 @@ def processor(command: list[str], folder: Path) -> float:
     """Processor seconds (user and system) of a whole command in a fresh process; raises if it
     fails.
     """
-    began = _children_seconds()
+    start_time = _children_seconds()
     subprocess.run(
         [sys.executable, "-m", "pomona", *command], check=True, cwd=folder, capture_output=True
     )
-    return _children_seconds() - began
+    return _children_seconds() - start_time
 
 
 def _children_seconds() -> float:

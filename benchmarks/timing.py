@@ -71,16 +71,16 @@ def engines_here() -> list[str]:
 
 def seconds(work: Work) -> float:
     """Wall time of one call."""
-    began = perf_counter()
+    start_time = perf_counter()
     work()
-    return perf_counter() - began
+    return perf_counter() - start_time
 
 
 def cpu_seconds(work: Work) -> float:
     """This process's CPU time of one call."""
-    began = process_time()
+    start_time = process_time()
     work()
-    return process_time() - began
+    return process_time() - start_time
 
 
 CPU_SECONDS = """
@@ -118,9 +118,9 @@ def measured(works: Mapping[str, Work], turns: int) -> tuple["Times", "Times"]:
     cpu: dict[str, list[float]] = {name: [] for name in works}
 
     def timed(name: str, work: Work) -> float:
-        began = perf_counter()
+        start_time = perf_counter()
         cpu[name].append(cpu_seconds(work))
-        return perf_counter() - began
+        return perf_counter() - start_time
 
     wall = Times.interleaved(
         {name: partial(timed, name, work) for name, work in works.items()}, turns

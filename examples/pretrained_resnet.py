@@ -71,12 +71,12 @@ def main() -> None:
         accuracy = pretrain(arguments.weights, arguments.epochs, overrides)
         print(f"test accuracy {100 * accuracy:.1f} %, written {arguments.weights}")
         return
-    start: Tree = (
+    initial: Tree = (
         {} if arguments.random else {"init": str(arguments.weights), "init_skip": ["fc.*"]}
     )
     data: Tree = {"data": {"name": "cifar100"}}
     merge(data, overrides)
-    for line in table({"name": MODEL, **start}, PARTS, METHODS, arguments.rounds, data):
+    for line in table({"name": MODEL, **initial}, PARTS, METHODS, arguments.rounds, data):
         print(line, flush=True)
 
 

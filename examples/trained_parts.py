@@ -67,18 +67,18 @@ NETWORKS = {
 class Watch(NullCallback):
     """Seconds of each round (CPU time and wall time), and whether models were evaluated in it."""
 
-    began: float = 0.0
+    start_time: float = 0.0
     rounds: list[tuple[float, float, bool]] = field(default_factory=list)
 
     def on_run_begin(self) -> None:
         """Called before the first client state is made."""
-        self.began = process_time()
+        self.start_time = process_time()
 
     def on_round_end(self, row: RoundRow, evaluations: Sequence[Evaluation]) -> None:
         """Called after a round and its evaluation."""
         seconds = process_time()
-        self.rounds.append((seconds - self.began, row.seconds, bool(evaluations)))
-        self.began = seconds
+        self.rounds.append((seconds - self.start_time, row.seconds, bool(evaluations)))
+        self.start_time = seconds
 
     def medians(self) -> list[str]:
         """Median CPU and wall seconds of rounds without evaluation; of all if every one has it."""
@@ -91,7 +91,7 @@ def rows(
 ) -> Iterator[list[str]]:
     """The cells of one federation's row, by method; all share the frozen part's outputs."""
     features = None
-    once = "-"
+    seconds = "-"
     for method in methods:
         settings: Tree = {
             "method": method,
@@ -107,9 +107,11 @@ def rows(
         }
         scenario = Scenario.prepare(resolve(settings, overrides), lambda _: dataset)
         if features is None:
-            began = process_time()
+            start_time = process_time()
             features = scenario.resident
-            once = f"{process_time() - began:.0f}" if scenario.network.keeps_features else "-"
+            seconds = (
+                f"{process_time() - start_time:.0f}" if scenario.network.keeps_features else "-"
+            )
         vars(scenario)["resident"] = features
         watch = Watch()
         result = simulate(scenario, callback=watch)
@@ -119,7 +121,7 @@ def rows(
             method,
             f"{len(scenario.initial()):,}",
             f"{sum(last.bytes_down) / 1e6:.3g}, {sum(last.bytes_up) / 1e6:.3g}",
-            once,
+            seconds,
             *watch.medians(),
             str(rounds),
             f"{100 * accuracy:.1f}",

@@ -175,7 +175,7 @@ def rounds(folder: Path, silos: int, number: int, size: int) -> tuple[float, lis
     )
     os.environ.update({k: v for k, v in environment(folder).items() if k.startswith("FLWR_")})
     with processes(folder) as running:
-        began = time.time()
+        start_time = time.time()
         running.start(
             "link",
             [
@@ -219,4 +219,4 @@ def rounds(folder: Path, silos: int, number: int, size: int) -> tuple[float, lis
             time.sleep(0.1)
         client.close()
         marks = json.loads(output.read_text())
-    return marks[0] - began, [later - earlier for earlier, later in pairwise(marks)]
+    return marks[0] - start_time, [later - earlier for earlier, later in pairwise(marks)]

@@ -22,7 +22,7 @@ def main() -> None:
     output, silos, rounds = Path(sys.argv[1]).absolute(), int(sys.argv[2]), int(sys.argv[3])
     os.environ["NVFLARE_POC_WORKSPACE"] = str(output.parent / "poc")
     os.environ["HOME"] = str(output.parent)  # its settings lie there
-    began = time.time()
+    start_time = time.time()
     from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
     from nvflare.recipe import PocEnv
 
@@ -38,7 +38,7 @@ def main() -> None:
     run = recipe.execute(PocEnv(num_clients=silos))
     run.get_result(timeout=600)
     received = [float(line) for line in marks.read_text().split()]
-    output.write_text(json.dumps({"began": began, "received": received}))
+    output.write_text(json.dumps({"began": start_time, "received": received}))
 
 
 if __name__ == "__main__":

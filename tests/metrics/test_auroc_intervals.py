@@ -20,28 +20,28 @@ Z = stats.norm.ppf(0.975)
 LEVELS = st.lists(st.integers(0, 5), min_size=1, max_size=12)
 
 
-def components(events, others):
-    scores, positive = np.array([*events, *others], float), np.arange(len(events + others))
+def components(events, non_events):
+    scores, positive = np.array([*events, *non_events], float), np.arange(len(events + non_events))
     return Components.of(scores, positive < len(events))
 
 
 @given(LEVELS, LEVELS)
-def test_components_are_delong_s_and_intervals_contain_the_area(events, others):
-    result = components(events, others)
-    wins = np.array([[(e > o) + (e == o) / 2 for o in others] for e in events])
+def test_components_are_delong_s_and_intervals_contain_the_area(events, non_events):
+    result = components(events, non_events)
+    wins = np.array([[(e > o) + (e == o) / 2 for o in non_events] for e in events])
     assert result.events == pytest.approx(wins.mean(1))
     assert result.non_events == pytest.approx(wins.mean(0))
     low, high = result.interval()
     assert 0 <= low <= wins.mean() <= high <= 1
     assert low < high
-    if len(events) > 1 and len(others) > 1:
-        parts = [part.var(ddof=1) / len(part) for part in (wins.mean(1), wins.mean(0))]
-        assert result.covariance(result) == pytest.approx(sum(parts))
+    if len(events) > 1 and len(non_events) > 1:
+        variances = [means.var(ddof=1) / len(means) for means in (wins.mean(1), wins.mean(0))]
+        assert result.covariance(result) == pytest.approx(sum(variances))
 
 
 @given(LEVELS, LEVELS)
-def test_limits_are_roots_of_newcombe_s_equation(events, others):
-    result, m, n = components(events, others), len(events), len(others)
+def test_limits_are_roots_of_newcombe_s_equation(events, non_events):
+    result, m, n = components(events, non_events), len(events), len(non_events)
     centre = (m + n) / 2
     for t in result.newcombe():
         variance = t * (1 - t) / (m * n)
@@ -58,14 +58,14 @@ def test_the_logit_has_the_error_of_the_delta_method():
 @given(LEVELS)
 def test_swapped_answers_mirror_the_interval_and_perfect_ones_reach_1(levels):
     result, mirrored = components(levels, [2, 3, 4]), components([2, 3, 4], levels)
-    assert result.interval() == pytest.approx([1 - end for end in mirrored.interval()[::-1]])
+    assert result.interval() == pytest.approx([1 - bound for bound in mirrored.interval()[::-1]])
     low, high = components([9] * len(levels), levels).interval()
     assert low < high == 1
 
 
-def two_models(seed, events=15, others=60):
+def two_models(seed, events=15, non_events=60):
     draw = np.random.default_rng(seed)
-    y = np.arange(events + others) < events
+    y = np.arange(events + non_events) < events
     common = draw.normal(size=len(y))
     return y, [3 * y + common + draw.normal(size=len(y)) for _ in range(2)]
 

@@ -88,23 +88,23 @@ def expected(p, labels):
 @given(st.integers(0, 999), st.integers(1, 60), st.integers(2, 6), st.data())
 def test_agrees_with_scikit_learn(seed, n, classes, data):
     p, labels = case(seed, n, classes, data.draw(st.integers(1, classes)))
-    found, reference = evaluate(p, labels), expected(p, labels)
-    assert found.keys() == {*reference, "intervals"}
-    assert found["confusion"] == reference.pop("confusion")
+    computed, reference = evaluate(p, labels), expected(p, labels)
+    assert computed.keys() == {*reference, "intervals"}
+    assert computed["confusion"] == reference.pop("confusion")
     for name, value in reference.items():
-        assert found[name] == pytest.approx(value, abs=1e-12), name
+        assert computed[name] == pytest.approx(value, abs=1e-12), name
 
 
 @given(st.integers(0, 999), st.integers(1, 30), st.integers(2, 4))
 def test_weights_count_like_repeated_samples(seed, n, classes):
     p, labels = case(seed, n, classes)
     weights = stratified(labels, 4, stream(seed, "weights"))
-    together = weighted(p, labels, weights)
+    weighted_metrics = weighted(p, labels, weights)
     for row, times in enumerate(weights.astype(int)):
-        alone = evaluate(np.repeat(p, times, axis=0), np.repeat(labels, times))
-        for name, values in together.items():
+        repeated_metrics = evaluate(np.repeat(p, times, axis=0), np.repeat(labels, times))
+        for name, values in weighted_metrics.items():
             assert (None if np.isnan(values[row]) else values[row]) == pytest.approx(
-                alone[name], abs=1e-12
+                repeated_metrics[name], abs=1e-12
             ), name
 
 
@@ -120,9 +120,9 @@ def test_weights_count_like_repeated_samples(seed, n, classes):
     ],
 )
 def test_auroc_counts_pairs(scores, positive, area):
-    found = auroc(np.array(scores), np.array(positive, dtype=bool), np.ones((1, len(scores))))
-    assert found.shape == (1,)
-    assert found[0] == pytest.approx(np.nan if area is None else area, nan_ok=True)
+    area_found = auroc(np.array(scores), np.array(positive, dtype=bool), np.ones((1, len(scores))))
+    assert area_found.shape == (1,)
+    assert area_found[0] == pytest.approx(np.nan if area is None else area, nan_ok=True)
 
 
 UNSURE = [[0.5, 0.5, 0.0]]
@@ -176,27 +176,27 @@ UNSURE = [[0.5, 0.5, 0.0]]
     ],
 )
 def test_what_little_data_defines(p, labels, values):
-    found = evaluate(np.array(p), np.array(labels, int), partial(stream, 0, "bootstrap"))
+    computed = evaluate(np.array(p), np.array(labels, int), partial(stream, 0, "bootstrap"))
     for name, value in values.items():
-        assert found[name] == pytest.approx(value), name
-    json.dumps(found, allow_nan=False)
-    for name, interval in found["intervals"].items():
-        assert interval is None or (found[name] is not None and interval[0] < interval[1]), name
-    assert (found["intervals"]["accuracy"] is None) == (found["samples"] == 0)
+        assert computed[name] == pytest.approx(value), name
+    json.dumps(computed, allow_nan=False)
+    for name, interval in computed["intervals"].items():
+        assert interval is None or (computed[name] is not None and interval[0] < interval[1]), name
+    assert (computed["intervals"]["accuracy"] is None) == (computed["samples"] == 0)
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 1), (1, 1), (7, 20), (500, 500)])
 def test_accuracy_interval_is_wilsons(hits, n):
     """(p + z²/2n ± z sqrt(p(1-p)/n + z²/4n²)) / (1 + z²/n)."""
     z, share = norm.ppf(0.975), hits / n
-    half = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    margin = z * sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
     centre, scale = share + z**2 / (2 * n), 1 + z**2 / n
     p = np.tile([0.8, 0.2], (n, 1))
-    found = evaluate(p, np.repeat([0, 1], [hits, n - hits]))
-    assert found["intervals"]["accuracy"] == pytest.approx(
-        [(centre - half) / scale, (centre + half) / scale]
+    computed = evaluate(p, np.repeat([0, 1], [hits, n - hits]))
+    assert computed["intervals"]["accuracy"] == pytest.approx(
+        [(centre - margin) / scale, (centre + margin) / scale]
     )
-    assert found["intervals"]["ece"] is None  # nothing to draw from
+    assert computed["intervals"]["ece"] is None  # nothing to draw from
 
 
 @given(st.integers(0, 99), st.integers(0, 40), st.integers(1, 5))
@@ -222,19 +222,19 @@ def test_the_bootstrap_of_a_mean_has_its_known_spread():
 
     low, high = intervals(statistic, np.zeros(n, int), 4000, stream(2, "draws"))["mean"]
     assert (high - low) / 2 == pytest.approx(norm.ppf(0.975) * values.std() / sqrt(n), rel=0.05)
-    each_alone = intervals(statistic, np.arange(n), 10, stream(2, "draws"))["mean"]
-    assert each_alone is None  # every resample is the sample: it tells nothing of others
+    singletons = intervals(statistic, np.arange(n), 10, stream(2, "draws"))["mean"]
+    assert singletons is None  # every resample is the sample: it tells nothing of others
 
 
 def test_intervals_follow_their_stream():
     p, labels = case(5, 80, 3)
-    first, again, other = (
+    first, repeated, other_seed = (
         evaluate(p, labels, partial(stream, seed, "bootstrap"))["intervals"] for seed in (1, 1, 2)
     )
-    assert first == again != other
+    assert first == repeated != other_seed
     assert all(low < high for low, high in first.values())
-    none = evaluate(p, labels, partial(stream, 1, "bootstrap"), resamples=0)["intervals"]
-    assert [name for name, interval in none.items() if interval] == ["accuracy"]
+    analytic = evaluate(p, labels, partial(stream, 1, "bootstrap"), resamples=0)["intervals"]
+    assert [name for name, interval in analytic.items() if interval] == ["accuracy"]
 
 
 def test_labels_of_any_integer_type():
@@ -257,10 +257,10 @@ def test_two_hundred_resamples_cost_less_than_two_hundred_evaluations():
     counts = stratified(labels, 200, stream(0, "weights"))
     ratios = []
     for _ in range(5):
-        began = perf_counter()
+        start_time = perf_counter()
         weighted(p, labels, counts)
         between = perf_counter()
         for row in counts[:40]:
             weighted(p, labels, row[np.newaxis])
-        ratios.append((between - began) / (5 * (perf_counter() - between)))
+        ratios.append((between - start_time) / (5 * (perf_counter() - between)))
     assert min(ratios) < 0.5  # 0.06 on a busy core

@@ -25,20 +25,20 @@ accuracies = st.floats(0, 1, allow_subnormal=False)
 @given(st.lists(st.tuples(accuracies, st.integers(1, 500)), min_size=2, max_size=20))
 def test_summary_of_many_clients(rows):
     values, samples = map(list, zip(*rows, strict=True))
-    found = summarize(values, samples)
+    summary = summarize(values, samples)
     n, mean = len(values), sum(values) / len(values)
-    assert found["clients"] == n
-    assert found["mean"] == pytest.approx(mean)
-    assert found["pooled"] == pytest.approx(
+    assert summary["clients"] == n
+    assert summary["mean"] == pytest.approx(mean)
+    assert summary["pooled"] == pytest.approx(
         sum(v * s for v, s in zip(values, samples, strict=True)) / sum(samples)
     )
-    assert found["std"] == pytest.approx(
+    assert summary["std"] == pytest.approx(
         sqrt(sum((v - mean) ** 2 for v in values) / (n - 1)), abs=1e-12
     )
-    assert found["worst"] == min(values)
+    assert summary["worst"] == min(values)
     rank = 0.1 * (n - 1)
     low, high = sorted(values)[int(rank)], sorted(values)[min(int(rank) + 1, n - 1)]
-    assert found["percentile_10"] == pytest.approx(low + (rank - int(rank)) * (high - low))
+    assert summary["percentile_10"] == pytest.approx(low + (rank - int(rank)) * (high - low))
 
 
 def test_interval_is_students():
@@ -65,10 +65,10 @@ def test_four_clients_have_no_interval_over_clients():
 
 def test_where_less_is_better_the_worst_is_the_largest():
     values = [64.0, 80.0, 120.0]
-    found = summarize(values, [1, 1, 2], metric=METRICS["mae"])
-    assert (found["worst"], found["pooled"]) == (120.0, 96.0)
+    summary = summarize(values, [1, 1, 2], metric=METRICS["mae"])
+    assert (summary["worst"], summary["pooled"]) == (120.0, 96.0)
     # the 90th: a tenth of the clients err more
-    assert found["percentile_10"] == pytest.approx(120 - 0.2 * 40)
+    assert summary["percentile_10"] == pytest.approx(120 - 0.2 * 40)
     assert summarize(values, [1, 1, 2], metric=METRICS["auroc"])["pooled"] is None
 
 
@@ -88,15 +88,15 @@ def test_the_loss_chooses_where_validation_defines_no_metric():
     """No events among the validation samples of any client: their areas are undefined in every
     round.
     """
-    areas, nothing = [[0.6, 0.7], [0.8, 0.8], [0.5, 0.5]], [[None, None]] * 3
+    areas, undefined = [[0.6, 0.7], [0.8, 0.8], [0.5, 0.5]], [[None, None]] * 3
     losses = [[0.3, 0.4], [0.2, 0.6], [0.1, 0.3]]
-    best = best_rounds([1, 2, 3], areas, [9, 9], nothing, METRICS["auroc"], losses)
+    best = best_rounds([1, 2, 3], areas, [9, 9], undefined, METRICS["auroc"], losses)
     assert (best.best_validation, best.chosen_by) == (RoundScore(0.5, 3), "loss")
     assert best.best_test_pooled is None
-    some = best_rounds(
+    mixed = best_rounds(
         [1, 2, 3], areas, [9, 9], [[None, None], [0.9, None], [0.4, 0.4]], METRICS["auroc"], losses
     )
-    assert (some.best_validation, some.chosen_by) == (RoundScore(0.8, 2, 0.9), "auroc")
+    assert (mixed.best_validation, mixed.chosen_by) == (RoundScore(0.8, 2, 0.9), "auroc")
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_the_loss_chooses_where_validation_defines_no_metric():
     ],
 )
 def test_summary_of_few_clients(values, samples, expected):
-    found = summarize(values, samples)
+    summary = summarize(values, samples)
     for name, value in expected.items():
-        assert found[name] == pytest.approx(value), name
-    json.dumps(found, allow_nan=False)
+        assert summary[name] == pytest.approx(value), name
+    json.dumps(summary, allow_nan=False)
 
 
 def enumerated(differences):
@@ -135,8 +135,8 @@ def test_wilcoxon_is_exact_for_few_clients(signs):
     differences = [0.01 * sign * (k + 1) for k, sign in enumerate(signs)]
     reference = [0.5] * len(signs)
     statistic, p = enumerated(differences)
-    found = wilcoxon([r + d for r, d in zip(reference, differences, strict=True)], reference)
-    assert found == pytest.approx((statistic, p, len(signs)))
+    computed = wilcoxon([r + d for r, d in zip(reference, differences, strict=True)], reference)
+    assert computed == pytest.approx((statistic, p, len(signs)))
 
 
 def test_wilcoxon_drops_pairs_that_are_equal_or_undefined():
@@ -239,8 +239,8 @@ def test_selection_on_test_is_never_below_the_honest_numbers(test):
     best = best_rounds(rounds, test, samples, validation=test[::-1])
     assert best.best_test.test >= max(best.last.test, best.best_validation.test)
     assert best.best_test_pooled.test == max(np.average(test, axis=1, weights=samples))
-    two = [row[:2] for row in test]  # of three, one that is best alone can be outvoted
-    best = best_rounds(rounds, two, samples[:2], validation=two)
+    two_clients = [row[:2] for row in test]  # of three, one that is best alone can be outvoted
+    best = best_rounds(rounds, two_clients, samples[:2], validation=two_clients)
     assert best.best_validation[:2] == best.best_test[:2]
 
 
@@ -248,8 +248,8 @@ def test_round_0_counts_where_no_later_round_is_defined():
     test, validation = [[0.9, 0.9], [0.5, 0.7], [0.6, 0.5]], [[0.8, 0.8], [0.4, 0.4], [0.5, 0.5]]
     best = best_rounds([0, 1, 2], test, [1, 3], validation)
     rounds = (best.last, best.best_validation, best.best_test, best.best_test_pooled)
-    assert [at.round for at in rounds] == [2, 2, 1, 1]
-    alone = best_rounds([0], test[:1], [1, 3], validation[:1])
-    assert (alone.best_test.round, alone.best_validation.round) == (0, 0)
+    assert [score.round for score in rounds] == [2, 2, 1, 1]
+    only_round_0 = best_rounds([0], test[:1], [1, 3], validation[:1])
+    assert (only_round_0.best_test.round, only_round_0.best_validation.round) == (0, 0)
     undefined = best_rounds([0, 1], [[0.9, 0.9], [None, None]], [1, 3], validation[:2])
     assert undefined.best_test.round == 0

@@ -30,14 +30,14 @@ def test_regression_is_the_closed_form(seed, n, targets):
     truth, predicted = draw.normal(size=(n, targets)), draw.normal(size=(n, targets))
     error = predicted - truth
     explained = 1 - (error**2).sum(0) / ((truth - truth.mean(0)) ** 2).sum(0)
-    found = evaluate_regression(predicted, truth)
-    each = found.pop("targets")
-    assert found.pop("intervals") == dict.fromkeys(each)  # nothing to draw from
-    assert found == pytest.approx(
+    computed = evaluate_regression(predicted, truth)
+    by_target = computed.pop("targets")
+    assert computed.pop("intervals") == dict.fromkeys(by_target)  # nothing to draw from
+    assert computed == pytest.approx(
         {"samples": n, "mse": (error**2).mean(), "mae": abs(error).mean(), "r2": explained.mean()}
     )
-    assert each["r2"] == pytest.approx(list(explained))
-    assert each["mae"] == pytest.approx(list(abs(error).mean(0)))
+    assert by_target["r2"] == pytest.approx(list(explained))
+    assert by_target["mae"] == pytest.approx(list(abs(error).mean(0)))
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_regression_is_the_closed_form(seed, n, targets):
     ],
 )
 def test_regression_of_little_data(predicted, truth, values):
-    found = evaluate_regression(np.array(predicted), np.array(truth))
-    assert {name: found[name] for name in values} == pytest.approx(values)
+    computed = evaluate_regression(np.array(predicted), np.array(truth))
+    assert {name: computed[name] for name in values} == pytest.approx(values)
 
 
 def test_intervals_of_errors_are_those_of_a_mean_and_need_six_samples():
@@ -67,19 +67,19 @@ def test_intervals_of_errors_are_those_of_a_mean_and_need_six_samples():
     predicted = draw.normal(size=(400, 1))
     truth = predicted + draw.normal(scale=0.5, size=(400, 1))
     error = abs(predicted - truth)
-    found = evaluate_regression(predicted, truth, partial(stream, 0, "bootstrap"), resamples=2000)
-    half = 1.96 * error.std(ddof=1) / 20
-    assert found["intervals"]["mae"] == pytest.approx(
-        [error.mean() - half, error.mean() + half], abs=0.1 * half
+    result = evaluate_regression(predicted, truth, partial(stream, 0, "bootstrap"), resamples=2000)
+    delta = 1.96 * error.std(ddof=1) / 20
+    assert result["intervals"]["mae"] == pytest.approx(
+        [error.mean() - delta, error.mean() + delta], abs=0.1 * delta
     )
-    half = 1.96 * (error**2).std(ddof=1) / 20
+    delta = 1.96 * (error**2).std(ddof=1) / 20
     mse = (error**2).mean()
-    assert found["intervals"]["mse"] == pytest.approx([mse - half, mse + half], abs=0.1 * half)
-    low, high = found["intervals"]["r2"]
+    assert result["intervals"]["mse"] == pytest.approx([mse - delta, mse + delta], abs=0.1 * delta)
+    low, high = result["intervals"]["r2"]
     assert low < 0.8 < high
-    assert low < found["r2"] < high
-    few = evaluate_regression(predicted[:5], truth[:5], partial(stream, 0, "bootstrap"))
-    assert few["intervals"] == {"mse": None, "mae": None, "r2": None}
+    assert low < result["r2"] < high
+    of_five = evaluate_regression(predicted[:5], truth[:5], partial(stream, 0, "bootstrap"))
+    assert of_five["intervals"] == {"mse": None, "mae": None, "r2": None}
     assert (
         None
         not in evaluate_regression(predicted[:6], truth[:6], partial(stream, 0, "bootstrap"))[
@@ -104,17 +104,17 @@ def test_flags_have_intervals_of_means_and_wilsons():
     draw = stream(0, "case")
     p = draw.uniform(size=(400, 3))
     flags = (draw.uniform(size=(400, 3)) < p).astype(np.float32)
-    found = evaluate_multilabel(p, flags, partial(stream, 0, "bootstrap"), resamples=2000)
+    computed = evaluate_multilabel(p, flags, partial(stream, 0, "bootstrap"), resamples=2000)
     right = (p > 0.5) == (flags > 0.5)
-    for name, each in {"accuracy": right.mean(1), "brier": ((p - flags) ** 2).mean(1)}.items():
-        half = 1.96 * each.std(ddof=1) / 20
-        expected = [each.mean() - half, each.mean() + half]
-        assert found["intervals"][name] == pytest.approx(expected, abs=0.1 * half)
-    whole = int(right.all(1).sum())
-    assert found["subset_accuracy"] == whole / 400
-    assert found["intervals"]["subset_accuracy"] == wilson(whole, 400)
-    assert found["intervals"].keys() == TASKS["multilabel"].measures.keys() - {"loss"}
-    assert all(low < found[name] < high for name, (low, high) in found["intervals"].items())
+    for name, by_sample in {"accuracy": right.mean(1), "brier": ((p - flags) ** 2).mean(1)}.items():
+        margin = 1.96 * by_sample.std(ddof=1) / 20
+        expected = [by_sample.mean() - margin, by_sample.mean() + margin]
+        assert computed["intervals"][name] == pytest.approx(expected, abs=0.1 * margin)
+    all_right = int(right.all(1).sum())
+    assert computed["subset_accuracy"] == all_right / 400
+    assert computed["intervals"]["subset_accuracy"] == wilson(all_right, 400)
+    assert computed["intervals"].keys() == TASKS["multilabel"].measures.keys() - {"loss"}
+    assert all(low < computed[name] < high for name, (low, high) in computed["intervals"].items())
 
 
 @given(st.integers(0, 99), st.integers(2, 40), st.integers(1, 4))
@@ -134,19 +134,19 @@ def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
         "subset_accuracy": (guess == truth).all(1).mean(),
         "macro_f1": np.mean([metrics.f1_score(truth[:, k], guess[:, k]) for k in range(labels)]),
     }
-    found = evaluate_multilabel(p, truth.astype(np.float32))
-    assert {name: found[name] for name in expected} == pytest.approx(expected)
+    computed = evaluate_multilabel(p, truth.astype(np.float32))
+    assert {name: computed[name] for name in expected} == pytest.approx(expected)
     for k in range(labels):
-        own, scores, said = truth[:, k], p[:, k], guess[:, k]
-        assert {name: column[k] for name, column in found["labels"].items()} == pytest.approx(
+        flags, scores, predicted = truth[:, k], p[:, k], guess[:, k]
+        assert {name: column[k] for name, column in computed["labels"].items()} == pytest.approx(
             {
-                "positives": own.sum(),
-                "accuracy": (own == said).mean(),
-                "auroc": metrics.roc_auc_score(own, scores),
-                "auprc": metrics.average_precision_score(own, scores),
-                "sensitivity": metrics.recall_score(own, said),
-                "specificity": metrics.recall_score(1 - own, 1 - said),
-                "f1": metrics.f1_score(own, said),
+                "positives": flags.sum(),
+                "accuracy": (flags == predicted).mean(),
+                "auroc": metrics.roc_auc_score(flags, scores),
+                "auprc": metrics.average_precision_score(flags, scores),
+                "sensitivity": metrics.recall_score(flags, predicted),
+                "specificity": metrics.recall_score(1 - flags, 1 - predicted),
+                "f1": metrics.f1_score(flags, predicted),
             }
         )
 
@@ -171,10 +171,10 @@ def test_multilabel_agrees_with_scikit_learn(seed, n, labels):
     ],
 )
 def test_multilabel_of_little_data(p, truth, values):
-    found = evaluate_multilabel(np.array(p), np.array(truth))
+    computed = evaluate_multilabel(np.array(p), np.array(truth))
     for name, value in values.items():
-        assert found[name] == pytest.approx(value), name
-    json.dumps(found, allow_nan=False)
+        assert computed[name] == pytest.approx(value), name
+    json.dumps(computed, allow_nan=False)
 
 
 @pytest.mark.parametrize("judge", [evaluate_regression, evaluate_multilabel])

@@ -48,7 +48,7 @@ def case(seed, n, levels=20):
     return p, truth
 
 
-def two(p):
+def pair(p):
     return np.stack([1 - p, p], axis=1)
 
 
@@ -56,25 +56,25 @@ def two(p):
 @settings(max_examples=30)
 def test_figures_at_a_threshold_agree_with_scikit_learn(seed, n):
     p, truth = case(seed, n)
-    [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS, resamples=20)
-    said = p >= 0.5
-    tn, fp, fn, tp = metrics.confusion_matrix(truth, said, labels=[False, True]).ravel()
+    [outcome] = evaluate_outcomes((pair(p), truth.astype(int)), None, DRAWS, resamples=20)
+    predicted = p >= 0.5
+    tn, fp, fn, tp = metrics.confusion_matrix(truth, predicted, labels=[False, True]).ravel()
     counts = {
         "sensitivity": (tp, tp + fn),
         "specificity": (tn, tn + fp),
         "ppv": (tp, tp + fp),
         "npv": (tn, tn + fn),
     }
-    for name, (hits, of) in counts.items():
-        assert found[name] == (pytest.approx(hits / of) if of else None)
-        wilson = binomtest(int(hits), int(of)).proportion_ci(method="wilson") if of else None
-        assert found["intervals"][name] == (
+    for name, (hits, total) in counts.items():
+        assert outcome[name] == (pytest.approx(hits / total) if total else None)
+        wilson = binomtest(int(hits), int(total)).proportion_ci(method="wilson") if total else None
+        assert outcome["intervals"][name] == (
             pytest.approx([wilson.low, wilson.high]) if wilson else None
         )
-    assert (found["outcome"], found["samples"], found["positives"]) == (1, n, truth.sum())
-    assert (found["threshold"], found["chosen"]) == (0.5, False)
-    assert found["auprc"] == pytest.approx(metrics.average_precision_score(truth, p))
-    assert found["brier"] == pytest.approx(metrics.brier_score_loss(truth, p))
+    assert (outcome["outcome"], outcome["samples"], outcome["positives"]) == (1, n, truth.sum())
+    assert (outcome["threshold"], outcome["chosen"]) == (0.5, False)
+    assert outcome["auprc"] == pytest.approx(metrics.average_precision_score(truth, p))
+    assert outcome["brier"] == pytest.approx(metrics.brier_score_loss(truth, p))
 
 
 @given(st.integers(0, 99), st.integers(2, 60))
@@ -83,56 +83,56 @@ def test_figures_at_a_threshold_agree_with_scikit_learn(seed, n):
 def test_the_threshold_is_the_best_of_all_on_validation(seed, n):
     """No probability as a threshold has a larger J, and of those with the same J none is higher."""
     p, truth = case(seed, n)
-    by = {float(t): metrics.balanced_accuracy_score(truth, p >= t) * 2 - 1 for t in np.unique(p)}
-    top = max(by.values())
-    best = max(t for t, j in by.items() if j > top - 1e-12)
+    J = {float(t): metrics.balanced_accuracy_score(truth, p >= t) * 2 - 1 for t in np.unique(p)}
+    top = max(J.values())
+    best = max(t for t, j in J.items() if j > top - 1e-12)
     assert youden(p, truth) == (best if top > 1e-12 else None)
 
 
 def test_the_threshold_comes_from_validation_and_is_used_on_test():
-    held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 1, 1]))
-    tested = (two(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
-    [found] = evaluate_outcomes(tested, held_out, DRAWS)
-    assert (found["threshold"], found["chosen"]) == (0.3, True)
-    assert [found[name] for name in SHARES] == pytest.approx([1, 1 / 2, 2 / 3, 1])
+    validation = (pair(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 1, 1]))
+    tested = (pair(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
+    [outcome] = evaluate_outcomes(tested, validation, DRAWS)
+    assert (outcome["threshold"], outcome["chosen"]) == (0.3, True)
+    assert [outcome[name] for name in SHARES] == pytest.approx([1, 1 / 2, 2 / 3, 1])
 
 
 @given(st.integers(0, 99), st.integers(0, 60), st.sampled_from([0.05, 0.5, 0.9, 0.95]))
 @settings(max_examples=30)
-def test_a_wanted_specificity_is_reached_by_the_lowest_threshold(seed, n, wanted):
+def test_a_wanted_specificity_is_reached_by_the_lowest_threshold(seed, n, target):
     p, truth = case(seed, n)
     reached = [
-        float(t) for t in np.unique(p) if (~truth).any() and (p[~truth] < t).mean() >= wanted
+        float(t) for t in np.unique(p) if (~truth).any() and (p[~truth] < t).mean() >= target
     ]
-    assert at_specificity(p, truth, wanted) == (min(reached) if reached else None)
+    assert at_specificity(p, truth, target) == (min(reached) if reached else None)
 
 
 @given(st.integers(0, 99), st.integers(0, 60), st.sampled_from([0.05, 0.5, 0.9, 0.95]))
 @settings(max_examples=30)
-def test_a_wanted_sensitivity_is_reached_by_the_highest_threshold(seed, n, wanted):
+def test_a_wanted_sensitivity_is_reached_by_the_highest_threshold(seed, n, target):
     p, truth = case(seed, n)
-    reached = [float(t) for t in np.unique(p) if truth.any() and (p[truth] >= t).mean() >= wanted]
-    assert at_sensitivity(p, truth, wanted) == (max(reached) if reached else None)
+    reached = [float(t) for t in np.unique(p) if truth.any() and (p[truth] >= t).mean() >= target]
+    assert at_sensitivity(p, truth, target) == (max(reached) if reached else None)
 
 
 def test_a_wanted_sensitivity_is_that_of_validation():
-    held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 1, 1, 1]))
-    tested = (two(np.array([0.15, 0.25, 0.35, 0.9])), np.array([0, 0, 1, 1]))
+    validation = (pair(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 1, 1, 1]))
+    tested = (pair(np.array([0.15, 0.25, 0.35, 0.9])), np.array([0, 0, 1, 1]))
     target = ThresholdTarget("sensitivity", 2 / 3)  # 0.3 has it: two of three are above
-    [outcome] = evaluate_outcomes(tested, held_out, DRAWS, target=target)
+    [outcome] = evaluate_outcomes(tested, validation, DRAWS, target=target)
     assert (outcome["threshold"], outcome["chosen"]) == (0.3, True)
     assert (outcome["sensitivity"], outcome["specificity"]) == (1, 1)
 
 
 def test_a_wanted_specificity_is_that_of_validation():
-    held_out = (two(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 0, 1]))
-    tested = (two(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
-    for wanted, threshold, shares in ((2 / 3, 0.3, (1, 1 / 2)), (0.9, 0.4, (1 / 2, 1))):
-        [found] = evaluate_outcomes(
-            tested, held_out, DRAWS, target=ThresholdTarget("specificity", wanted)
+    validation = (pair(np.array([0.1, 0.2, 0.3, 0.4])), np.array([0, 0, 0, 1]))
+    tested = (pair(np.array([0.25, 0.35, 0.3, 0.9])), np.array([0, 0, 1, 1]))
+    for target, threshold, shares in ((2 / 3, 0.3, (1, 1 / 2)), (0.9, 0.4, (1 / 2, 1))):
+        [outcome] = evaluate_outcomes(
+            tested, validation, DRAWS, target=ThresholdTarget("specificity", target)
         )
-        assert (found["threshold"], found["chosen"]) == (threshold, True)
-        assert (found["sensitivity"], found["specificity"]) == shares
+        assert (outcome["threshold"], outcome["chosen"]) == (threshold, True)
+        assert (outcome["sensitivity"], outcome["specificity"]) == shares
 
 
 @pytest.mark.parametrize(
@@ -148,22 +148,22 @@ def test_a_wanted_specificity_is_that_of_validation():
 )
 def test_without_a_threshold_that_helps_it_is_one_half(p, truth):
     assert youden(np.array(p), np.array(truth, dtype=bool)) is None
-    held_out = (two(np.array(p)), np.array(truth, dtype=int))
-    [found] = evaluate_outcomes((two(np.array([0.4, 0.5])), np.array([0, 1])), held_out, DRAWS)
-    assert (found["threshold"], found["chosen"]) == (0.5, False)
-    assert [found[name] for name in SHARES] == [1, 1, 1, 1]
+    validation = (pair(np.array(p)), np.array(truth, dtype=int))
+    [outcome] = evaluate_outcomes((pair(np.array([0.4, 0.5])), np.array([0, 1])), validation, DRAWS)
+    assert (outcome["threshold"], outcome["chosen"]) == (0.5, False)
+    assert [outcome[name] for name in SHARES] == [1, 1, 1, 1]
 
 
 @given(st.integers(0, 99), st.integers(0, 80))
 @settings(max_examples=30)
 def test_the_curve_is_that_of_scikit_learn(seed, n):
     p, truth = case(seed, n)
-    found = reliability_curve(p, truth)
-    assert sum(samples for *_, samples in found) == n
+    points = reliability_curve(p, truth)
+    assert sum(samples for *_, samples in points) == n
     if n:
         share, mean = calibration_curve(truth, p, n_bins=10, strategy="quantile")
-        assert [a for a, _, _ in found] == pytest.approx(list(mean))
-        assert [hits / samples for _, hits, samples in found] == pytest.approx(list(share))
+        assert [a for a, _, _ in points] == pytest.approx(list(mean))
+        assert [hits / samples for _, hits, samples in points] == pytest.approx(list(share))
 
 
 def test_recalibration_of_two_probabilities_is_closed_form():
@@ -177,13 +177,13 @@ def test_recalibration_of_two_probabilities_is_closed_form():
     x = np.log(0.8 / 0.2)
     slope, intercept = (odds[1] - odds[0]) / (2 * x), (odds[0] + odds[1]) / 2
     variance = sum(1 / yes + 1 / no for yes, no in counts.values())
-    found = recalibration(p, truth)
+    fitted = recalibration(p, truth)
     for name, value, error in (
         ("intercept", intercept, variance**0.5 / 2),
         ("slope", slope, variance**0.5 / (2 * x)),
     ):
-        assert found[name][0] == pytest.approx(value)
-        assert found[name][1] == pytest.approx(
+        assert fitted[name][0] == pytest.approx(value)
+        assert fitted[name][1] == pytest.approx(
             [value - 1.959964 * error, value + 1.959964 * error], rel=1e-5
         )
 
@@ -205,8 +205,8 @@ def test_calibration_in_the_large_of_one_probability_is_closed_form():
     p, truth = np.full(50, 0.3), np.arange(50) < 20
     value = np.log(20 / 30) - np.log(0.3 / 0.7)
     margin = 1.959964 * (1 / 20 + 1 / 30) ** 0.5
-    found, interval = calibration_in_the_large(p, truth)
-    assert found == pytest.approx(value)
+    offset, interval = calibration_in_the_large(p, truth)
+    assert offset == pytest.approx(value)
     assert interval == pytest.approx([value - margin, value + margin], rel=1e-5)
 
 
@@ -215,22 +215,22 @@ def test_calibration_in_the_large_of_one_probability_is_closed_form():
 def test_in_the_large_as_many_cases_are_expected_as_there_are(seed, n):
     """The root of the score, by another method; none without both answers."""
     p, truth = case(seed, n)
-    found, interval = calibration_in_the_large(p, truth)
+    offset, interval = calibration_in_the_large(p, truth)
     if truth.all() or not truth.any():
-        assert (found, interval) == (None, None)
+        assert (offset, interval) == (None, None)
         return
     x = np.log(p / (1 - p))
     root = brentq(lambda a: (expit(a + x) - truth).sum(), -20, 20, xtol=1e-12)
-    assert found == pytest.approx(root, abs=1e-8)
-    assert interval[0] < found < interval[1]
+    assert offset == pytest.approx(root, abs=1e-8)
+    assert interval[0] < offset < interval[1]
 
 
 def test_intervals_of_a_line_count_patients_rather_than_rows():
     """Liang and Zeger's variance, summed patient by patient."""
     p, truth = case(4, 90)
     groups = np.arange(90) // 3
-    found = recalibration(p, truth, groups)
-    w = np.array([found[name][0] for name in ("intercept", "slope")])
+    fitted = recalibration(p, truth, groups)
+    w = np.array([fitted[name][0] for name in ("intercept", "slope")])
     bread, meat = np.zeros((2, 2)), np.zeros((2, 2))
     for patient in range(30):
         total = np.zeros(2)
@@ -244,22 +244,24 @@ def test_intervals_of_a_line_count_patients_rather_than_rows():
     errors = np.sqrt(np.diag(inverse @ meat @ inverse) * 30 / 29)
     for name, value, error in zip(("intercept", "slope"), w, errors, strict=True):
         margin = stats.t.ppf(0.975, 29) * error
-        assert found[name][1] == pytest.approx([value - margin, value + margin])
+        assert fitted[name][1] == pytest.approx([value - margin, value + margin])
     assert recalibration(p[:15], truth[:15], groups[:15])["slope"][1] is None  # five patients
 
 
 def test_shares_of_grouped_samples_have_the_interval_of_proportions():
     p, truth = case(2, 80)
     groups = np.arange(80) // 2
-    (found,) = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS, groups=groups)
+    (outcome,) = evaluate_outcomes((pair(p), truth.astype(int)), None, DRAWS, groups=groups)
     _, of_cases = np.unique(groups[truth], return_inverse=True)
-    assert found["units"] == 40
-    assert found["intervals"]["sensitivity"] == proportion(
+    assert outcome["units"] == 40
+    assert outcome["intervals"]["sensitivity"] == proportion(
         (p >= 0.5)[truth].astype(float), of_cases
     )
-    assert found["intervals"]["brier"]
-    (few,) = evaluate_outcomes((two(p[:8]), truth[:8].astype(int)), None, DRAWS, groups=groups[:8])
-    assert set(map(str, few["intervals"].values())) == {"None"}  # four patients
+    assert outcome["intervals"]["brier"]
+    (tiny,) = evaluate_outcomes(
+        (pair(p[:8]), truth[:8].astype(int)), None, DRAWS, groups=groups[:8]
+    )
+    assert set(map(str, tiny["intervals"].values())) == {"None"}  # four patients
 
 
 @pytest.mark.parametrize(
@@ -281,41 +283,41 @@ def test_recalibration_is_undefined_without_overlap(p, truth):
 
 def test_certain_probabilities_that_are_wrong_have_a_finite_line():
     p, truth = np.array([0.0, 1.0, 0.0, 1.0, 1.0]), np.array([0, 1, 1, 0, 1], dtype=bool)
-    found = recalibration(p, truth)
-    assert all(np.isfinite([value, *interval]).all() for value, interval in found.values())
+    fitted = recalibration(p, truth)
+    assert all(np.isfinite([value, *interval]).all() for value, interval in fitted.values())
 
 
 @given(
     st.integers(0, 60), st.integers(0, 3), st.sampled_from(["two", "many", "flags"]), st.booleans()
 )
 @settings(max_examples=60)
-def test_anything_down_to_nothing_is_ready_for_json(seed, n, kind, validated):
+def test_anything_down_to_nothing_is_ready_for_json(seed, n, answers, validated):
     """Empty, one sample, one class: what is undefined is None, and every value lies within its
     interval.
     """
     draw = stream(seed, "case")
-    columns = 2 if kind == "two" else 3
+    columns = 2 if answers == "two" else 3
 
     def judged(size):
         p = draw.dirichlet(np.ones(columns), size)
-        return p, draw.integers(0, 2, (size, 3)) if kind == "flags" else draw.integers(
+        return p, draw.integers(0, 2, (size, 3)) if answers == "flags" else draw.integers(
             0, columns, size
         )
 
     tested = judged(n)
-    found = evaluate_outcomes(
+    outcomes = evaluate_outcomes(
         tested, judged(int(draw.integers(0, 4))) if validated else None, DRAWS, resamples=10
     )
-    assert [each["outcome"] for each in found] == ([1] if kind == "two" else [0, 1, 2])
-    for each in found:
-        json.dumps(each, allow_nan=False)
-        has, lacks = each["positives"], n - each["positives"]
-        assert (each["sensitivity"] is None) == (has == 0)
-        assert (each["specificity"] is None) == (lacks == 0)
-        assert (each["auprc"] is None) == (not (has and lacks))
-        assert (each["brier"] is None) == (n == 0)
+    assert [each["outcome"] for each in outcomes] == ([1] if answers == "two" else [0, 1, 2])
+    for outcome in outcomes:
+        json.dumps(outcome, allow_nan=False)
+        positives, negatives = outcome["positives"], n - outcome["positives"]
+        assert (outcome["sensitivity"] is None) == (positives == 0)
+        assert (outcome["specificity"] is None) == (negatives == 0)
+        assert (outcome["auprc"] is None) == (not (positives and negatives))
+        assert (outcome["brier"] is None) == (n == 0)
         for name in (*SHARES, *LINE):
-            value, interval = each[name], each["intervals"][name]
+            value, interval = outcome[name], outcome["intervals"][name]
             assert (value is None) == (interval is None)
             assert value is None or interval[0] - 1e-12 <= value <= interval[1] + 1e-12
 
@@ -325,11 +327,11 @@ def test_two_classes_have_the_intervals_of_the_whole():
     differ.
     """
     p, truth = case(5, 40)
-    [found] = evaluate_outcomes((two(p), truth.astype(int)), None, DRAWS)
-    whole = evaluate(TASKS["classes"], two(p), truth.astype(int), DRAWS)
+    [outcome] = evaluate_outcomes((pair(p), truth.astype(int)), None, DRAWS)
+    class_metrics = evaluate(TASKS["classes"], pair(p), truth.astype(int), DRAWS)
     for name in ("auprc", "brier"):
-        assert found[name] == pytest.approx(whole[name])
-        assert found["intervals"][name] == pytest.approx(whole["intervals"][name])
+        assert outcome[name] == pytest.approx(class_metrics[name])
+        assert outcome["intervals"][name] == pytest.approx(class_metrics["intervals"][name])
 
 
 def test_with_more_outcomes_than_are_read_there_are_none():
@@ -354,7 +356,7 @@ def test_recalibration_is_the_unpenalised_logistic_regression_and_needs_no_optim
         fit = LogisticRegression(C=np.inf, tol=1e-12, max_iter=1000, solver="newton-cholesky").fit(
             x[:, None], truth
         )
-        found = recalibration(1 / (1 + np.exp(-x)), truth)
-        assert [found[name][0] for name in ("intercept", "slope")] == pytest.approx(
+        fitted = recalibration(1 / (1 + np.exp(-x)), truth)
+        assert [fitted[name][0] for name in ("intercept", "slope")] == pytest.approx(
             [fit.intercept_[0], fit.coef_[0, 0]], rel=1e-4
         )

@@ -29,13 +29,13 @@ LIE = curve([0.2, 1.0, 0.3], [0.25, 0.0, 0.35], [0.3, 0.0, 0.4], [0.35, 0.0, 0.4
 
 
 def test_a_false_fall_does_not_hide_that_all_others_rise():
-    found = best(LIE, ACCURACY)
-    assert (found.round, found.since) == (4, 0)
-    assert found.value == pytest.approx((0.35 + 0.0 + 0.45) / 3)  # as reported
+    chosen = best(LIE, ACCURACY)
+    assert (chosen.round, chosen.since) == (4, 0)
+    assert chosen.value == pytest.approx((0.35 + 0.0 + 0.45) / 3)  # as reported
     assert best(by_means(LIE), ACCURACY).round == 1
-    ((client, alone),) = overruled(LIE[:2], ACCURACY).items()
-    assert (client, alone.gain) == (1, -1.0)
-    assert alone.low == alone.high == pytest.approx(0.05)
+    ((client, fall),) = overruled(LIE[:2], ACCURACY).items()
+    assert (client, fall.gain) == (1, -1.0)
+    assert fall.low == fall.high == pytest.approx(0.05)
     assert not overruled(LIE, ACCURACY)  # it fell between rounds 1 and 2 alone
 
 
@@ -79,9 +79,9 @@ def test_where_the_others_are_divided_the_mean_decides():
 
 
 def test_one_of_many_is_outvoted_by_two_thirds_of_the_others():
-    before, after = [0.5] * 10, [0.53] * 7 + [0.49, 0.49, 0.0]
-    assert best(curve(before, after), ACCURACY).round == 2
-    assert list(overruled(curve(before, after), ACCURACY)) == [9]
+    earlier, later = [0.5] * 10, [0.53] * 7 + [0.49, 0.49, 0.0]
+    assert best(curve(earlier, later), ACCURACY).round == 2
+    assert list(overruled(curve(earlier, later), ACCURACY)) == [9]
 
 
 def test_a_gain_that_is_too_small_for_all_others_is_none_for_the_study():
@@ -106,49 +106,49 @@ def test_a_gain_out_of_all_proportion_is_outvoted_where_the_others_gain_on_the_w
 )
 def test_no_client_decides_against_all_others(pairs, min_gain, data):
     liar = data.draw(st.integers(0, len(pairs) - 1))
-    gains = [two - one for i, (one, two) in enumerate(pairs) if i != liar]
-    found = best(curve(*zip(*pairs, strict=True)), ACCURACY, min_gain).round
+    gains = [later - earlier for i, (earlier, later) in enumerate(pairs) if i != liar]
+    best_round = best(curve(*zip(*pairs, strict=True)), ACCURACY, min_gain).round
     if min(gains) > min_gain + 1e-9:
-        assert found == 2
+        assert best_round == 2
     if max(gains) < 0:
-        assert found == 1
+        assert best_round == 1
 
 
 @given(st.lists(st.tuples(score, score), min_size=1, max_size=8), st.booleans())
 def test_the_means_decide_where_most_others_do_not_disagree(pairs, higher):
     points = curve(*zip(*pairs, strict=True))
     metric = ACCURACY if higher else LOSS
-    alone = overruled(points, metric)
-    same = best(points, metric).round == best(by_means(points), metric).round
-    assert same == (not alone)
-    assert len(alone) <= 1
+    overruled_clients = overruled(points, metric)
+    same_round = best(points, metric).round == best(by_means(points), metric).round
+    assert same_round == (not overruled_clients)
+    assert len(overruled_clients) <= 1
 
 
 @given(st.lists(st.lists(score, min_size=2, max_size=2), min_size=1, max_size=9))
 def test_with_two_clients_the_best_round_is_that_of_the_highest_mean(rounds):
     means = [mean(r) for r in rounds]
-    found = best(curve(*rounds), ACCURACY)
-    assert means[found.round - 1] == pytest.approx(max(means))
+    chosen = best(curve(*rounds), ACCURACY)
+    assert means[chosen.round - 1] == pytest.approx(max(means))
 
 
 @given(st.lists(st.lists(st.none() | score, min_size=3, max_size=3), max_size=9), st.integers(0, 9))
-def test_the_best_of_a_longer_curve_follows_from_its_beginning(rounds, cut):
+def test_the_best_of_a_longer_curve_follows_from_its_beginning(rounds, split):
     points = curve(*rounds)
-    first = best(points[:cut], ACCURACY)
-    kept = [p for p in points[:cut] if first and p.round == first.round] + points[cut:]
-    whole, rest = best(points, ACCURACY), best(kept, ACCURACY)
-    if any(p.value is not None for p in points[:cut]):
-        assert rest.round == whole.round
+    first = best(points[:split], ACCURACY)
+    later_points = [p for p in points[:split] if first and p.round == first.round] + points[split:]
+    best_of_whole, best_of_later = best(points, ACCURACY), best(later_points, ACCURACY)
+    if any(p.value is not None for p in points[:split]):
+        assert best_of_later.round == best_of_whole.round
 
 
 def test_no_scores_and_none_in_common():
-    for before, after in (
+    for earlier, later in (
         ({}, {}),
         ({0: None}, {0: None}),
         ({0: 0.1}, {1: 0.1}),
         ({0: 0.1}, {0: 0.2}),
     ):
-        assert outvoted(before, after, 0.0, True) == outvoted(before, after, 0.0, False) == {}
+        assert outvoted(earlier, later, 0.0, True) == outvoted(earlier, later, 0.0, False) == {}
 
 
 NO = None  # no score
@@ -172,21 +172,21 @@ RULES = [
 
 
 def test_each_limit_of_the_rule_is_where_it_says():
-    for before, after, min_gain, reported, expected in RULES:
-        scores = dict(enumerate(before)), dict(enumerate(after))
-        assert outvoted(*scores, min_gain, reported) == expected, (before, after)
+    for earlier, later, min_gain, reported, expected in RULES:
+        scores = dict(enumerate(earlier)), dict(enumerate(later))
+        assert outvoted(*scores, min_gain, reported) == expected, (earlier, later)
 
 
 def test_the_clients_are_compared_by_the_number_that_decides():
     """The metric, whatever their losses are; the loss where the metric is undefined throughout."""
-    same, none = [0.5] * 3, [NO] * 3
-    for before, after in (
-        (([0.2, 1.0, 0.3], same), ([0.3, 0.0, 0.4], same)),
-        ((none, [0.5, 0.0, 0.5]), (none, [0.4, 0.9, 0.4])),
+    equal, undefined = [0.5] * 3, [NO] * 3
+    for earlier, later in (
+        (([0.2, 1.0, 0.3], equal), ([0.3, 0.0, 0.4], equal)),
+        ((undefined, [0.5, 0.0, 0.5]), (undefined, [0.4, 0.9, 0.4])),
     ):
         points = [
             Point.of(number, *(dict(enumerate(scores)) for scores in pair))
-            for number, pair in ((1, before), (2, after))
+            for number, pair in ((1, earlier), (2, later))
         ]
         assert best(points, ACCURACY).round == 2
         assert list(overruled(points, ACCURACY)) == [1]

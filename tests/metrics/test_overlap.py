@@ -42,9 +42,9 @@ def test_dice_and_iou_are_monais():
         expected = theirs(claimed, true, ignore_empty=False)
         got = ours(counted.numpy().astype(float))
         assert np.isnan(got[1, 2])  # where MONAI says 1
-        both = ~np.isnan(got)
-        assert got[both] == pytest.approx(expected.numpy()[both], rel=1e-6)
-        assert both.sum() == got.size - 1
+        defined = ~np.isnan(got)
+        assert got[defined] == pytest.approx(expected.numpy()[defined], rel=1e-6)
+        assert defined.sum() == got.size - 1
     assert dice(counted.numpy().astype(float))[0, 2] == 0
 
 
@@ -55,12 +55,12 @@ def test_the_mean_over_samples_leaves_out_what_is_undefined():
     pixels = np.array([[96, 4], [100, 0]])
     assert mean_dice(figures, pixels, np.ones((1, 2))) == pytest.approx([2 * 2 / (4 + 8)])
     assert np.isnan(mean_dice(figures[1:], pixels[1:], np.ones((1, 1)))).all()
-    found = evaluate(TASK, figures, pixels)
-    assert found["dice"] == pytest.approx(1 / 3)
-    assert found["iou"] == 2 / 10
-    assert found["regions"]["seen"] == [2, 1]
-    assert found["regions"]["pixels"] == [196, 4]
-    assert found["regions"]["dice"] == [pytest.approx((180 / 188 + 1) / 2), pytest.approx(1 / 3)]
+    computed = evaluate(TASK, figures, pixels)
+    assert computed["dice"] == pytest.approx(1 / 3)
+    assert computed["iou"] == 2 / 10
+    assert computed["regions"]["seen"] == [2, 1]
+    assert computed["regions"]["pixels"] == [196, 4]
+    assert computed["regions"]["dice"] == [pytest.approx((180 / 188 + 1) / 2), pytest.approx(1 / 3)]
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -68,22 +68,22 @@ def test_few_samples(n):
     outputs, truth = random_maps(n)
     counted, pixels = counts(outputs, truth)
     assert counted.shape == (n, 3 * CLASSES)
-    found = judged(counted, pixels)
-    assert found["samples"] == n
-    assert (found["dice"] is None) == (n == 0)
+    computed = judged(counted, pixels)
+    assert computed["samples"] == n
+    assert (computed["dice"] is None) == (n == 0)
     # one sample, drawn again and again, tells nothing of others
-    assert found["intervals"]["dice"] is None
+    assert computed["intervals"]["dice"] is None
 
 
 def test_intervals_hold_the_value_and_shrink_with_the_samples():
     widths = []
     for n in (10, 160):
         counted, pixels = counts(*random_maps(n))
-        found = judged(counted, pixels)
-        low, high = found["intervals"]["dice"]
-        assert low < found["dice"] < high
+        computed = judged(counted, pixels)
+        low, high = computed["intervals"]["dice"]
+        assert low < computed["dice"] < high
         widths.append(high - low)
-        assert found["regions"]["dice_interval"][1][0] < found["regions"]["dice"][1]
+        assert computed["regions"]["dice_interval"][1][0] < computed["regions"]["dice"][1]
     assert widths[1] < widths[0] / 2  # a quarter, up to chance
 
 
@@ -92,11 +92,13 @@ def test_distances_are_monais():
     outputs, truth = random_maps(3, side=16, seed=1)
     claimed = outputs.argmax(1)
     got = surface_distances(claimed.numpy(), truth.numpy(), CLASSES, 1.0)
-    far = monai.compute_hausdorff_distance(one_hot(claimed), one_hot(truth), percentile=95)
-    near = monai.compute_surface_dice(one_hot(claimed), one_hot(truth), class_thresholds=[1.0, 1.0])
+    hausdorff = monai.compute_hausdorff_distance(one_hot(claimed), one_hot(truth), percentile=95)
+    surface = monai.compute_surface_dice(
+        one_hot(claimed), one_hot(truth), class_thresholds=[1.0, 1.0]
+    )
     assert np.isnan(got[:, [0, 3]]).all()  # of the background
-    assert got[:, 1:3] == pytest.approx(far.numpy())
-    assert got[:, 4:] == pytest.approx(near.numpy())
+    assert got[:, 1:3] == pytest.approx(hausdorff.numpy())
+    assert got[:, 4:] == pytest.approx(surface.numpy())
 
 
 def test_distance_of_a_shifted_square_and_of_nothing():
@@ -104,31 +106,31 @@ def test_distance_of_a_shifted_square_and_of_nothing():
     true, claimed = (np.zeros((3, 16, 16), np.uint8) for _ in range(2))
     true[0, 4:8, 4:8] = claimed[0, 4:8, 7:11] = 1  # moved by three pixels
     true[1, 4:8, 4:8] = 1  # missed
-    hausdorff, near = np.split(surface_distances(claimed, true, 2, 1.0), 2, axis=1)
+    hausdorff, surface = np.split(surface_distances(claimed, true, 2, 1.0), 2, axis=1)
     assert hausdorff[:, 1] == pytest.approx([3, np.nan, np.nan], nan_ok=True)
-    assert near[1:, 1] == pytest.approx([0, np.nan], nan_ok=True)
-    assert 0 < near[0, 1] < 1
+    assert surface[1:, 1] == pytest.approx([0, np.nan], nan_ok=True)
+    assert 0 < surface[0, 1] < 1
     assert surface_distances(true, true, 2, 1.0)[0].tolist()[1::2] == [0, 1]
 
 
 def test_figures_of_a_last_model_have_distances_where_monai_is(monkeypatch):
     pytest.importorskip("monai")
     outputs, truth = random_maps(4, side=16)
-    full, pixels = with_surfaces(outputs, truth)
-    counted, same = counts(outputs, truth)
-    assert torch.equal(full[:, : 3 * CLASSES], counted)
-    assert torch.equal(pixels, same)
-    found = evaluate(TASK, TASK.natural(full.numpy()), pixels.numpy())
-    assert found["regions"]["measured"] == [0, 4, 4]
-    assert found["regions"]["hd95"][0] is None
-    assert found["regions"]["hd95"][1] > 0
+    with_distances, pixels = with_surfaces(outputs, truth)
+    counted, same_pixels = counts(outputs, truth)
+    assert torch.equal(with_distances[:, : 3 * CLASSES], counted)
+    assert torch.equal(pixels, same_pixels)
+    computed = evaluate(TASK, TASK.natural(with_distances.numpy()), pixels.numpy())
+    assert computed["regions"]["measured"] == [0, 4, 4]
+    assert computed["regions"]["hd95"][0] is None
+    assert computed["regions"]["hd95"][1] > 0
     monkeypatch.setattr("pomona.metrics.overlap.find_spec", lambda _: None)
     bare, _ = with_surfaces(outputs, truth)
     assert torch.equal(bare, counted)
-    without = evaluate(TASK, TASK.natural(bare.numpy()), pixels.numpy())
-    assert found["regions"].keys() - without["regions"].keys() == {
+    without_distances = evaluate(TASK, TASK.natural(bare.numpy()), pixels.numpy())
+    assert computed["regions"].keys() - without_distances["regions"].keys() == {
         "hd95",
         "surface_dice",
         "measured",
     }
-    assert without["dice"] == found["dice"]
+    assert without_distances["dice"] == computed["dice"]

@@ -68,12 +68,12 @@ def test_more_samples_and_fewer_comparisons_show_smaller_gains(error, difference
 @given(ERRORS, st.floats(-1, 1))
 def test_a_loss_of_the_margin_is_ruled_out_where_the_interval_excludes_it(error, value):
     gain = Gain(value, None, None, 10, error=error, margin=0.02)
-    half = _half(error)
-    assert (gain.p_not_worse < 0.05 - 1e-9) <= (value - half > -0.02 - 1e-9)
-    assert (gain.p_not_worse > 0.05 + 1e-9) <= (value - half < -0.02 + 1e-9)
+    half_width = _half_width(error)
+    assert (gain.p_not_worse < 0.05 - 1e-9) <= (value - half_width > -0.02 - 1e-9)
+    assert (gain.p_not_worse > 0.05 + 1e-9) <= (value - half_width < -0.02 + 1e-9)
 
 
-def _half(error):
+def _half_width(error):
     return math.hypot(
         *(stats.t.ppf(0.975, df) * math.sqrt(variance) for variance, df in error.variances)
     )

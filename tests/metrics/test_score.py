@@ -26,7 +26,7 @@ def test_a_score_survives_its_own_json():
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "changes",
     [
         {"when": "later"},
         {"split": "train"},
@@ -39,12 +39,12 @@ def test_a_score_survives_its_own_json():
         {"more": 1},
     ],
 )
-def test_what_no_client_can_have_measured_is_refused(wrong):
+def test_what_no_client_can_have_measured_is_refused(changes):
     with pytest.raises(ValidationError):
-        DOOR.validate_python(GOOD | wrong)
-    if "more" not in wrong:  # also one that was made here is checked before it leaves
+        DOOR.validate_python(GOOD | changes)
+    if "more" not in changes:  # also one that was made here is checked before it leaves
         with pytest.raises(ValidationError):
-            DOOR.validate_python(Score(**(GOOD | wrong)))
+            DOOR.validate_python(Score(**(GOOD | changes)))
 
 
 def test_an_evaluation_is_a_table_of_scores_and_is_read_back_from_its_event():
@@ -52,19 +52,19 @@ def test_an_evaluation_is_a_table_of_scores_and_is_read_back_from_its_event():
         4: Score(**GOOD, value=0.25, interval=(0.125, 0.5)),
         7: Score("personal", "trained", "test", 0),
     }
-    made = Evaluation.from_scores(2, scores, metric_named("auroc"))
-    assert (made.round, made.key, made.clients) == (2, scores[4].key, (4, 7))
-    assert (made.samples, made.loss, made.value) == ((3, 0), (0.5, None), (0.25, None))
-    assert made.interval == ((0.125, 0.5), None)
-    assert read(json.dumps({"event": "evaluation", **vars(made)})) == ("evaluation", made)
+    table = Evaluation.from_scores(2, scores, metric_named("auroc"))
+    assert (table.round, table.key, table.clients) == (2, scores[4].key, (4, 7))
+    assert (table.samples, table.loss, table.value) == ((3, 0), (0.5, None), (0.25, None))
+    assert table.interval == ((0.125, 0.5), None)
+    assert read(json.dumps({"event": "evaluation", **vars(table)})) == ("evaluation", table)
     assert Evaluation.from_scores(2, {7: scores[7]}, metric_named("auroc")).interval == ()
 
 
 @pytest.mark.parametrize("column", ["samples", "loss", "accuracy", "value", "interval"])
 def test_every_column_has_a_value_for_each_client(column):
-    made = Evaluation.from_scores(
+    table = Evaluation.from_scores(
         2, {4: Score(**GOOD, value=0.25, interval=(0.125, 0.5))}, metric_named("auroc")
     )
-    event = {"event": "evaluation", **vars(made), column: [*getattr(made, column)] * 2}
+    event = {"event": "evaluation", **vars(table), column: [*getattr(table, column)] * 2}
     with pytest.raises(ValueError, match="one value for each client"):
         read(json.dumps(event))

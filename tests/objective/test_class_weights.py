@@ -57,16 +57,16 @@ def test_masses_of_labels_are_positive_weights_of_pytorchs_loss():
 def test_balanced_weights_are_those_of_scikit_learn_on_the_clients_own_classes():
     y = torch.tensor([0, 0, 0, 1, 1, 3, 0, 2, 2, 2])
     rows = [torch.arange(7), torch.arange(7, 10), torch.arange(0)]
-    found = weights_of(BALANCED, y, rows, K)
-    for own, w in zip(rows[:2], found, strict=False):
-        held = np.unique(y[own])
+    weights = weights_of(BALANCED, y, rows, K)
+    for ids, w in zip(rows[:2], weights, strict=False):
+        labels = np.unique(y[ids])
         assert_close(
-            w[held].numpy(),
-            compute_class_weight("balanced", classes=held, y=y[own].numpy()).astype(np.float32),
+            w[labels].numpy(),
+            compute_class_weight("balanced", classes=labels, y=y[ids].numpy()).astype(np.float32),
         )
-        assert w[y[own]].mean() == pytest.approx(1)
-    assert found[2].tolist() == [1, 1, 1, 1]
-    assert found[0][2] == 1
+        assert w[y[ids]].mean() == pytest.approx(1)
+    assert weights[2].tolist() == [1, 1, 1, 1]
+    assert weights[0][2] == 1
 
 
 def test_balanced_weights_of_labels_are_no_over_yes():
@@ -82,7 +82,7 @@ def engines(tmp_path):
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(12, 5, generator=generator)
     y = torch.randint(0, K, (12,), generator=generator)
-    rows = [torch.tensor(own) for own in ROWS]
+    rows = [torch.tensor(indices) for indices in ROWS]
     weights = torch.tensor([[0.5, 1, 2, 4], [3, 1, 0.2, 1]])
     splits = dict.fromkeys(("train", "validation", "test"), rows)
     data = DeviceDataset(x, y, None, None, splits, "classes", weights=weights)
@@ -108,8 +108,8 @@ def by_hand(module, row, space, data, client):
     z = torch.func.functional_call(module, parameters, (data.x[index],))
     losses = nn.functional.cross_entropy(z, data.y[index], reduction="none")
     loss = (losses * data.weights[client][data.y[index]]).mean()
-    parts = torch.autograd.grad(loss, list(parameters.values()))
-    return loss.detach(), torch.cat([p.flatten() for p in parts])
+    gradients = torch.autograd.grad(loss, list(parameters.values()))
+    return loss.detach(), torch.cat([p.flatten() for p in gradients])
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
@@ -135,12 +135,12 @@ def test_products_with_the_hessian_are_of_the_weighted_loss(engines):
     z = torch.randn(len(row), generator=torch.Generator().manual_seed(4))
     index, data = objective.data.rows["train"][1], objective.data
     h = objective.hessian(row[None], [index], z[None], [view(1)])[0]
-    alone = torch.cat([objective.hessian(row[None], [i[None]], z[None]) for i in index])
-    assert_close(h, (data.weights[1][data.y[index], None] * alone).mean(0))
+    products = torch.cat([objective.hessian(row[None], [i[None]], z[None]) for i in index])
+    assert_close(h, (data.weights[1][data.y[index], None] * products).mean(0))
 
 
 @pytest.mark.parametrize(
-    ("settings", "targets", "private", "words"),
+    ("settings", "targets", "private", "message"),
     [
         ({"class_weights": "balanced"}, "regression", False, "needs classes or labels"),
         ({"class_weights": "balanced", "loss": "own:loss"}, "classes", False, "model.loss = auto"),
@@ -148,8 +148,8 @@ def test_products_with_the_hessian_are_of_the_weighted_loss(engines):
         ({"class_weights": (1.0, 2.0)}, "classes", False, "has 2 weights; give 4"),
     ],
 )
-def test_what_has_no_meaning_is_refused_in_a_line(settings, targets, private, words):
-    with pytest.raises(ConfigError, match=words):
+def test_what_has_no_meaning_is_refused_in_a_line(settings, targets, private, message):
+    with pytest.raises(ConfigError, match=message):
         class_weights.require(ModelSettings(**settings), targets, K, private)
     class_weights.require(ModelSettings(class_weights=(1.0, 2.0, 3.0, 4.0)), "classes", K, True)
 
@@ -157,8 +157,8 @@ def test_what_has_no_meaning_is_refused_in_a_line(settings, targets, private, wo
 @pytest.mark.parametrize("method", ["fedavg", "apple", "fedphp", "per-fedavg", "partialfed"])
 def test_runs_of_methods_that_know_nothing_of_it_change(method):
     plain, weighted = (
-        pomona.run(tiny(method, rounds=2, model={"name": "mlp", "hidden": [8], **own}))
-        for own in ({}, {"class_weights": "balanced"})
+        pomona.run(tiny(method, rounds=2, model={"name": "mlp", "hidden": [8], **options}))
+        for options in ({}, {"class_weights": "balanced"})
     )
     assert plain.rounds[0].loss != weighted.rounds[0].loss
     untrained = [
@@ -170,7 +170,7 @@ def test_runs_of_methods_that_know_nothing_of_it_change(method):
 
 def test_equal_weights_are_no_weights():
     plain, weighted = (
-        pomona.run(tiny("fedavg", rounds=2, model={"name": "mlp", "hidden": [8], **own}))
-        for own in ({}, {"class_weights": [1.0] * 10})
+        pomona.run(tiny("fedavg", rounds=2, model={"name": "mlp", "hidden": [8], **options}))
+        for options in ({}, {"class_weights": [1.0] * 10})
     )
     assert plain.evaluations[-1].loss == pytest.approx(weighted.evaluations[-1].loss, rel=1e-5)

@@ -125,7 +125,7 @@ def test_every_path_gives_plain_pytorchs_gradient(tmp_path, name):
     }
     for path, G in gradients.items():
         assert_close(
-            G, expected, atol=2e-6, rtol=1e-4, msg=lambda told, path=path: f"{path}: {told}"
+            G, expected, atol=2e-6, rtol=1e-4, msg=lambda message, path=path: f"{path}: {message}"
         )
 
 
@@ -191,7 +191,7 @@ def scalar(outputs, targets):
 
 
 @pytest.fixture(autouse=True)
-def own(monkeypatch):
+def registered_module(monkeypatch):
     monkeypatch.setitem(sys.modules, "tests_layers", sys.modules[__name__])
 
 
@@ -204,9 +204,9 @@ def test_frozen_parameters_are_in_no_model_on_every_path(rows, private):
         "delta": 1e-5,
         "acknowledge": ["sample-counts", "metrics"],
     }
-    over = {"privacy": {**privacy, "epsilon_budget": 1e6}} if private else {}
+    options = {"privacy": {**privacy, "epsilon_budget": 1e6}} if private else {}
     run = pomona.run(
-        tiny("fedavg", model={"name": "tests_layers:frozen"}, rows_per_call=rows, **over)
+        tiny("fedavg", model={"name": "tests_layers:frozen"}, rows_per_call=rows, **options)
     )
     assert all(not any(name.startswith("1.") for name in model) for model in run.models.values())
 
@@ -216,10 +216,10 @@ def test_frozen_parameters_are_in_no_model_on_every_path(rows, private):
 )
 def test_what_is_no_family_is_refused_in_one_line(name):
     assert os.sep
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as fault:
         pomona.run(tiny("fedavg", model={"name": name}))
-    assert "\n" not in str(told.value)
-    assert name in str(told.value)
+    assert "\n" not in str(fault.value)
+    assert name in str(fault.value)
 
 
 @pytest.mark.parametrize("loss", ["tests_layers:scalar", "os:getcwd", "os:sep"])

@@ -73,10 +73,10 @@ def test_gradients_are_pytorchs(model):
 def test_the_row_is_all_that_matters_and_is_left_alone():
     objective, space = problem()
     row = space.pack(build(ModelSettings(name="small"), (1, 16, 16), 5, seed=8))
-    kept = row.clone()
+    original = row.clone()
     objective.outputs(torch.zeros_like(row), 0, "test")
     outputs, targets = objective.outputs(row, 0, "test")
-    assert torch.equal(row, kept)
+    assert torch.equal(row, original)
     assert outputs.shape == (2, 5)
     assert targets.tolist() == LABELS[18:20].tolist()
 
@@ -84,9 +84,9 @@ def test_the_row_is_all_that_matters_and_is_left_alone():
 def test_evaluation_does_not_depend_on_its_batches(monkeypatch):
     objective, space = problem()
     row = space.pack(build(ModelSettings(name="small"), (1, 16, 16), 5, seed=8))
-    whole, _ = objective.outputs(row, 0, "train")
+    outputs, _ = objective.outputs(row, 0, "train")
     monkeypatch.setattr("pomona.objective.pytorch.EVALUATION_BATCH", 4)
-    assert_close(objective.outputs(row, 0, "train")[0], whole)
+    assert_close(objective.outputs(row, 0, "train")[0], outputs)
 
 
 def test_an_empty_split_has_no_outputs():
@@ -119,13 +119,13 @@ class Normed(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("most", "parts"), [(512, [slice(0, 15)]), (12, [slice(0, 8), slice(8, 15)])]
+    ("limit", "batches"), [(512, [slice(0, 15)]), (12, [slice(0, 8), slice(8, 15)])]
 )
-def test_local_statistics_belong_to_the_model_and_the_clients_own_data(monkeypatch, most, parts):
+def test_local_statistics_belong_to_the_model_and_the_clients_own_data(monkeypatch, limit, batches):
     """BatchNorm before any layer sees, in evaluation, exactly the mean and variance of the client's
     training samples, or of nearly equal parts of them if they are more than one batch.
     """
-    monkeypatch.setattr("pomona.objective.pytorch.EVALUATION_BATCH", most)
+    monkeypatch.setattr("pomona.objective.pytorch.EVALUATION_BATCH", limit)
     objective, _ = problem()
     module = Normed()
     space = ParameterSpace(module)
@@ -134,19 +134,19 @@ def test_local_statistics_belong_to_the_model_and_the_clients_own_data(monkeypat
     assert space.size == space.trained == 2 * 256 + 256 * 5 + 5
     outputs, _ = local.outputs(row, 0, "test")
     x = (torch.from_numpy(IMAGES[:20]).float().flatten(1) - 127.5) / 127.5
-    mean = torch.stack([x[part].mean(0) for part in parts]).mean(0)
-    variance = torch.stack([x[part].var(0) for part in parts]).mean(0)
+    mean = torch.stack([x[batch].mean(0) for batch in batches]).mean(0)
+    variance = torch.stack([x[batch].var(0) for batch in batches]).mean(0)
     normal = (x[18:] - mean) / torch.sqrt(variance + 1e-5)
     assert_close(outputs, normal @ space.parameters[2].view(row).T + space.parameters[3].view(row))
 
 
 @given(st.integers(0, 40), st.integers(2, 20))
-def test_batches_of_statistics_are_nearly_equal_and_none_has_one_sample(count, most):
-    parts = statistics_batches(torch.arange(count), most)
-    lengths = [len(part) for part in parts]
-    assert all(1 < length <= most for length in lengths)
+def test_batches_of_statistics_are_nearly_equal_and_none_has_one_sample(count, limit):
+    batches = statistics_batches(torch.arange(count), limit)
+    lengths = [len(batch) for batch in batches]
+    assert all(1 < length <= limit for length in lengths)
     assert not lengths or max(lengths) - min(lengths) <= 1
-    assert count - sum(lengths) <= (most == 2 or count == 1)
+    assert count - sum(lengths) <= (limit == 2 or count == 1)
 
 
 def test_averaged_statistics_travel_in_the_row():
@@ -168,10 +168,10 @@ def test_packing_and_unpacking_are_inverse(model, seed):
     module = build(ModelSettings(name=model), (1, 32, 32), 5, seed=seed)
     space = ParameterSpace(module, "average")
     row = space.pack(module)
-    named = space.unpack(row)
+    tensors = space.unpack(row)
     state = module.state_dict()
-    assert all(torch.equal(named[name], state[name]) for name in named)
-    assert torch.equal(space.row(named), row)
+    assert all(torch.equal(tensors[name], state[name]) for name in tensors)
+    assert torch.equal(space.row(tensors), row)
 
 
 def test_layers_are_contiguous_and_in_order():
@@ -190,20 +190,20 @@ def test_layers_are_contiguous_and_in_order():
 
 @given(st.integers(0, 30), st.integers(1, 40), st.integers(1, 3))
 def test_every_epoch_sees_each_sample_once(n, size, epochs):
-    own = torch.arange(100, 100 + n)
-    batches = list(shuffled(own, Passes(epochs), size, stream(0, "training", 1, 2)))
-    seen = torch.cat(batches).tolist() if batches else []
-    assert sorted(seen) == sorted(own.tolist() * epochs)
+    index = torch.arange(100, 100 + n)
+    batches = list(shuffled(index, Passes(epochs), size, stream(0, "training", 1, 2)))
+    visited = torch.cat(batches).tolist() if batches else []
+    assert sorted(visited) == sorted(index.tolist() * epochs)
     assert all(len(b) <= size for b in batches)
-    again = list(shuffled(own, Passes(epochs), size, stream(0, "training", 1, 2)))
-    assert all(torch.equal(a, b) for a, b in zip(batches, again, strict=True))
+    repeated = list(shuffled(index, Passes(epochs), size, stream(0, "training", 1, 2)))
+    assert all(torch.equal(a, b) for a, b in zip(batches, repeated, strict=True))
 
 
 @given(st.integers(1, 12), st.integers(1, 15), st.integers(1, 40))
 def test_steps_are_the_first_batches_of_as_many_epochs_as_they_take(n, size, steps):
-    own = torch.arange(100, 100 + n)
-    batches = list(shuffled(own, Passes(steps=steps), size, stream(0, "training", 1, 2)))
-    epochs = list(shuffled(own, Passes(steps), size, stream(0, "training", 1, 2)))
+    index = torch.arange(100, 100 + n)
+    batches = list(shuffled(index, Passes(steps=steps), size, stream(0, "training", 1, 2)))
+    epochs = list(shuffled(index, Passes(steps), size, stream(0, "training", 1, 2)))
     assert len(batches) == steps <= len(epochs)
     assert all(torch.equal(a, b) for a, b in zip(batches, epochs, strict=False))
 

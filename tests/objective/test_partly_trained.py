@@ -36,11 +36,11 @@ def resident(clients=2, n=40):
     dataset = Dataset(
         "noise", "image", images, np.arange(n) % 5, tuple("abcde"), n, (127.5,), (127.5,)
     )
-    own = [
-        ClientRows(part[:-4], part[-4:-2], part[-2:])
-        for part in np.array_split(np.arange(n), clients)
+    client_rows = [
+        ClientRows(rows[:-4], rows[-4:-2], rows[-2:])
+        for rows in np.array_split(np.arange(n), clients)
     ]
-    return DeviceDataset.build(dataset, Partition(tuple(own), {}), "classes")
+    return DeviceDataset.build(dataset, Partition(tuple(client_rows), {}), "classes")
 
 
 def network(name="small", **settings):
@@ -59,15 +59,15 @@ def autograd(module, data, index):
 
 @pytest.mark.parametrize("settings", TRAINED)
 @pytest.mark.parametrize("engine", [TorchObjective, StackedObjective])
-@pytest.mark.parametrize("keep", [False, True])
-def test_the_gradient_is_that_of_the_trained_part(settings, engine, keep):
+@pytest.mark.parametrize("cache", [False, True])
+def test_the_gradient_is_that_of_the_trained_part(settings, engine, cache):
     data, module = resident(), network(**settings)
     space, index = ParameterSpace(module), torch.arange(7)
     expected = autograd(network(**settings), data, index)
     row = space.pack(module)
-    if keep:
-        found = split_network(module, torch.zeros(1, *SHAPE))
-        module, data = found.trained, cached(found, data, "fp32")
+    if cache:
+        halves = split_network(module, torch.zeros(1, *SHAPE))
+        module, data = halves.trained, cached(halves, data, "fp32")
     objective = engine(module, space, data, LOSS)
     _, G = objective.gradient(row.repeat(2, 1), [index, index])
     for entry in space.parameters:
@@ -78,9 +78,9 @@ def test_the_gradient_is_that_of_the_trained_part(settings, engine, keep):
 @pytest.mark.parametrize("settings", TRAINED)
 def test_what_is_kept_changes_no_output(settings):
     data, module = resident(), network(**settings)
-    space, found = ParameterSpace(module), split_network(module, torch.zeros(1, *SHAPE))
+    space, halves = ParameterSpace(module), split_network(module, torch.zeros(1, *SHAPE))
     row = space.pack(module)
-    objective = TorchObjective(found.trained, space, cached(found, data, "fp32"), LOSS)
+    objective = TorchObjective(halves.trained, space, cached(halves, data, "fp32"), LOSS)
     for split in ("train", "test"):
         outputs, targets = objective.outputs(row, 1, split)
         expected, y = TorchObjective(network(**settings), space, data, LOSS).outputs(row, 1, split)
@@ -90,19 +90,19 @@ def test_what_is_kept_changes_no_output(settings):
 
 @pytest.mark.parametrize("clients", [1, 3])
 def test_features_are_the_same_for_any_number_of_workers(clients):
-    data, found = resident(clients), split_network(network(train="head"), torch.zeros(1, *SHAPE))
-    one, two = (cached(found, data, "fp32", workers).x for workers in (1, 2))
-    assert torch.equal(one, two)
+    data, halves = resident(clients), split_network(network(train="head"), torch.zeros(1, *SHAPE))
+    serial, parallel = (cached(halves, data, "fp32", workers).x for workers in (1, 2))
+    assert torch.equal(serial, parallel)
 
 
 def test_a_clients_features_do_not_depend_on_the_others():
     """The client of rows 20 to 39 alone, as a silo has it, and among others."""
-    among, found = resident(2), split_network(network(train="head"), torch.zeros(1, *SHAPE))
-    alone = DeviceDataset(
+    among, halves = resident(2), split_network(network(train="head"), torch.zeros(1, *SHAPE))
+    silo = DeviceDataset(
         among.x[20:], among.y[20:], among.shift, among.scale,
-        {split: [held[1] - 20] for split, held in among.rows.items()}, "classes",
+        {split: [rows[1] - 20] for split, rows in among.rows.items()}, "classes",
     )  # fmt: skip
-    assert torch.equal(cached(found, among, "fp32").x[20:], cached(found, alone, "fp32").x)
+    assert torch.equal(cached(halves, among, "fp32").x[20:], cached(halves, silo, "fp32").x)
 
 
 def test_a_sample_of_two_clients_is_computed_once():
@@ -112,27 +112,27 @@ def test_a_sample_of_two_clients_is_computed_once():
 
 
 @pytest.mark.parametrize("settings", TRAINED)
-@pytest.mark.parametrize("keep", [False, True])
-def test_private_gradients_clip_the_trained_part_only(tmp_path, settings, keep):
+@pytest.mark.parametrize("cache", [False, True])
+def test_private_gradients_clip_the_trained_part_only(tmp_path, settings, cache):
     """sum_i g_i min(1, C / |g_i|) over the trained numbers of each sample's own gradient."""
     data, module = resident(), network(**settings)
     space, index, bound = ParameterSpace(module), torch.arange(5), 0.05
-    each = []
+    gradients = []
     for i in index:
-        parts = autograd(network(**settings), data, i[None])
+        by_name = autograd(network(**settings), data, i[None])
         row = torch.zeros(space.trained)
         for entry in space.parameters:
-            entry.view(row).copy_(parts[entry.name])
-        each.append(row.double())
-    expected = sum(g * min(1, bound / float(g.norm())) for g in each)
-    assert any(float(g.norm()) > bound for g in each)
-    row, seen = space.pack(module), module
-    if keep:
-        found = split_network(module, torch.zeros(1, *SHAPE))
-        seen, data = found.trained, cached(found, data, "fp32")
-    inner = TorchObjective(seen, space, data, LOSS)
+            entry.view(row).copy_(by_name[entry.name])
+        gradients.append(row.double())
+    expected = sum(g * min(1, bound / float(g.norm())) for g in gradients)
+    assert any(float(g.norm()) > bound for g in gradients)
+    row, trained_module = space.pack(module), module
+    if cache:
+        halves = split_network(module, torch.zeros(1, *SHAPE))
+        trained_module, data = halves.trained, cached(halves, data, "fp32")
+    inner = TorchObjective(trained_module, space, data, LOSS)
     privacy = Privacy(noise_multiplier=1.0, max_grad_norm=bound, delta=1e-5)
-    objective = PrivateObjective(inner, seen, space, privacy, tmp_path)
+    objective = PrivateObjective(inner, trained_module, space, privacy, tmp_path)
     _, total = objective.clipped_sum(row, index)
     torch.testing.assert_close(total, expected, rtol=1e-4, atol=1e-7)
 

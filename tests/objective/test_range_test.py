@@ -23,7 +23,7 @@ from problems import Quadratics, quadratics
 
 pytestmark = pytest.mark.long
 
-FULL = steps_of(pomona.Config(batch_size=10**6))
+FULL_BATCH = steps_of(pomona.Config(batch_size=10**6))
 
 
 def test_on_one_quadratic_each_rate_ends_with_the_loss_of_gradient_descent():
@@ -31,14 +31,14 @@ def test_on_one_quadratic_each_rate_ends_with_the_loss_of_gradient_descent():
     averaged.
     """
     a = torch.tensor([[3.0, -4.0]], dtype=torch.float64)  # ||a||^2 / 2 = 12.5 at w = 0
-    found = range_test(
-        Quadratics(a, [[0]]), torch.zeros(2, dtype=torch.float64), [1], FULL, (0.1, 0.5)
+    result = range_test(
+        Quadratics(a, [[0]]), torch.zeros(2, dtype=torch.float64), [1], FULL_BATCH, (0.1, 0.5)
     )
-    for rate, loss in zip(found.rates, found.losses, strict=True):
-        before = (ROUNDS - 1) * STEPS
-        expected = sum(12.5 * (1 - rate) ** (2 * (before + k)) for k in range(STEPS)) / STEPS
+    for rate, loss in zip(result.rates, result.losses, strict=True):
+        earlier_steps = (ROUNDS - 1) * STEPS
+        expected = sum(12.5 * (1 - rate) ** (2 * (earlier_steps + k)) for k in range(STEPS)) / STEPS
         assert loss == pytest.approx(expected, rel=1e-12)
-    assert found.chosen == 0.5
+    assert result.chosen == 0.5
 
 
 def test_a_loss_that_is_negative_from_the_start_does_not_diverge_by_falling():
@@ -48,14 +48,14 @@ def test_a_loss_that_is_negative_from_the_start_does_not_diverge_by_falling():
     a = torch.tensor([[3.0, -4.0]], dtype=torch.float64)
     plain, lower = (Quadratics(a, [[0]]) for _ in range(2))
     gradient = lower.gradient
-    lower.gradient = lambda *given, **more: (
-        (found := gradient(*given, **more))[0] - 20.0,
-        found[1],
+    lower.gradient = lambda *args, **kwargs: (
+        (outputs := gradient(*args, **kwargs))[0] - 20.0,
+        outputs[1],
     )
-    asked = torch.zeros(2, dtype=torch.float64), [1], FULL, (0.1, 0.5)
-    one, other = range_test(plain, *asked), range_test(lower, *asked)
-    assert other.losses == pytest.approx([loss - 20.0 for loss in one.losses], rel=1e-12)
-    assert other.chosen == one.chosen
+    arguments = torch.zeros(2, dtype=torch.float64), [1], FULL_BATCH, (0.1, 0.5)
+    reference, shifted = range_test(plain, *arguments), range_test(lower, *arguments)
+    assert shifted.losses == pytest.approx([loss - 20.0 for loss in reference.losses], rel=1e-12)
+    assert shifted.chosen == reference.chosen
 
 
 def test_momentum_and_weight_decay_are_those_of_the_run():
@@ -71,14 +71,14 @@ def test_momentum_and_weight_decay_are_those_of_the_run():
             v = m * v + (w - a) + wd * w
             w -= rate * v
     problem = Quadratics(torch.tensor([[a]], dtype=torch.float64), [[0]])
-    found = range_test(
+    result = range_test(
         problem,
         torch.zeros(1, dtype=torch.float64),
         [1],
         steps_of(pomona.Config(momentum=m, weight_decay=wd)),
         (rate,),
     )
-    assert found.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-12)
+    assert result.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-12)
 
 
 def test_adams_steps_are_pytorchs_and_start_anew_in_each_round():
@@ -93,10 +93,10 @@ def test_adams_steps_are_pytorchs_and_start_anew_in_each_round():
             optimizer.step()
             losses.append(loss.item())
     steps = steps_of(pomona.Config(optimizer={"name": "adamw"}, weight_decay=0.1, batch_size=10**6))
-    found = range_test(
+    result = range_test(
         Quadratics(a[None], [[0]]), torch.zeros(2, dtype=torch.float64), [1], steps, (rate,)
     )
-    assert found.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-9)
+    assert result.losses[0] == pytest.approx(sum(losses) / STEPS, rel=1e-9)
 
 
 @pytest.mark.parametrize("optimizer", [{"name": "adamw"}, {"name": "sgd", "max_grad_norm": 1.0}])
@@ -119,15 +119,15 @@ def test_a_run_with_another_optimizer_settles_a_rate_of_its_own(optimizer):
 
 def test_a_rate_beyond_stability_is_infinite_and_none_above_it_is_tried():
     problem = quadratics(3)  # a quadratic with curvature 1 is stable below 2
-    calls = []
+    gradient_calls = []
     inner = problem.gradient
-    problem.gradient = lambda W, indices, **_: (calls.append(1), inner(W, indices))[1]
-    found = range_test(
-        problem, torch.zeros(5, dtype=torch.float64), [2, 2, 2], FULL, (0.1, 4.0, 5.0)
+    problem.gradient = lambda W, indices, **_: (gradient_calls.append(1), inner(W, indices))[1]
+    result = range_test(
+        problem, torch.zeros(5, dtype=torch.float64), [2, 2, 2], FULL_BATCH, (0.1, 4.0, 5.0)
     )
-    assert found.losses[1:] == (inf, inf)
-    assert len(calls) == 2 * 3 * ROUNDS * STEPS
-    assert found.chosen == 0.1
+    assert result.losses[1:] == (inf, inf)
+    assert len(gradient_calls) == 2 * 3 * ROUNDS * STEPS
+    assert result.chosen == 0.1
 
 
 @given(st.lists(st.one_of(st.floats(0, 10), st.just(inf)), min_size=1, max_size=8))
@@ -141,15 +141,15 @@ def test_the_choice_is_never_next_to_divergence_and_is_the_best_of_the_others(lo
 def test_clients_without_samples_take_no_part_and_their_number_is_bounded():
     problem = quadratics(40)
     problem.rows[0] = []
-    asked = set()
+    visited = set()
     inner = problem.gradient
     problem.gradient = lambda W, indices, **_: (
-        asked.update(indices[0].tolist()),
+        visited.update(indices[0].tolist()),
         inner(W, indices),
     )[1]
-    range_test(problem, torch.zeros(5, dtype=torch.float64), [0] + [2] * 39, FULL, (0.1,))
-    assert {k // 2 for k in asked} <= set(range(1, 40))
-    assert len({k // 2 for k in asked}) == 6
+    range_test(problem, torch.zeros(5, dtype=torch.float64), [0] + [2] * 39, FULL_BATCH, (0.1,))
+    assert {k // 2 for k in visited} <= set(range(1, 40))
+    assert len({k // 2 for k in visited}) == 6
 
 
 def test_a_run_settles_the_rate_before_it_starts_and_records_the_number():
@@ -159,8 +159,8 @@ def test_a_run_settles_the_rate_before_it_starts_and_records_the_number():
     result = pomona.run(config)
     assert config.lr == "auto"
     assert result.config["lr"] in (0.01, 0.03, 0.1, 0.3, 1.0)
-    again = pomona.run(config.model_copy(update={"lr": result.config["lr"]}))
-    assert [r.loss for r in again.rounds] == [r.loss for r in result.rounds]
+    repeated = pomona.run(config.model_copy(update={"lr": result.config["lr"]}))
+    assert [r.loss for r in repeated.rounds] == [r.loss for r in result.rounds]
 
 
 def test_under_privacy_no_rate_is_tried():

@@ -22,12 +22,12 @@ def scenario():
 
 
 @given(st.integers(0, 30), st.floats(0.01, 1), st.integers(1, 2))
-def test_a_share_is_that_many_different_samples(n, share, least):
+def test_a_share_is_that_many_different_samples(n, share, minimum):
     rows = torch.arange(100, 100 + n)
-    part = subsample(rows, share, stream(0, "ala", 1, 2), least).tolist()
-    assert len(set(part)) == len(part)
-    assert set(part) <= set(rows.tolist())
-    assert len(part) == (n if share == 1 else min(n, max(least, round(share * n))))
+    subset = subsample(rows, share, stream(0, "ala", 1, 2), minimum).tolist()
+    assert len(set(subset)) == len(subset)
+    assert set(subset) <= set(rows.tolist())
+    assert len(subset) == (n if share == 1 else min(n, max(minimum, round(share * n))))
 
 
 def test_the_whole_share_draws_nothing():
@@ -49,11 +49,11 @@ def test_passes_over_a_share_keep_to_one_part_and_see_it_once_an_epoch():
         assert first == second
         assert len(set(first)) == 5
         assert set(first) <= set(problem.rows[k])
-    again = [
+    repeated = [
         [i.tolist() for i in batch.indices]
         for (batch,) in training.steps(2, purpose="ala", share=0.5)
     ]
-    assert again == steps
+    assert repeated == steps
 
 
 def test_a_criterion_a_row_is_called_with_its_own_samples(scenario):
@@ -73,9 +73,9 @@ def test_a_criterion_a_row_is_called_with_its_own_samples(scenario):
 
         return loss
 
-    own, H = objective.gradient(W, indices, [scaled(1.0), scaled(2.0)])
+    scaled_losses, H = objective.gradient(W, indices, [scaled(1.0), scaled(2.0)])
     scale = torch.tensor([1.0, 2.0])
-    assert_close(own, scale * losses)
+    assert_close(scaled_losses, scale * losses)
     assert_close(H, scale.unsqueeze(1) * G)
     assert widths == [(6, 8), (6, 8)]
 
@@ -85,8 +85,8 @@ def test_features_are_what_the_last_layer_receives(scenario):
     row = scenario.initial(3)
     outputs, _ = objective.outputs(row, 2, "test")
     features = objective.features(row, 2, "test")
-    named = objective.space.unpack(row)
-    assert_close(features @ named["fc2.weight"].T + named["fc2.bias"], outputs)
+    values = objective.space.unpack(row)
+    assert_close(features @ values["fc2.weight"].T + values["fc2.bias"], outputs)
     assert not features.requires_grad
 
 
@@ -100,10 +100,10 @@ def test_features_under_estimated_statistics_are_those_of_the_split(scenario):
     module = Normed()
     objective = TorchObjective(module, ParameterSpace(module), data, nn.functional.cross_entropy)
     row = objective.space.pack(module)
-    named = objective.space.unpack(row)
+    values = objective.space.unpack(row)
     features, (outputs, _) = objective.features(row, 1, "test"), objective.outputs(row, 1, "test")
     assert len(features) == len(data.rows["test"][1])
-    assert_close(features @ named["3.weight"].T + named["3.bias"], outputs, atol=1e-5, rtol=1e-4)
+    assert_close(features @ values["3.weight"].T + values["3.bias"], outputs, atol=1e-5, rtol=1e-4)
 
 
 def test_features_of_an_empty_split_are_empty(scenario):
@@ -122,8 +122,8 @@ def test_norms_are_the_parameters_of_normalisation_layers(scenario, buffers):
         module, space, scenario.objective().data, nn.functional.cross_entropy
     )
     marked = torch.zeros(space.trained)
-    for part in objective.norms:
-        marked[part] = 1
+    for span in objective.norms:
+        marked[span] = 1
     expected = ["2.weight", "2.bias", "3.weight", "3.bias"]
     assert [e.name for e in space.parameters if marked[e.start : e.stop].all()] == expected
     assert marked.sum() == 3 * len(expected)

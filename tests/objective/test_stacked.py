@@ -41,17 +41,17 @@ class Double(DeviceDataset):
         return (x.double() if x.is_floating_point() else x), y
 
 
-def resident(side, kind=Double):
+def resident(side, data_class=Double):
     generator = torch.Generator().manual_seed(5)
     image = torch.randint(0, 256, (SAMPLES, side, side, 1), generator=generator, dtype=torch.uint8)
-    own = 127.5
+    mid = 127.5
     rows = [torch.arange(k, SAMPLES, len(RAGGED)) for k in range(len(RAGGED))]
     splits = dict.fromkeys(("train", "validation", "test"), rows)
-    return kind(
+    return data_class(
         image,
         torch.arange(SAMPLES) % CLASSES,
-        torch.tensor([own]),
-        torch.tensor([own]),
+        torch.tensor([mid]),
+        torch.tensor([mid]),
         splits,
         "classes",
     )
@@ -88,18 +88,18 @@ def batches(lengths=RAGGED):
     return [torch.arange(length) * (k + 3) % SAMPLES for k, length in enumerate(lengths)]
 
 
-def same(loop, stack, W, indices, criteria=None, **close):
+def assert_agree(loop, stack, W, indices, criteria=None, **close):
     """Check that both engines' losses and gradients agree, and that they leave the same rows."""
     V = W.clone()
     losses, G = loop.gradient(W, indices, criteria)
-    others, H = stack.gradient(V, indices, criteria)
-    assert (H.shape, H.dtype, others.shape, others.dtype) == (
+    stacked_losses, H = stack.gradient(V, indices, criteria)
+    assert (H.shape, H.dtype, stacked_losses.shape, stacked_losses.dtype) == (
         G.shape,
         G.dtype,
         losses.shape,
         losses.dtype,
     )
-    assert_close(others, losses, atol=1e-6, rtol=1e-6)
+    assert_close(stacked_losses, losses, atol=1e-6, rtol=1e-6)
     assert_close(H, G, **({"atol": 1e-10, "rtol": 1e-7} | close))
     assert_close(V, W)
     return H
@@ -107,7 +107,7 @@ def same(loop, stack, W, indices, criteria=None, **close):
 
 @pytest.mark.parametrize("name", ["mlp", "logistic", "small", "lenet", "cnn"])
 def test_gradients_are_the_loops(name):
-    G = same(*engines(network(name), resident(16)), batches())
+    G = assert_agree(*engines(network(name), resident(16)), batches())
     assert (G.abs().amax(1) > 1e-3).all()
 
 
@@ -122,7 +122,7 @@ def test_backpropagation_stops_where_the_loops_does():
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
 def test_gradients_are_the_loops_in_single_precision(name):
-    same(
+    assert_agree(
         *engines(network(name), resident(16, DeviceDataset), dtype=torch.float32),
         batches(),
         atol=2e-6,
@@ -132,7 +132,7 @@ def test_gradients_are_the_loops_in_single_precision(name):
 
 def test_gradients_of_texts_are_the_loops_and_padding_tokens_stay():
     loop, stack, W = engines(network("fasttext"), texts())
-    G = same(loop, stack, W, batches())
+    G = assert_agree(loop, stack, W, batches())
     embedding = loop.space.parameters[0].view(G)
     assert not embedding[:, 0].any()
     assert embedding[:, 1:].any(2).any(1).all()
@@ -154,14 +154,14 @@ def test_batch_statistics_are_each_rows_own(buffers, norm):
         nn.Linear(48, CLASSES),
     )
     loop, stack, W = engines(nn.Sequential(*steps), resident(16), buffers)
-    before = W.clone()
-    same(loop, stack, W, batches(), atol=1e-8)
-    assert torch.equal(W, before) == (buffers == "local")
+    original = W.clone()
+    assert_agree(loop, stack, W, batches(), atol=1e-8)
+    assert torch.equal(W, original) == (buffers == "local")
 
 
 def test_a_resnet_is_the_loops():
     loop, stack, W = engines(network("resnet18", 32), resident(32), "average", rows=2)
-    same(loop, stack, W, batches((5, 4)), atol=1e-7, rtol=1e-6)
+    assert_agree(loop, stack, W, batches((5, 4)), atol=1e-7, rtol=1e-6)
 
 
 def test_normalising_networks_are_never_padded(monkeypatch):
@@ -173,7 +173,7 @@ def test_normalising_networks_are_never_padded(monkeypatch):
     monkeypatch.setattr(
         stacked, "padded", lambda i: shapes.append([len(x) for x in i]) or padded(i)
     )
-    same(loop, stack, W, batches())
+    assert_agree(loop, stack, W, batches())
     assert shapes == [[7, 7], [4], [10], [5]]
 
 
@@ -200,21 +200,21 @@ def test_what_is_padded_counts_for_exactly_nothing(name, monkeypatch):
         return torch.where(real, index, (index + 17) % SAMPLES), real
 
     monkeypatch.setattr(stacked, "padded", elsewhere)
-    others, H = stack.gradient(W, batches())
-    assert torch.equal(losses, others)
+    other_losses, H = stack.gradient(W, batches())
+    assert torch.equal(losses, other_losses)
     assert torch.equal(G, H)
 
 
 @pytest.mark.parametrize("rows", [0, 1])
 def test_one_row_and_none(rows):
     loop, stack, W = engines(network("small"), resident(16), rows=rows)
-    same(loop, stack, W, batches(RAGGED[:rows]))
+    assert_agree(loop, stack, W, batches(RAGGED[:rows]))
 
 
 @given(lengths=st.lists(st.integers(1, 9), max_size=6), memory=st.integers(1, 2**20))
 def test_any_cohort_in_any_memory(lengths, memory):
     loop, stack, W = engines(network("mlp"), resident(16), rows=len(lengths), memory=memory)
-    same(loop, stack, W, batches(lengths))
+    assert_agree(loop, stack, W, batches(lengths))
 
 
 def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
@@ -223,8 +223,8 @@ def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
     """
     a_sample = 4 * 256 + 4 * CLASSES + 8
     module, data = network("logistic"), resident(16, DeviceDataset)
-    _, whole, W = engines(module, data, dtype=torch.float32)
-    expected = whole.gradient(W, batches())
+    _, unchunked, W = engines(module, data, dtype=torch.float32)
+    expected = unchunked.gradient(W, batches())
     for rows, chunks in ((1, [1, 1, 1, 1, 1]), (2, [2, 2, 1]), (3, [3, 2]), (5, [5])):
         _, stack, W = engines(
             module, data, dtype=torch.float32, memory=int((rows + 0.5) * 2 * 10 * a_sample)
@@ -243,8 +243,8 @@ def test_memory_bounds_the_rows_of_a_chunk(monkeypatch):
 @pytest.mark.parametrize("name", ["cnn", "fasttext"])
 def test_what_a_pass_keeps_grows_linearly_with_the_batch(name):
     _, stack, W = engines(network(name), texts() if name == "fasttext" else resident(16))
-    two, three, ten = (stack._activation_bytes(W, length) for length in (2, 3, 10))
-    assert ten == two + 8 * (three - two)
+    size_2, size_3, size_10 = (stack._activation_bytes(W, length) for length in (2, 3, 10))
+    assert size_10 == size_2 + 8 * (size_3 - size_2)
 
 
 def test_another_loss_a_sample_or_a_row():
@@ -252,7 +252,7 @@ def test_another_loss_a_sample_or_a_row():
     true samples only.
     """
     loop, stack, W = engines(network("small"), resident(16))
-    same(
+    assert_agree(
         loop,
         stack,
         W,
@@ -268,9 +268,9 @@ def test_another_loss_a_sample_or_a_row():
         return loss
 
     criteria = [of_row(k) for k in range(len(RAGGED))]
-    same(loop, stack, W, batches(), criteria, atol=1e-7)
+    assert_agree(loop, stack, W, batches(), criteria, atol=1e-7)
     _, narrow, _ = engines(network("small"), resident(16), memory=1)
-    same(loop, narrow, W, batches(), criteria, atol=1e-7)
+    assert_agree(loop, narrow, W, batches(), criteria, atol=1e-7)
 
 
 def test_evaluation_is_the_loops():
@@ -278,16 +278,16 @@ def test_evaluation_is_the_loops():
         nn.Flatten(), nn.Linear(256, 6), nn.BatchNorm1d(6), nn.Linear(6, CLASSES)
     )
     loop, stack, W = engines(module, resident(16))
-    for what in ("outputs", "features", "losses"):
+    for attribute in ("outputs", "features", "losses"):
         assert_close(
-            getattr(stack, what)(W[0], 1, "test"),
-            getattr(loop, what)(W[0], 1, "test"),
+            getattr(stack, attribute)(W[0], 1, "test"),
+            getattr(loop, attribute)(W[0], 1, "test"),
             atol=0,
             rtol=0,
         )
     assert_close(stack.tensors(W[0], 1), loop.tensors(W[0], 1), atol=0, rtol=0)
-    for what in ("least_batch", "layers", "norms"):
-        assert getattr(stack, what) == getattr(loop, what)
+    for attribute in ("least_batch", "layers", "norms"):
+        assert getattr(stack, attribute) == getattr(loop, attribute)
 
 
 def test_bf16_is_close_and_leaves_rows_in_float32():
@@ -295,10 +295,10 @@ def test_bf16_is_close_and_leaves_rows_in_float32():
         network("mlp"), resident(16, DeviceDataset), dtype=torch.float32, precision="bf16"
     )
     exact, _, _ = engines(network("mlp"), resident(16, DeviceDataset), dtype=torch.float32)
-    (losses, G), (others, H) = exact.gradient(W, batches()), stack.gradient(W, batches())
+    (losses, G), (bf16_losses, H) = exact.gradient(W, batches()), stack.gradient(W, batches())
     assert H.dtype == torch.float32
     assert not torch.equal(H, G)
-    assert_close(others, losses, atol=2e-2, rtol=2e-2)
+    assert_close(bf16_losses, losses, atol=2e-2, rtol=2e-2)
     assert torch.cosine_similarity(G, H).min() > 0.99
 
 
@@ -346,22 +346,22 @@ def test_a_round_of_many_clients_in_one_call_is_close_on_both_engines(name, sett
     def trained(objective, ids):
         state = method.client.start(scenario.initial, roster, ids, 0)
         # what is there depends on who takes part
-        down = method.server.downlink(server, longest_first, roster, round_)
+        downlink = method.server.downlink(server, longest_first, roster, round_)
         copies = StaleModels.in_memory(method.client.keeps, scenario.initial)
         copies.add_clients(longest_first, roster, None)
-        places = [longest_first.index(i) for i in ids]
+        positions = [longest_first.index(i) for i in ids]
         received = downlink_part(
-            copies.received(ClientRequest(round_, roster, longest_first), down), places
+            copies.received(ClientRequest(round_, roster, longest_first), downlink), positions
         )
         training = LocalTraining(objective, ids, roster, round_)
         _, uplink, info = method.client.train(state, received, training, round_)
         return uplink | info | {"loss": torch.tensor(training.training_losses())}
 
-    one, other = trained(loop, longest_first), trained(stack, longest_first)
-    alone = [trained(loop, (i,)) for i in longest_first]
-    sent = server if name == "gpfl" else scenario.initial()  # without the head
-    moved = other.get("model", other.get("core")) - sent
-    assert (moved.norm(dim=1) > 0.05).all()
-    for key, value in other.items():
-        assert_close(value, one[key], atol=2e-5, rtol=1e-4)
-        assert_close(value, torch.cat([a[key] for a in alone]), atol=2e-5, rtol=1e-4)
+    loop_output, stacked_output = trained(loop, longest_first), trained(stack, longest_first)
+    by_row = [trained(loop, (i,)) for i in longest_first]
+    start_model = server if name == "gpfl" else scenario.initial()  # without the head
+    change = stacked_output.get("model", stacked_output.get("core")) - start_model
+    assert (change.norm(dim=1) > 0.05).all()
+    for key, value in stacked_output.items():
+        assert_close(value, loop_output[key], atol=2e-5, rtol=1e-4)
+        assert_close(value, torch.cat([a[key] for a in by_row]), atol=2e-5, rtol=1e-4)

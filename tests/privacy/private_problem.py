@@ -81,8 +81,8 @@ def problem(
     n = sum(sizes)
     draw = stream(data_seed, "data")
     x, y = draw.normal(size=(n, FEATURES)).astype(np.float32), draw.integers(0, CLASSES, n)
-    together = None if groups is None else RowGroups("patient", np.asarray(groups, np.int64))
-    dataset = Dataset("noise", "table", x, y, tuple("abc"), n, groups=together)
+    row_groups = None if groups is None else RowGroups("patient", np.asarray(groups, np.int64))
+    dataset = Dataset("noise", "table", x, y, tuple("abc"), n, groups=row_groups)
     boundaries = np.cumsum(sizes)
     clients = tuple(
         ClientRows(np.arange(e - s, e), np.arange(e - s, e)[: min(s, 2)], np.arange(0, 2))
@@ -93,9 +93,9 @@ def problem(
     space = ParameterSpace(module)
     data = DeviceDataset.build(dataset, Partition(clients, {}), "classes")
     inner = TorchObjective(module, space, data, criterion(choice, TASKS["classes"]))
-    apart = build(choice, (FEATURES,), CLASSES, seed=3)
-    objective = PrivateObjective(inner, apart, space, settings, folder, chunk)
-    return Problem(objective, inner, space, apart, space.pack(module), tuple(sizes))
+    module_copy = build(choice, (FEATURES,), CLASSES, seed=3)
+    objective = PrivateObjective(inner, module_copy, space, settings, folder, chunk)
+    return Problem(objective, inner, space, module_copy, space.pack(module), tuple(sizes))
 
 
 def rounds(

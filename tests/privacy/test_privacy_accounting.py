@@ -54,11 +54,11 @@ accountant (of (4, 0.001) and (50, 1) coarser than ours); and the default here.
 def test_the_default_is_above_the_exact_number_by_a_hundredth_or_by_renyis_slack(case):
     sigma, q, count, exact, rdp, default = case
     history = {Event(sigma, q): count}
-    renyi, least = (
-        epsilon(Privacy(**TERMS, **over), history) for over in ({"accountant": "rdp"}, {})
+    renyi, numerical = (
+        epsilon(Privacy(**TERMS, **options), history) for options in ({"accountant": "rdp"}, {})
     )
-    assert exact <= least == pytest.approx(default, abs=6e-5)
-    assert least <= min(exact + 0.011, renyi)
+    assert exact <= numerical == pytest.approx(default, abs=6e-5)
+    assert numerical <= min(exact + 0.011, renyi)
     assert renyi <= rdp + 6e-5
 
 
@@ -139,12 +139,12 @@ def test_a_budget_stops_at_the_last_step_that_fits(limit):
 def test_training_stops_before_the_budget_is_exceeded(tmp_path):
     settings = privacy(epsilon_budget=6.0)
     p = problem(tmp_path, settings, (12,))
-    with pytest.raises(PrivacyError, match="client 0, round") as told:
+    with pytest.raises(PrivacyError, match="client 0, round") as fault:
         rounds(METHODS["fedavg"]().method(), p, 50)
-    assert told.value.code == 9
-    spent = p.objective.epsilon(0)
-    one_more = Counter(p.objective.key_store(0).ledger.history()) + Counter({Event(1.0, 1 / 3): 1})
-    assert spent <= 6.0 < epsilon(settings, one_more)
+    assert fault.value.code == 9
+    used = p.objective.epsilon(0)
+    extended = Counter(p.objective.key_store(0).ledger.history()) + Counter({Event(1.0, 1 / 3): 1})
+    assert used <= 6.0 < epsilon(settings, extended)
 
 
 COVERED = [
@@ -159,25 +159,27 @@ COVERED = [
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "over"), COVERED, ids=[f"{n} {o}" for n, o in COVERED])
-def test_no_method_takes_more_gradients_than_its_projection_says(tmp_path, monkeypatch, name, over):
+@pytest.mark.parametrize(("name", "options"), COVERED, ids=[f"{n} {o}" for n, o in COVERED])
+def test_no_method_takes_more_gradients_than_its_projection_says(
+    tmp_path, monkeypatch, name, options
+):
     monkeypatch.setattr(os, "fsync", lambda _: None)  # durability is tested elsewhere
-    method = METHODS[name](**over)
+    method = METHODS[name](**options)
     # and it asks for no more
     declared = [release.name for release in method.method().card.privacy.releases]
     p = problem(tmp_path, privacy(acknowledge=("metrics", "sample-counts", *declared)), (12, 9))
     rounds(method.method(), p, 2)
     for client, n in enumerate(p.sizes):
-        said = projected(privacy(), n, 4, method.method().card.privacy.gradients, Passes(2), 2)
-        made = p.objective.key_store(client).ledger.history()
-        assert made, "a method that takes no gradients"
-        assert epsilon(privacy(), made) <= epsilon(privacy(), said) * (1 + 1e-9)
+        plan = projected(privacy(), n, 4, method.method().card.privacy.gradients, Passes(2), 2)
+        history = p.objective.key_store(client).ledger.history()
+        assert history, "a method that takes no gradients"
+        assert epsilon(privacy(), history) <= epsilon(privacy(), plan) * (1 + 1e-9)
         # no evaluation that trains
         if name in {"fedavg", "apple", "pfedme", "scaffold", "fedfomo"}:
-            assert made == said
+            assert history == plan
         # These ask two models about the same batches: once, where the models are equal.
         if name in {"apfl", "ditto", "fed-rod"}:
-            assert made.total() == said.total()
+            assert history.total() == plan.total()
 
 
 @settings(max_examples=20)
@@ -204,7 +206,7 @@ def test_releases_that_are_kept_give_opacus_epsilon_to_the_bit(history, delta):
 
 
 def test_without_opacus_the_message_says_how_to_install_it(monkeypatch):
-    for name in ("opacus", *(known for known in sys.modules if known.startswith("opacus."))):
+    for name in ("opacus", *(module for module in sys.modules if module.startswith("opacus."))):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match="install Pomona with its extra dp"):
         epsilon(privacy(), {Event(1.0, 0.1): 1})

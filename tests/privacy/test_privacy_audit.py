@@ -18,18 +18,18 @@ from pomona.privacy.noise import KeyStore, gaussian, poisson
 DELTA, RUNS = 1e-5, 100_000
 
 
-def lower_bound(without, with_, trust=1e-3):
+def lower_bound(plain, canary, trust=1e-3):
     """A lower bound on epsilon: the threshold is selected on one half, Clopper-Pearson bounds come
     from the other.
     """
     best, threshold = 0.0, 0.0
-    for t in np.quantile(np.concatenate([without[::2], with_[::2]]), np.linspace(0.01, 0.999, 200)):
-        fpr, tpr = (without[::2] > t).mean(), (with_[::2] > t).mean()
+    for t in np.quantile(np.concatenate([plain[::2], canary[::2]]), np.linspace(0.01, 0.999, 200)):
+        fpr, tpr = (plain[::2] > t).mean(), (canary[::2] > t).mean()
         if fpr > 1e-4 and (tpr - DELTA) / fpr > best:
             best, threshold = (tpr - DELTA) / fpr, t
-    fp = int((without[1::2] > threshold).sum())
-    tp = int((with_[1::2] > threshold).sum())
-    n = len(without[1::2])
+    fp = int((plain[1::2] > threshold).sum())
+    tp = int((canary[1::2] > threshold).sum())
+    n = len(plain[1::2])
     high, low = stats.beta.ppf(1 - trust, fp + 1, n - fp), stats.beta.ppf(trust, tp, n - tp + 1)
     return math.log(max(low - DELTA, 1e-12) / high)
 
@@ -46,11 +46,11 @@ def observed(canary, sigma, key, q=1.0, C=0.7):
 @pytest.mark.slow
 @pytest.mark.parametrize("q", [1.0, 0.3])
 def test_an_attacker_gets_less_than_the_accountant_says(q):
-    said = epsilon(privacy(accountant="prv"), {Event(1.0, q): 1})
-    found = lower_bound(observed(False, 1.0, 1, q), observed(True, 1.0, 2, q))
-    assert 0.25 * said < found <= said  # the attack works, and stays within the claim
+    claimed = epsilon(privacy(accountant="prv"), {Event(1.0, q): 1})
+    proven = lower_bound(observed(False, 1.0, 1, q), observed(True, 1.0, 2, q))
+    assert 0.25 * claimed < proven <= claimed  # the attack works, and stays within the claim
     halved = lower_bound(observed(False, 0.4, 3, q), observed(True, 0.4, 4, q))
-    assert halved > said  # and would catch noise that is too small
+    assert halved > claimed  # and would catch noise that is too small
 
 
 @pytest.mark.slow
@@ -62,17 +62,17 @@ def test_the_released_sums_are_those_of_the_claim(tmp_path):
     zero = torch.zeros(50).double()
     canary = zero.clone()
     canary[0] = C
-    seen = [
+    releases = [
         [
             float(store.release(Draw(r, "training", 0, 10, 10), torch.zeros(1), s)[0])
             for r in range(2000)
         ]
         for s in (zero, canary)
     ]
-    without, with_ = (np.asarray(s) for s in seen)
-    assert stats.kstest(without / C, "norm").pvalue > 1e-6
-    assert stats.kstest((with_ - C) / C, "norm").pvalue > 1e-6
-    assert lower_bound(without, with_) <= epsilon(privacy(accountant="prv"), {Event(1.0, 1.0): 1})
+    outside, inside = (np.asarray(s) for s in releases)
+    assert stats.kstest(outside / C, "norm").pvalue > 1e-6
+    assert stats.kstest((inside - C) / C, "norm").pvalue > 1e-6
+    assert lower_bound(outside, inside) <= epsilon(privacy(accountant="prv"), {Event(1.0, 1.0): 1})
 
 
 @pytest.mark.slow

@@ -19,13 +19,13 @@ from problems import tiny
 BUDGET = {"epsilon_budget": 8.0}
 
 
-def own(name, **settings):
+def releases_of(name, **settings):
     return METHODS[name](**settings).method().card.privacy.releases
 
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_every_method_says_what_is_not_covered(name):
-    names = {release.name for release in uncovered(privacy(**BUDGET), own(name))}
+    names = {release.name for release in uncovered(privacy(**BUDGET), releases_of(name))}
     assert names <= set(RELEASES)
     theirs = {"fedfomo": {"validation-losses"}, "fedfomo-ma": {"validation-losses"}, "fedphp": {"output-criterion"},
            "fedphp+ala": {"output-criterion"}, "fed-rod": {"output-criterion"}, "moon": {"output-criterion"},
@@ -42,13 +42,13 @@ def test_the_page_names_the_methods_of_each_release():
     page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
     rows = re.findall(r"^\| `([\w-]+)` \|.*\| (.*) \|$", page, re.MULTILINE)
     assert {name for name, _ in rows} == set(RELEASES)
-    cards = [kind().method().card for kind in METHODS.values()]
+    cards = [config().method().card for config in METHODS.values()]
     titles = {card.presentation.title.removesuffix("+ALA") for card in cards}
-    by_title = {kind().method().card.presentation.title: kind for kind in METHODS.values()}
-    for release, who in rows:
+    by_title = {config().method().card.presentation.title: config for config in METHODS.values()}
+    for release, cell in rows:
         making = {c.presentation.title.removesuffix("+ALA") for c in cards if release in names(c)}
-        assert set(re.findall(r"[\w+-]+", who)) & titles == making, release
-        for title, key, value in re.findall(r"([\w+-]+), unless `method\.(\w+) = (\d+)`", who):
+        assert set(re.findall(r"[\w+-]+", cell)) & titles == making, release
+        for title, key, value in re.findall(r"([\w+-]+), unless `method\.(\w+) = (\d+)`", cell):
             assert release not in names(by_title[title](**{key: int(value)}).method().card)
 
 
@@ -60,29 +60,29 @@ def test_what_follows_from_the_data_and_the_budget():
     assert RELEASES["feature-moments"] in uncovered(privacy(**BUDGET), content="table")
     assert RELEASES["vocabulary"] in uncovered(privacy(**BUDGET), content="text")
     assert RELEASES["unlimited-epsilon"] in uncovered(privacy())
-    assert not own("fedphp", transfer_weight=0.0)
+    assert not releases_of("fedphp", transfer_weight=0.0)
 
 
 def test_the_refusal_names_each_release_and_the_line_that_accepts_all():
-    (problem,) = release_problems(privacy(acknowledge=("metrics",)), [50], own("fedfomo"))
-    for part in (
+    (problem,) = release_problems(privacy(acknowledge=("metrics",)), [50], releases_of("fedfomo"))
+    for name in (
         "sample-counts",
         "validation-losses",
         "unlimited-epsilon",
         "privacy.epsilon_budget",
     ):
-        assert part in problem
+        assert name in problem
     accepted = problem.partition("privacy.acknowledge = ")[2]
     names = tomllib.loads(f"v = {accepted}")["v"]
-    assert not [*release_problems(privacy(acknowledge=names), [50], own("fedfomo"))]
+    assert not [*release_problems(privacy(acknowledge=names), [50], releases_of("fedfomo"))]
 
 
 def test_unknown_names_and_a_large_delta_and_split_batches_are_refused():
     problems = [*release_problems(privacy(acknowledge=("metric",)), [50, 200_000])]
-    for problem, words in zip(
+    for problem, phrase in zip(
         problems, ("did you mean metrics", "1 / 200000", "metrics ("), strict=True
     ):
-        assert words in problem
+        assert phrase in problem
     for name, bad, good, remedy in (
         ("partialfed", {"rule": "adaptive"}, {"rule": "lower-shared"}, "lower-shared"),
         ("per-fedavg", {"order": "exact"}, {"order": "hf"}, "method.order to first or hf"),
@@ -96,7 +96,7 @@ def test_settings_say_when_there_is_no_privacy():
     assert privacy(seed=None).void is None
     assert "test seed" in privacy(seed=0).void
     assert "noise_multiplier" in privacy(seed=None, noise_multiplier=0).void
-    for wrong in (
+    for changes in (
         {"noise_multiplier": -1},
         {"max_grad_norm": 0},
         {"delta": 0},
@@ -104,13 +104,13 @@ def test_settings_say_when_there_is_no_privacy():
         {"epsilon_budget": 0},
     ):
         with pytest.raises(ValidationError):
-            privacy(**wrong)
+            privacy(**changes)
 
 
 def test_the_guide_names_what_a_private_study_has_to_acknowledge():
     """A study on tables needs one name more."""
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "federation.md").read_text()
     sentence = guide.partition("a private study needs at least")[2].partition("own code")[0]
-    general, tables = (re.findall('"(.+?)"', words) for words in sentence.split("of tables also"))
-    for kind, names in (("image", general), ("table", general + tables)):
-        assert {r.name for r in uncovered(privacy(**BUDGET), content=kind)} == set(names)
+    general, tables = (re.findall('"(.+?)"', clause) for clause in sentence.split("of tables also"))
+    for content, names in (("image", general), ("table", general + tables)):
+        assert {r.name for r in uncovered(privacy(**BUDGET), content=content)} == set(names)

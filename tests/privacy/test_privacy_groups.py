@@ -40,10 +40,10 @@ def test_removing_any_group_moves_the_sum_by_at_most_the_norm(
     folder, n = tmp_path_factory.mktemp("p"), len(groups)
     p = problem(folder, privacy(max_grad_norm=C, **GROUP), (n,), seed, chunk=chunk, groups=groups)
     _, total = p.objective.clipped_sum(p.row, torch.arange(n))
-    for gone in {*groups}:
-        rest = torch.tensor([i for i in range(n) if groups[i] != gone], dtype=torch.long)
-        _, without = p.objective.clipped_sum(p.row, rest)
-        assert float((total - without).norm()) <= C
+    for removed in {*groups}:
+        remaining = torch.tensor([i for i in range(n) if groups[i] != removed], dtype=torch.long)
+        _, remaining_sum = p.objective.clipped_sum(p.row, remaining)
+        assert float((total - remaining_sum).norm()) <= C
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3, 5, 17, 64])
@@ -69,10 +69,10 @@ def test_groups_are_drawn_whole_each_with_the_rate_of_a_row(tmp_path):
     store = KeyStore.open(tmp_path, 0, privacy(**GROUP))
     hits = np.zeros((count, 4))
     for step in range(count):
-        drawn = groups[store.batch(Draw(1, "training", step, n, size), groups)]
-        kept, rows = drawn.unique(return_counts=True)
-        assert torch.equal(rows, groups.bincount()[kept])
-        hits[step, kept.numpy()] = 1
+        row_groups = groups[store.batch(Draw(1, "training", step, n, size), groups)]
+        sampled, rows = row_groups.unique(return_counts=True)
+        assert torch.equal(rows, groups.bincount()[sampled])
+        hits[step, sampled.numpy()] = 1
     q = rate(n, size)
     deviations = (hits.sum(0) - count * q) / math.sqrt(count * q * (1 - q))
     assert np.abs(deviations).max() < 5
@@ -80,25 +80,25 @@ def test_groups_are_drawn_whole_each_with_the_rate_of_a_row(tmp_path):
 
 
 @given(st.integers(1, 8), st.floats(0.01, 1), st.floats(0.5, 4), st.floats(0.1, 4))
-def test_the_event_of_a_group_dominates_the_binomial_mixture(rows, q, sigma, at):
+def test_the_event_of_a_group_dominates_the_binomial_mixture(rows, q, sigma, log_ratio):
     """One release: delta at e of the sum of Binomial(rows, q) clipped gradients plus noise, by
     numerical integration, is at most that of the event, both ways.
     """
     (event,) = of_groups({Event(sigma, q): 1}, rows)
     x = np.linspace(-12 * sigma, rows + 12 * sigma, 20_001)
-    none = stats.norm.pdf(x, 0, sigma)
+    baseline = stats.norm.pdf(x, 0, sigma)
     shares = stats.binom.pmf(range(rows + 1), rows, q)
     mixture = sum(
         s * stats.norm.pdf(x, j, sigma) for j, s in zip(range(rows + 1), shares, strict=True)
     )
     scale = sigma / event.sigma  # the event's sensitivity is 1, in units of all rows
-    bound = (1 - event.q) * none + event.q * stats.norm.pdf(x, scale, sigma)
+    bound = (1 - event.q) * baseline + event.q * stats.norm.pdf(x, scale, sigma)
 
     def delta(p, r):
-        return np.trapezoid(np.maximum(p - math.exp(at) * r, 0), x)
+        return np.trapezoid(np.maximum(p - math.exp(log_ratio) * r, 0), x)
 
-    assert delta(mixture, none) <= delta(bound, none) + 1e-6
-    assert delta(none, mixture) <= delta(none, bound) + 1e-6
+    assert delta(mixture, baseline) <= delta(bound, baseline) + 1e-6
+    assert delta(baseline, mixture) <= delta(baseline, bound) + 1e-6
 
 
 def test_one_row_is_the_event_itself_and_a_full_batch_has_all_rows():
@@ -115,13 +115,13 @@ def test_a_canary_of_seven_rows_is_above_the_rows_epsilon_and_below_the_groups(t
     pytest.importorskip("opacus")
     row, C, rows = {Event(1.0, 1.0): 1}, 0.7, 7
     proven = {}
-    for unit, moved in (("row", rows * C), ("group", C)):
+    for unit, shift in (("row", rows * C), ("group", C)):
         store = KeyStore.open(tmp_path / unit, 0, privacy(unit=unit))
-        seen = []
-        for present in (0.0, moved):
+        releases = []
+        for present in (0.0, shift):
             total = torch.zeros(2).double()
             total[0] = present
-            seen.append(
+            releases.append(
                 np.array(
                     [
                         float(store.release(Draw(r, "training", 0, 9, 9), torch.zeros(1), total)[0])
@@ -129,7 +129,7 @@ def test_a_canary_of_seven_rows_is_above_the_rows_epsilon_and_below_the_groups(t
                     ]
                 )
             )
-        proven[unit] = lower_bound(*seen)
+        proven[unit] = lower_bound(*releases)
     terms = privacy(accountant="prv")
     assert proven["group"] <= epsilon(terms, row)
     assert proven["row"] <= epsilon(terms, of_groups(row, rows))
@@ -138,7 +138,7 @@ def test_a_canary_of_seven_rows_is_above_the_rows_epsilon_and_below_the_groups(t
 
 def test_a_ledger_counts_one_unit(tmp_path):
     draw, zero = Draw(1, "training", 0, 9, 3), torch.zeros(2).double()
-    for unit, other in (("row", "group"), ("group", "row")):
+    for unit, second in (("row", "group"), ("group", "row")):
         store = KeyStore.open(tmp_path / unit, 0, privacy(unit=unit))
         store.release(draw, torch.zeros(1), zero)
         del store
@@ -146,32 +146,32 @@ def test_a_ledger_counts_one_unit(tmp_path):
         last = json.loads(ledger.read_text().splitlines()[-1])
         assert last.get("unit", "row") == unit
         KeyStore.open(tmp_path / unit, 0, privacy(unit=unit))
-        with pytest.raises(PrivacyError, match=f"releases per {unit}.*privacy.unit is '{other}'"):
-            KeyStore.open(tmp_path / unit, 0, privacy(unit=other))
+        with pytest.raises(PrivacyError, match=f"releases per {unit}.*privacy.unit is '{second}'"):
+            KeyStore.open(tmp_path / unit, 0, privacy(unit=second))
 
 
 # Runs.
 
 
-def table(path, most=7):
-    """Two sites with 40 patients each; ten patients of one site have ``most`` rows."""
+def table(path, max_rows=7):
+    """Two sites with 40 patients each; ten patients of one site have ``max_rows`` rows."""
     draw = np.random.default_rng(0)
     lines = ["site,patient,a,b,label"]
     for site in ("north", "south"):
         for patient in range(40):
-            for _ in range(most if patient < 10 and site == "south" else 1):
+            for _ in range(max_rows if patient < 10 and site == "south" else 1):
                 a, b = draw.normal(size=2)
                 lines.append(f"{site},{patient},{a:.4f},{b:.4f},{int(a + b > 0)}")
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-def run(folder, **over):
-    result, notes = trained(folder, **over)
+def run(folder, **options):
+    result, notes = trained(folder, **options)
     return result.summary["privacy"], notes.said
 
 
-def trained(folder, most=7, grouped=True, **private):
+def trained(folder, max_rows=7, grouped=True, **private):
     columns = {"label_column": "label", "client_column": "site"} | (
         {"group_column": "patient"} if grouped else {}
     )
@@ -181,7 +181,7 @@ def trained(folder, most=7, grouped=True, **private):
         method="fedavg",
         rounds=2,
         lr=0.1,
-        data={"path": str(table(folder / "table.csv", most)), **columns},
+        data={"path": str(table(folder / "table.csv", max_rows)), **columns},
         privacy={**TERMS, "acknowledge": releases, **private},
         callback=notes,
     )
@@ -192,17 +192,17 @@ def trained(folder, most=7, grouped=True, **private):
 def test_a_run_says_how_little_a_rows_epsilon_protects_a_patient(tmp_path):
     pytest.importorskip("opacus")
     result, notes = trained(tmp_path)
-    spent, said = result.summary["privacy"], notes.said
-    assert spent["unit"] == "row"
-    assert spent["groups"]["rows"] == [1, 7]
-    assert spent["groups"]["clients"][0] == pytest.approx(spent["clients"][0])
-    assert spent["groups"]["clients"][1] > 3 * spent["clients"][1]
-    (line,) = (text for text in said if "will cost" in text)
+    costs, texts = result.summary["privacy"], notes.said
+    assert costs["unit"] == "row"
+    assert costs["groups"]["rows"] == [1, 7]
+    assert costs["groups"]["clients"][0] == pytest.approx(costs["clients"][0])
+    assert costs["groups"]["clients"][1] > 3 * costs["clients"][1]
+    (line,) = (text for text in texts if "will cost" in text)
     assert "for one row" in line
     assert "up to 7 training rows" in line
     assert "privacy.unit = group" in line
     (row,) = (row for row in table_of([result]) if row["headline"])
-    assert (row["group_rows"], row["epsilon_group"]) == (7, max(spent["groups"]["clients"]))
+    assert (row["group_rows"], row["epsilon_group"]) == (7, max(costs["groups"]["clients"]))
     columns = run_table([row])
     cell = columns.rows[0][columns.header.index("epsilon")]
     assert cell.endswith(f"one row), {row['epsilon_group']:.3g} for all rows of a group, up to 7")
@@ -215,10 +215,10 @@ def test_a_comparison_has_epsilon_beside_each_score(tmp_path):
         "fedavg", privacy={**TERMS, "acknowledge": ["sample-counts", "metrics", UNLIMITED]}
     )
     rows = table_of([pomona.run(private), pomona.run(tiny("fedavg"))])
-    spent = pomona.run(private).summary["privacy"]["epsilon"]
+    run_epsilon = pomona.run(private).summary["privacy"]["epsilon"]
     columns = run_table(rows)
     cells = [row[columns.header.index("epsilon")] for row in columns.rows]
-    assert cells[0] == f"{spent:.3g} (delta 0.0001, one row)"
+    assert cells[0] == f"{run_epsilon:.3g} (delta 0.0001, one row)"
     assert cells[-1] == "no privacy"
     assert "epsilon" not in run_table(rows[-1:]).header
 
@@ -227,12 +227,12 @@ def test_a_comparison_has_epsilon_beside_each_score(tmp_path):
 def test_a_run_of_groups_has_one_epsilon(tmp_path):
     pytest.importorskip("opacus")
     rows, _ = run(tmp_path)
-    spent, said = run(tmp_path, **GROUP)
-    assert spent["unit"] == "group"
-    assert "groups" not in spent
-    assert spent["clients"] == pytest.approx(rows["clients"])  # the same sigma, q and steps
-    (line,) = (text for text in said if "will cost" in text)
+    costs, texts = run(tmp_path, **GROUP)
+    assert costs["unit"] == "group"
+    assert "groups" not in costs
+    assert costs["clients"] == pytest.approx(rows["clients"])  # the same sigma, q and steps
+    (line,) = (text for text in texts if "will cost" in text)
     assert "for one group" in line
-    assert "groups" not in run(tmp_path, most=1)[0]
+    assert "groups" not in run(tmp_path, max_rows=1)[0]
     with pytest.raises(ConfigError, match=r"set data\.group_column"):
         run(tmp_path, grouped=False, **GROUP)

@@ -50,13 +50,13 @@ def test_what_was_written_is_read_again(tmp_path_factory, written):
     first = ledger(folder, *entries)
     history, position = first.history(), first.position()
     del first
-    again = Ledger.open(path(folder))
-    assert (again.history(), again.position()) == (history, position)
+    reopened = Ledger.open(path(folder))
+    assert (reopened.history(), reopened.position()) == (history, position)
     assert position.entries == len({e.release for e in entries})  # a known release costs nothing
     per_batch = [len({e.release for e in entries if e.draw.step == s}) for s in range(4)]
     expected = {k: per_batch.count(k) for k in set(per_batch) - {0}}
-    assert {round(e.sigma**-2): c for e, c in again.history().items()} == expected
-    assert all(e.q == 0.25 for e in again.history())
+    assert {round(e.sigma**-2): c for e, c in reopened.history().items()} == expected
+    assert all(e.q == 0.25 for e in reopened.history())
 
 
 def test_several_releases_of_one_batch_are_one_event_with_less_noise(tmp_path):
@@ -89,49 +89,49 @@ def test_every_flipped_bit_is_found(tmp_path):
     ledger(tmp_path, entry(0, "a"), entry(1, "b"))
     content = path(tmp_path).read_bytes()
     # the last line's own end is a torn line when flipped
-    whole = content[: content.rindex(b"\n", 0, -1)]
-    for place in range(0, len(whole), 3):
+    body = content[: content.rindex(b"\n", 0, -1)]
+    for position in range(0, len(body), 3):
         flipped = bytearray(content)
-        flipped[place] ^= 1 << (place % 8)
+        flipped[position] ^= 1 << (position % 8)
         path(tmp_path).write_bytes(bytes(flipped))
         with pytest.raises(PrivacyError):
             Ledger.open(path(tmp_path))
 
 
 def test_a_checkpoint_notices_a_ledger_that_was_rolled_back_or_replaced(tmp_path):
-    full = ledger(tmp_path, *(entry(s, str(s)) for s in range(3)))
-    middle = full.position()
-    full.append(entry(3, "3"))
-    end = full.position()
-    full.require(middle)  # what came after the checkpoint is there to be found again
-    full.require(end)
+    complete = ledger(tmp_path, *(entry(s, str(s)) for s in range(3)))
+    middle = complete.position()
+    complete.append(entry(3, "3"))
+    latest = complete.position()
+    complete.require(middle)  # what came after the checkpoint is there to be found again
+    complete.require(latest)
     lines = path(tmp_path).read_text().splitlines(keepends=True)
-    del full
+    del complete
     path(tmp_path).write_text("".join(lines[:-1]))
-    cut = Ledger.open(path(tmp_path))
-    cut.require(middle)
+    truncated = Ledger.open(path(tmp_path))
+    truncated.require(middle)
     with pytest.raises(PrivacyError, match="rolled back"):
-        cut.require(end)
-    del cut
+        truncated.require(latest)
+    del truncated
     (tmp_path / "other").mkdir()
-    other = ledger(tmp_path / "other", *(entry(s, f"x{s}") for s in range(5)))
-    for position in (middle, end):
+    unrelated = ledger(tmp_path / "other", *(entry(s, f"x{s}") for s in range(5)))
+    for position in (middle, latest):
         with pytest.raises(PrivacyError, match="rolled back or replaced"):
-            other.require(position)
+            unrelated.require(position)
     fresh = KeyStore.open(tmp_path / "fresh", 0, privacy())
     with pytest.raises(PrivacyError, match="0 entries"):
-        fresh.ledger.require(Position(*json.loads(json.dumps(end))))
+        fresh.ledger.require(Position(*json.loads(json.dumps(latest))))
 
 
 def test_a_torn_last_line_is_a_release_that_was_never_made(tmp_path):
     ledger(tmp_path, entry(0, "a"))
-    kept = path(tmp_path).read_bytes()
+    shorter = path(tmp_path).read_bytes()
     ledger_ = Ledger.open(path(tmp_path))
     ledger_.append(entry(1, "b"))
     longer = path(tmp_path).read_bytes()
     del ledger_
-    for end in range(len(kept), len(longer)):
-        path(tmp_path).write_bytes(longer[:end])
+    for length in range(len(shorter), len(longer)):
+        path(tmp_path).write_bytes(longer[:length])
         opened = Ledger.open(path(tmp_path))
         assert opened.position().entries == 1
         opened.append(entry(1, "b"))
@@ -142,23 +142,23 @@ def test_a_torn_last_line_is_a_release_that_was_never_made(tmp_path):
 def test_a_full_disk_stops_the_release_and_leaves_the_ledger_whole(tmp_path, monkeypatch):
     store = KeyStore.open(tmp_path, 0, privacy())
     file = tmp_path / "client-00" / "ledger.jsonl"
-    before = file.read_bytes()
+    content = file.read_bytes()
 
-    def full(_):
+    def fail(_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(StorageError, match="not made"):
         store.release(Draw(1, "training", 0, 10, 5), torch.zeros(2), torch.zeros(2).double())
-    assert file.read_bytes() == before
+    assert file.read_bytes() == content
     assert store.position().entries == 0
 
 
 def test_one_process_at_a_time(tmp_path):
-    held = ledger(tmp_path)
+    opened = ledger(tmp_path)
     with pytest.raises(LockedError):
         Ledger.open(path(tmp_path))
-    assert held.position().entries == 0
+    assert opened.position().entries == 0
 
 
 def test_key_and_ledger_belong_together(tmp_path):
@@ -166,23 +166,23 @@ def test_key_and_ledger_belong_together(tmp_path):
     draw, zero = Draw(1, "training", 0, 10, 5), torch.zeros(2)
     for client in (0, 1):
         KeyStore.open(tmp_path, client, secret).release(draw, zero, zero.double())
-    home, other = tmp_path / "client-00", tmp_path / "client-01"
+    folder, other_folder = tmp_path / "client-00", tmp_path / "client-01"
     for file in ("key", "ledger.jsonl"):
-        assert (home / file).stat().st_mode & 0o777 == 0o600
-        (home / file).rename(tmp_path / "aside")
+        assert (folder / file).stat().st_mode & 0o777 == 0o600
+        (folder / file).rename(tmp_path / "aside")
         with pytest.raises(PrivacyError, match="restore"):
             KeyStore.open(tmp_path, 0, secret)
-        (home / file).write_bytes((other / file).read_bytes())
-        (home / file).chmod(0o600)
+        (folder / file).write_bytes((other_folder / file).read_bytes())
+        (folder / file).chmod(0o600)
         with pytest.raises(PrivacyError, match="another client or key"):
             KeyStore.open(tmp_path, 0, secret)
-        (tmp_path / "aside").rename(home / file)
+        (tmp_path / "aside").rename(folder / file)
     assert KeyStore.open(tmp_path, 0, secret).position().entries == 1
-    (home / "key").chmod(0o644)
+    (folder / "key").chmod(0o644)
     with pytest.raises(PrivacyError, match="chmod 600"):
         KeyStore.open(tmp_path, 0, secret)
-    (home / "key").chmod(0o600)
-    (home / "key").write_text("abc")
+    (folder / "key").chmod(0o600)
+    (folder / "key").write_text("abc")
     with pytest.raises(PrivacyError, match="not a key"):
         KeyStore.open(tmp_path, 0, secret)
 
@@ -193,11 +193,11 @@ def test_a_beginning_that_was_cut_short_begins_again(tmp_path):
     assert KeyStore.open(tmp_path, 0, privacy(seed=None)).position().entries == 0
 
 
-@pytest.mark.parametrize(("first", "then"), [(None, 5), (5, None), (5, 6)])
-def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, then):
+@pytest.mark.parametrize(("first", "second"), [(None, 5), (5, None), (5, 6)])
+def test_a_test_seed_and_a_secret_key_do_not_mix(tmp_path, first, second):
     KeyStore.open(tmp_path, 0, privacy(seed=first))
     with pytest.raises(ConfigError, match="give a new folder"):
-        KeyStore.open(tmp_path, 0, privacy(seed=then))
+        KeyStore.open(tmp_path, 0, privacy(seed=second))
 
 
 KILLED = """
@@ -215,52 +215,52 @@ store.release(Draw(1, "training", 1, 10, 5), torch.zeros(3), torch.ones(4).doubl
 
 def test_a_key_store_whose_creation_was_interrupted_is_created_anew(tmp_path):
     """No byte can be written at first; whoever finds a ledger finds all of its head."""
-    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
         with pytest.raises(OSError, match=os.strerror(errno.EFBIG)):
             KeyStore.open(tmp_path, 0, privacy())
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert KeyStore.open(tmp_path, 0, privacy()).position().entries == 0
 
 
 def test_a_kill_between_ledger_and_noise_costs_the_release_once(tmp_path):
-    here = Path(__file__).parent
+    folder = Path(__file__).parent
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(here.parent), str(here), *sys.path]),
+        "PYTHONPATH": os.pathsep.join([str(folder.parent), str(folder), *sys.path]),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)], env=environment, check=False
     )
-    assert done.returncode == -signal.SIGKILL
+    assert process.returncode == -signal.SIGKILL
     store = KeyStore.open(tmp_path, 0, privacy(seed=None))
     assert store.position().entries == 2  # it was written down before it could be used
-    spent = store.epsilon()
-    made = [
+    cost = store.epsilon()
+    releases = [
         store.release(Draw(1, "training", s, 10, 5), torch.zeros(3), torch.ones(4).double())
         for s in (0, 1)
     ]
-    assert (store.position().entries, store.epsilon()) == (2, spent)
-    assert not torch.equal(*made)
+    assert (store.position().entries, store.epsilon()) == (2, cost)
+    assert not torch.equal(*releases)
 
 
 def test_a_run_that_is_stopped_and_repeated_releases_the_same_and_pays_once(tmp_path):
     """Round 2 is made twice, as after a kill before its checkpoint: same uploads, same epsilon."""
     method = METHODS["apple"](dr_lr=0.1).method()
-    whole = problem(tmp_path / "whole", privacy())
-    _, _, replies = rounds(method, whole, 3)
+    uninterrupted = problem(tmp_path / "whole", privacy())
+    _, _, replies = rounds(method, uninterrupted, 3)
     rounds(method, problem(tmp_path / "parts", privacy()), 2)
-    parts = problem(tmp_path / "parts", privacy())
-    middle = parts.objective.position(0)
-    _, _, again = rounds(method, parts, 3, total=3)
-    parts.objective.require(0, middle)
-    for one, two in zip(replies, again, strict=True):
-        assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
+    resumed = problem(tmp_path / "parts", privacy())
+    middle = resumed.objective.position(0)
+    _, _, resumed_replies = rounds(method, resumed, 3, total=3)
+    resumed.objective.require(0, middle)
+    for first, second in zip(replies, resumed_replies, strict=True):
+        assert all(torch.equal(first.uplink[k], second.uplink[k]) for k in first.uplink)
     for client in (0, 1):
-        assert parts.objective.epsilon(client) == whole.objective.epsilon(client)
-        assert parts.objective.position(client) == whole.objective.position(client)
+        assert resumed.objective.epsilon(client) == uninterrupted.objective.epsilon(client)
+        assert resumed.objective.position(client) == uninterrupted.objective.position(client)
 
 
 def test_a_key_store_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
@@ -271,18 +271,18 @@ def test_a_key_store_that_a_checkpoint_knows_is_not_made_anew(tmp_path):
     rounds(METHODS["fedavg"]().method(), first, 1)
     position = first.objective.position(0)
     del first
-    home = tmp_path / "key-stores" / "client-00"
-    kept = {file.name: file.read_bytes() for file in home.iterdir()}
-    for file in home.iterdir():
+    folder = tmp_path / "key-stores" / "client-00"
+    contents = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for file in folder.iterdir():
         file.unlink()
     with pytest.raises(
         PrivacyError, match=f"a checkpoint records {position.entries} entries; restore both"
     ):
         problem(tmp_path / "key-stores", privacy(seed=None)).objective.require(0, position)
-    assert list(home.iterdir()) == []
-    for name, content in kept.items():
-        (home / name).write_bytes(content)
-        (home / name).chmod(0o600)
+    assert list(folder.iterdir()) == []
+    for name, content in contents.items():
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o600)
     problem(tmp_path / "key-stores", privacy(seed=None)).objective.require(0, position)
 
 

@@ -42,10 +42,12 @@ from pomona.privacy.settings import (
 # Accounting.
 
 
-def same(history, *expected):
+def has_events(history, *expected):
     """Whether a history has just these events, each by sigma and q, and its count."""
-    made = sorted((*event, count) for event, count in history.items())
-    return [n for e in made for n in e] == pytest.approx([n for e in sorted(expected) for n in e])
+    counted = sorted((*event, count) for event, count in history.items())
+    return [n for e in counted for n in e] == pytest.approx(
+        [n for e in sorted(expected) for n in e]
+    )
 
 
 def test_the_numerical_accountant_is_asked_up_to_where_its_grid_fits(monkeypatch):
@@ -56,10 +58,10 @@ def test_the_numerical_accountant_is_asked_up_to_where_its_grid_fits(monkeypatch
     assert epsilon(terms, history) == renyi / 2
     monkeypatch.setattr(accounting, "CONFIDENT", renyi * 0.99)
     assert epsilon(terms, history) == renyi
-    with warnings.catch_warnings(record=True) as seen:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         epsilon(privacy(), {Event(50.0, 1.0): 1})  # the best order is the largest
-    assert seen == []
+    assert caught == []
 
 
 def test_noise_of_others_and_rows_of_a_group_change_an_event():
@@ -79,7 +81,7 @@ def test_a_limit_leaves_room_for_rounding_and_the_grid():
 
 
 A, B = Event(1.0, 0.5), Event(2.0, 0.5)
-ASKED = [
+QUERIES = [
     # limit, count of B, counts of A in order; epsilon is the count of all here. The accountant is
     # asked of each history beyond the last safe one and, while the stride reaches one release,
     # of one that is longer by the stride, which halves when that is too much
@@ -89,17 +91,17 @@ ASKED = [
 ]
 
 
-@pytest.mark.parametrize(("limit", "others", "asked"), ASKED)
-def test_a_budget_asks_the_accountant_at_ever_longer_histories(limit, others, asked, monkeypatch):
+@pytest.mark.parametrize(("limit", "b", "expected"), QUERIES)
+def test_a_budget_asks_the_accountant_at_ever_longer_histories(limit, b, expected, monkeypatch):
     totals = []
     monkeypatch.setattr(
         accounting, "epsilon", lambda _, history: totals.append(sum(history.values())) or totals[-1]
     )
     budget = Budget(privacy(epsilon_budget=limit))
-    rest = {B: others} if others else {}
-    allowed = next(n for n in count(1) if not budget.allows({A: n, **rest}))
-    assert allowed - 1 + others == limit
-    assert totals == asked
+    other_events = {B: b} if b else {}
+    allowed = next(n for n in count(1) if not budget.allows({A: n, **other_events}))
+    assert allowed - 1 + b == limit
+    assert totals == expected
 
 
 def test_a_budget_looks_at_every_event(monkeypatch):
@@ -126,16 +128,16 @@ PROJECTED = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "history"), PROJECTED)
-def test_the_projection_of_two_rounds(asked, history):
-    assert same(projected(privacy(), 12, 4, asked, PASSES, 2), *history)
-    assert projected(privacy(), 0, 4, asked, PASSES, 2) == {}
+@pytest.mark.parametrize(("gradients", "history"), PROJECTED)
+def test_the_projection_of_two_rounds(gradients, history):
+    assert has_events(projected(privacy(), 12, 4, gradients, PASSES, 2), *history)
+    assert projected(privacy(), 0, 4, gradients, PASSES, 2) == {}
 
 
 def test_the_noise_of_others_counts_in_the_training_step_alone():
-    terms, asked = privacy(honest=3), [Gradients(), Gradients(purpose="mixing")]
+    terms, gradients = privacy(honest=3), [Gradients(), Gradients(purpose="mixing")]
     shared = math.sqrt(1 + 2 * Q * Q)
-    assert same(projected(terms, 12, 4, asked, PASSES, 2), (shared, Q, 12), (1.0, Q, 12))
+    assert has_events(projected(terms, 12, 4, gradients, PASSES, 2), (shared, Q, 12), (1.0, Q, 12))
 
 
 # The ledger.
@@ -157,14 +159,14 @@ def ledger(folder, *entries):
 
 def test_a_line_has_what_is_not_usual_and_is_read_as_it_was_written():
     usual = {"n", "size", "purpose", "release", "round", "sigma", "step"}
-    for fields, more in (
+    for fields, unusual in (
         ({}, set()),
         ({"honest": 2}, {"honest"}),
         ({"unit": "group", "honest": 3}, {"honest", "unit"}),
     ):
-        made = entry(**fields)
-        assert [*made.line()] == sorted(usual | more)
-        assert LedgerEntry.from_line(made.line()) == made
+        written = entry(**fields)
+        assert [*written.line()] == sorted(usual | unusual)
+        assert LedgerEntry.from_line(written.line()) == written
     with pytest.raises(ValueError, match="unit is 'ward'"):
         LedgerEntry.from_line({**entry().line(), "unit": "ward"})
 
@@ -180,51 +182,51 @@ def test_a_ledger_is_a_file_of_its_own_that_others_cannot_read(tmp_path):
 
 def test_what_is_appended_after_reading_is_read_again(tmp_path):
     ledger(tmp_path, entry("a"))
-    again = Ledger.open(tmp_path / "ledger.jsonl")
+    reopened = Ledger.open(tmp_path / "ledger.jsonl")
     for release in ("b", "a", "c"):  # one is known
-        again.append(entry(release))
-    position, history = again.position(), again.history()
-    del again
+        reopened.append(entry(release))
+    position, history = reopened.position(), reopened.history()
+    del reopened
     last = Ledger.open(tmp_path / "ledger.jsonl")
     assert (last.position(), last.history()) == (position, history)
     assert position.entries == 3
-    assert same(history, (3**-0.5, 0.25, 1))
+    assert has_events(history, (3**-0.5, 0.25, 1))
     assert last.history(entry("a")) == history
     with pytest.raises(PrivacyError, match="rolled back"):
         last.require(Position(4, position.chain))
 
 
 def test_planned_releases_add_to_their_batches_and_others_noise_is_no_own(tmp_path):
-    other = Draw(1, "training", 1, 20, 5)
+    other_draw = Draw(1, "training", 1, 20, 5)
     opened = ledger(tmp_path, entry("a", 2.0, honest=3), entry("b", 2.0, honest=3))
     shared = 2.0 * math.sqrt(1 + 2 / 16)
-    assert same(opened.own_events(), (math.sqrt(2), 0.25, 1))
-    assert same(opened.history(), (shared / math.sqrt(2), 0.25, 1))
-    again = [entry("a", 2.0, honest=3), entry("c", 2.0, honest=3), entry("d", 3.0, other)]
-    planned = opened.planned([*again, entry("e", 3.0, other)])
-    assert same(planned, (shared / math.sqrt(3), 0.25, 1), (3 / math.sqrt(2), 0.25, 1))
+    assert has_events(opened.own_events(), (math.sqrt(2), 0.25, 1))
+    assert has_events(opened.history(), (shared / math.sqrt(2), 0.25, 1))
+    entries = [entry("a", 2.0, honest=3), entry("c", 2.0, honest=3), entry("d", 3.0, other_draw)]
+    planned = opened.planned([*entries, entry("e", 3.0, other_draw)])
+    assert has_events(planned, (shared / math.sqrt(3), 0.25, 1), (3 / math.sqrt(2), 0.25, 1))
     assert opened.units() == {"row"}
 
 
 def test_a_further_release_takes_its_batch_from_those_of_equal_noise(tmp_path):
     opened = ledger(tmp_path, entry("a"), entry("b", draw=Draw(1, "training", 1, 20, 5)))
-    assert same(opened.history(), (1.0, 0.25, 2))
-    assert same(opened.history(entry("c")), (1.0, 0.25, 1), (math.sqrt(0.5), 0.25, 1))
+    assert has_events(opened.history(), (1.0, 0.25, 2))
+    assert has_events(opened.history(entry("c")), (1.0, 0.25, 1), (math.sqrt(0.5), 0.25, 1))
 
 
 def test_a_line_that_is_not_durable_is_taken_back(tmp_path, monkeypatch):
     opened, file, write = ledger(tmp_path, entry("a")), tmp_path / "ledger.jsonl", os.write
-    before = file.read_bytes()
+    content = file.read_bytes()
 
-    def full(_):
+    def fail(_):
         raise OSError(28, "No space left on device")
 
-    for name, fault in (("write", lambda handle, line: write(handle, line[:9])), ("fsync", full)):
+    for name, fault in (("write", lambda handle, line: write(handle, line[:9])), ("fsync", fail)):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, fault)
             with pytest.raises(StorageError, match="was not made"):
                 opened.append(entry("b"))
-        assert file.read_bytes() == before
+        assert file.read_bytes() == content
     opened.append(entry("b"))
     assert opened.position().entries == 2
     with pytest.raises(LockedError):
@@ -238,9 +240,9 @@ def test_a_torn_line_is_dropped_and_a_changed_one_or_none_refused(tmp_path):
     file.write_bytes(sound + b'{"chain": "0')
     Ledger.open(file)
     assert file.read_bytes() == sound
-    for content, words in ((sound.replace(b"1.0", b"9.0"), "line 2.*checksum"), (b"", "empty")):
+    for content, message in ((sound.replace(b"1.0", b"9.0"), "line 2.*checksum"), (b"", "empty")):
         file.write_bytes(content)
-        with pytest.raises(PrivacyError, match=words):
+        with pytest.raises(PrivacyError, match=message):
             Ledger.open(file)
 
 
@@ -253,7 +255,7 @@ def key_of(folder):
     return bytes.fromhex((folder / "client-00" / "key").read_text())
 
 
-NAMED = [
+RELEASE_NAMES = [
     # terms, purpose, what the name has beside draw, sigma and C
     ({}, "training", b""),
     ({"unit": "group"}, "training", b"group"),
@@ -264,24 +266,24 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize(("over", "purpose", "more"), NAMED)
-def test_a_releases_name_and_noise_stay_what_they_are(over, purpose, more, tmp_path):
+@pytest.mark.parametrize(("options", "purpose", "extra"), RELEASE_NAMES)
+def test_a_releases_name_and_noise_stay_what_they_are(options, purpose, extra, tmp_path):
     """Another version gives the same release the same noise, or it would cost twice."""
-    terms = privacy(**{"seed": None, "noise_multiplier": 3.0, **over})
+    terms = privacy(**{"seed": None, "noise_multiplier": 3.0, **options})
     store, draw = KeyStore.open(tmp_path, 0, terms, run="run-7"), Draw(4, purpose, 2, 10, 5)
-    said = store.release(draw, QUESTION, TOTAL)
+    released = store.release(draw, QUESTION, TOTAL)
     key = key_of(tmp_path)
     name = hashlib.blake2b(key=key, digest_size=32)
     name.update(f"(Draw(round=4, purpose='{purpose}', step=2, n=10, size=5), 3.0, 0.7)".encode())
-    for data in (more, QUESTION.numpy().tobytes(), TOTAL.numpy().tobytes()):
+    for data in (extra, QUESTION.numpy().tobytes(), TOTAL.numpy().tobytes()):
         name.update(data)
     lines = (tmp_path / "client-00" / "ledger.jsonl").read_text().splitlines()
     assert json.loads(lines[-1])["release"] == name.hexdigest()
     secret = int.from_bytes(key, "little")
     noise = gaussian(3, stream(secret, "noise", int(name.hexdigest(), 16)))
-    assert torch.equal(said, TOTAL + 3.0 * 0.7 * noise)
-    drawn = poisson(10, 0.5, stream(secret, f"sample {purpose}", 4, 2, 10, 5))
-    assert store.batch(draw).tolist() == drawn.tolist()
+    assert torch.equal(released, TOTAL + 3.0 * 0.7 * noise)
+    sampled = poisson(10, 0.5, stream(secret, f"sample {purpose}", 4, 2, 10, 5))
+    assert store.batch(draw).tolist() == sampled.tolist()
 
 
 def test_seeds_have_sixty_bits_and_follow_batch_and_question(tmp_path):
@@ -298,33 +300,33 @@ def test_seeds_have_sixty_bits_and_follow_batch_and_question(tmp_path):
 def test_a_key_store_is_private_and_continues_from_a_checkpoint(tmp_path):
     folder = tmp_path / "new" / "stores"
     position = KeyStore.open(folder, 0, privacy()).position()
-    home = folder / "client-00"
-    modes = [path.stat().st_mode & 0o777 for path in (home, home / "key", home / "ledger.jsonl")]
+    store = folder / "client-00"
+    modes = [path.stat().st_mode & 0o777 for path in (store, store / "key", store / "ledger.jsonl")]
     assert modes == [0o700, 0o600, 0o600]
     assert len(fingerprint(key_of(folder))) == 32
     assert KeyStore.open(folder, 0, privacy(), checkpoint=position).position() == position
     with pytest.raises(PrivacyError, match="rolled back"):
         KeyStore.open(folder, 0, privacy(), checkpoint=Position(1, position.chain))
-    (home / "key").chmod(0o640)
+    (store / "key").chmod(0o640)
     with pytest.raises(PrivacyError, match="chmod 600"):
         KeyStore.open(folder, 0, privacy())
-    for path in home.iterdir():
+    for path in store.iterdir():
         path.unlink()
     with pytest.raises(PrivacyError, match="restore both"):
         KeyStore.open(folder, 0, privacy(), checkpoint=position)
-    assert [*home.iterdir()] == []
+    assert [*store.iterdir()] == []
 
 
 def test_a_key_its_ledger_its_client_and_its_origin_belong_together(tmp_path):
     KeyStore.open(tmp_path, 0, privacy()).release(Draw(1, "training", 0, 10, 10), QUESTION, TOTAL)
     with pytest.raises(ConfigError, match="give a new folder"):
         KeyStore.open(tmp_path, 0, privacy(seed=6))
-    home = tmp_path / "client-00"
-    home.rename(tmp_path / "client-01")
+    folder = tmp_path / "client-00"
+    folder.rename(tmp_path / "client-01")
     with pytest.raises(PrivacyError, match="another client or key"):
         KeyStore.open(tmp_path, 1, privacy())
-    (tmp_path / "client-01").rename(home)
-    (home / "key").unlink()
+    (tmp_path / "client-01").rename(folder)
+    (folder / "key").unlink()
     with pytest.raises(PrivacyError, match="the key of a privacy ledger is missing"):
         KeyStore.open(tmp_path, 0, privacy())
 
@@ -344,18 +346,18 @@ def test_a_key_is_the_systems_unless_a_test_seed_makes_it_and_a_folders_only_one
 
 
 def test_a_release_beyond_the_projected_cost_or_the_budget_is_not_made(tmp_path):
-    one = epsilon(privacy(), {Event(1.0, 1.0): 1})
-    for name, terms, most, words in (
-        ("whole", privacy(), one, "projected highest cost"),
-        ("budget", privacy(epsilon_budget=one), math.inf, "privacy.epsilon_budget"),
+    cost = epsilon(privacy(), {Event(1.0, 1.0): 1})
+    for name, terms, limit, message in (
+        ("whole", privacy(), cost, "projected highest cost"),
+        ("budget", privacy(epsilon_budget=cost), math.inf, "privacy.epsilon_budget"),
     ):
         store = KeyStore.open(tmp_path / name, 0, terms)
-        store.within(most)
+        store.within(limit)
         store.release(Draw(1, "training", 0, 10, 10), QUESTION, TOTAL)
-        with pytest.raises(BudgetError, match=words):
+        with pytest.raises(BudgetError, match=message):
             store.release(Draw(1, "training", 1, 10, 10), QUESTION, TOTAL)
         assert store.position().entries == 1
-        assert store.epsilon() == store.epsilon_alone() == pytest.approx(one)
+        assert store.epsilon() == store.epsilon_alone() == pytest.approx(cost)
         assert store.epsilon(2) > store.epsilon()
     store = KeyStore.open(tmp_path / "exact", 0, privacy())
     store.unprotected(Draw(1, "training", 0, 10, 10), QUESTION)
@@ -380,14 +382,14 @@ def test_noise_is_none_or_enough_and_counts_for_the_training_step():
 def test_notes_have_the_numbers_of_silos_rows_and_epsilon():
     assert "sums of 5 clients" in in_sums(3, 5)
     assert "up to 2 may be" in in_sums(3, 5)
-    for epsilons, words in (
+    for epsilons, phrase in (
         ([1.0, 2.5], "epsilon is 2.5"),
         ([1.0, None], "without bound"),
         ([math.inf, 1.0], "without bound"),
     ):
         note = groups_note([1, 7], epsilons)
         assert "up to 7 training rows" in note
-        assert words in note
+        assert phrase in note
 
 
 UNCOVERED = [
@@ -406,14 +408,14 @@ UNCOVERED = [
 ]
 
 
-@pytest.mark.parametrize(("over", "arguments", "names"), UNCOVERED)
-def test_each_release_is_named_in_order(over, arguments, names):
-    terms = privacy(**{"epsilon_budget": 8.0, "acknowledge": (), **over})
-    everything = ["sample-counts", "metrics", *names]
-    assert [r.name for r in uncovered(terms, **arguments)] == everything
+@pytest.mark.parametrize(("options", "arguments", "names"), UNCOVERED)
+def test_each_release_is_named_in_order(options, arguments, names):
+    terms = privacy(**{"epsilon_budget": 8.0, "acknowledge": (), **options})
+    releases = ["sample-counts", "metrics", *names]
+    assert [r.name for r in uncovered(terms, **arguments)] == releases
     (refused,) = release_problems(terms, [9], **arguments)
-    assert all(RELEASES[name].content in refused for name in everything)
-    accepted = terms.model_copy(update={"acknowledge": tuple(everything)})
+    assert all(RELEASES[name].content in refused for name in releases)
+    accepted = terms.model_copy(update={"acknowledge": tuple(releases)})
     assert [*release_problems(accepted, [9], **arguments)] == []
 
 
@@ -441,9 +443,9 @@ def test_an_unknown_name_is_one_problem_and_not_among_the_names_to_accept():
 
 
 def test_acknowledged_releases_are_the_general_ones_and_the_methods():
-    own = Release("own", "something", "leave it")
+    release = Release("own", "something", "leave it")
     terms = privacy(acknowledge=("metrics", "own"))
-    assert acknowledged(terms, [own]) == (RELEASES["metrics"], own)
+    assert acknowledged(terms, [release]) == (RELEASES["metrics"], release)
     assert acknowledged(terms, []) == (RELEASES["metrics"],)
     require_acknowledged(terms, "metrics")
     with pytest.raises(ConfigError, match="class-names"):

@@ -20,12 +20,12 @@ def test_each_mask_counts_for_no_more_than_the_norm(tmp_path):
     scenario = Scenario.prepare(resolve(settings(path), {"method": "fedavg", "privacy": PRIVACY}))
     private, plain, row = scenario.private(tmp_path), scenario.objective(), scenario.initial()
     index = scenario.resident.rows["train"][0][:5]
-    alone = torch.cat([plain.gradient(row[None], [index[k : k + 1]])[1] for k in range(5)])
+    gradients = torch.cat([plain.gradient(row[None], [index[k : k + 1]])[1] for k in range(5)])
     norm = PRIVACY["max_grad_norm"]
-    assert alone.norm(dim=1).min() > norm  # all are clipped
+    assert gradients.norm(dim=1).min() > norm  # all are clipped
     loss, total = private.clipped_sum(row, index)
     torch.testing.assert_close(
-        total, noise.clipped(alone, norm).sum(0).double(), atol=1e-5, rtol=1e-3
+        total, noise.clipped(gradients, norm).sum(0).double(), atol=1e-5, rtol=1e-3
     )
     assert total.norm() <= 5 * norm * (1 + 1e-6)
     expected = plain.gradient(row[None], [index])[0][0]

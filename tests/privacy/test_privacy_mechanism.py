@@ -48,11 +48,11 @@ def test_removing_any_sample_moves_the_sum_by_at_most_the_norm(
     p = problem(tmp_path_factory.mktemp("p"), privacy(max_grad_norm=C), (size,), seed, model)
     row = p.row * 10.0**scale
     _, total = p.objective.clipped_sum(row, torch.arange(size))
-    for gone in range(size):
-        _, without = p.objective.clipped_sum(
-            row, torch.tensor([i for i in range(size) if i != gone], dtype=torch.long)
+    for removed in range(size):
+        _, remaining_sum = p.objective.clipped_sum(
+            row, torch.tensor([i for i in range(size) if i != removed], dtype=torch.long)
         )
-        assert float((total - without).norm()) <= C
+        assert float((total - remaining_sum).norm()) <= C
 
 
 @given(st.floats(-6, 38.5), st.floats(-6, 2), st.integers(0, 50), st.integers(1, 40))
@@ -60,10 +60,10 @@ def test_no_sample_passes_the_clipping_norm_however_large_its_gradient(size, nor
     """C / 10^38 is subnormal in float32: its rounding alone would let more than C through."""
     P = torch.from_numpy(stream(seed, "large").normal(size=(5, d)) * 10.0**size).float()
     C = 10.0**norm
-    kept = torch.linalg.vector_norm(clipped(P, C), dim=1)
-    assert (kept <= C).all()
-    given = torch.linalg.vector_norm(P, dim=1, dtype=torch.float64)
-    assert_close(kept, torch.where(given.isfinite(), given.clamp(max=C), 0), rtol=1e-5, atol=0)
+    norms = torch.linalg.vector_norm(clipped(P, C), dim=1)
+    assert (norms <= C).all()
+    lengths = torch.linalg.vector_norm(P, dim=1, dtype=torch.float64)
+    assert_close(norms, torch.where(lengths.isfinite(), lengths.clamp(max=C), 0), rtol=1e-5, atol=0)
 
 
 def test_chunks_do_not_change_the_sum(tmp_path):
@@ -105,11 +105,11 @@ def test_poisson_sampling_is_independent_with_the_same_chance_for_everybody():
     assert stats.chi2.sf(((hits.sum(0) - T * q) ** 2).sum() / expected, n) > 1e-6
     counts = np.bincount(hits.sum(1).astype(int), minlength=n + 1)
     chances = stats.binom.pmf(np.arange(n + 1), n, q)
-    kept = chances * T > 5
-    observed = np.append(counts[kept], counts[~kept].sum())
-    wanted = np.append(chances[kept], chances[~kept].sum()) * T
+    frequent = chances * T > 5
+    observed = np.append(counts[frequent], counts[~frequent].sum())
+    binomial = np.append(chances[frequent], chances[~frequent].sum()) * T
     # batch sizes Binomial(n, q); fixed batches fail
-    assert stats.chisquare(observed, wanted).pvalue > 1e-6
+    assert stats.chisquare(observed, binomial).pvalue > 1e-6
     pairs = np.corrcoef(hits.T)[np.triu_indices(n, 1)]
     assert np.abs(pairs).max() * np.sqrt(T) < 5.5
 
@@ -163,9 +163,9 @@ def test_two_clients_and_two_keys_share_no_noise(tmp_path):
 def test_noise_after_a_restart_is_new_for_new_releases_and_old_for_old_ones(tmp_path):
     secret = privacy(seed=None)
     first = noise(tmp_path, 1000, secret, rounds=range(1, 11))
-    again = noise(tmp_path, 1000, secret, rounds=range(1, 11))
+    repeated = noise(tmp_path, 1000, secret, rounds=range(1, 11))
     later = noise(tmp_path, 1000, secret, rounds=range(11, 21))
-    assert torch.equal(first, again)
+    assert torch.equal(first, repeated)
     assert not set(first.tolist()) & set(later.tolist())
 
 
@@ -176,10 +176,10 @@ def test_another_question_about_the_same_batch_gets_other_noise(tmp_path):
     store = KeyStore.open(tmp_path, 0, privacy())
     draw = Draw(1, "training", 0, 10, 5)
     zero = torch.zeros(50).double()
-    one, two = (store.release(draw, torch.full((3,), w), zero) for w in (0.0, 1.0))
+    first, second = (store.release(draw, torch.full((3,), w), zero) for w in (0.0, 1.0))
     other_data = store.release(draw, torch.zeros(3), zero + 1e-9)
-    assert not set(one.tolist()) & set(two.tolist())
-    assert not torch.equal((one - other_data).abs() < 1e-6, torch.ones(50, dtype=torch.bool))
+    assert not set(first.tolist()) & set(second.tolist())
+    assert not torch.equal((first - other_data).abs() < 1e-6, torch.ones(50, dtype=torch.bool))
     assert store.position().entries == 3
 
 

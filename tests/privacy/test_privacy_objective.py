@@ -68,22 +68,22 @@ def test_losses_are_zeros_unless_acknowledged(tmp_path):
     hidden = problem(tmp_path / "a", privacy())
     index = max(hidden.batch(), key=len)
     assert hidden.objective.gradient(hidden.row.unsqueeze(0), [index])[0].tolist() == [0]
-    shown = problem(tmp_path / "b", privacy(acknowledge=("training-loss",)))
-    same = max(shown.batch(), key=len)
-    losses, _ = shown.objective.gradient(shown.row.unsqueeze(0), [same])
-    expected, _ = shown.inner.gradient(shown.row.unsqueeze(0), [same])
+    acknowledged = problem(tmp_path / "b", privacy(acknowledge=("training-loss",)))
+    batch = max(acknowledged.batch(), key=len)
+    losses, _ = acknowledged.objective.gradient(acknowledged.row.unsqueeze(0), [batch])
+    expected, _ = acknowledged.inner.gradient(acknowledged.row.unsqueeze(0), [batch])
     assert_close(losses, expected)
 
 
 def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
-    for names, shown in ((("metrics",), False), (("metrics", "training-loss"), True)):
-        p = problem(tmp_path / str(shown), privacy(acknowledge=names))
+    for names, with_loss in ((("metrics",), False), (("metrics", "training-loss"), True)):
+        p = problem(tmp_path / str(with_loss), privacy(acknowledge=names))
         _, _, replies = rounds(METHODS["fedavg"]().method(), p, 1)
-        assert [r.loss is not None for r in replies] == [shown] * 2
+        assert [r.loss is not None for r in replies] == [with_loss] * 2
 
 
 @pytest.mark.parametrize(
-    ("name", "over"),
+    ("name", "options"),
     [
         ("apple", {"dr_lr": 0.5}),
         ("apple", {"dr_lr": 0.5, "budget": 1}),
@@ -100,11 +100,13 @@ def test_the_record_of_a_round_has_no_loss_where_it_is_hidden(tmp_path):
         ("pgfedmo", {"mixing": "client", "budget": 1}),
     ],
 )
-def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeypatch, name, over):
+def test_all_that_leaves_is_a_function_of_the_noised_gradients(
+    tmp_path, monkeypatch, name, options
+):
     """Other data, the same noised gradients: states, uplinks and info do not change by a bit;
     APPLE's DR row among them.
     """
-    method, released = METHODS[name](**over).method(), []
+    method, released = METHODS[name](**options).method(), []
     real = PrivateObjective.gradient
 
     def recording(self, W, indices, criterion=None, above=0, views=None, cache=None):
@@ -120,14 +122,14 @@ def test_all_that_leaves_is_a_function_of_the_noised_gradients(tmp_path, monkeyp
     monkeypatch.setattr(PrivateObjective, "gradient", lambda *_, **__: next(replay))
     second = problem(tmp_path / "b", privacy(acknowledge=("metrics",)), data_seed=2)
     assert not torch.equal(first.objective.data.x, second.objective.data.x)
-    others, other_server, other_replies = rounds(method, second, 3)
+    other_clients, other_server, other_replies = rounds(method, second, 3)
     assert next(replay, None) is None
-    for one, two in zip(replies, other_replies, strict=True):
-        assert all(torch.equal(one.uplink[k], two.uplink[k]) for k in one.uplink)
-        assert all(torch.equal(one.info[k], two.info[k]) for k in one.info)
+    for reply, twin in zip(replies, other_replies, strict=True):
+        assert all(torch.equal(reply.uplink[k], twin.uplink[k]) for k in reply.uplink)
+        assert all(torch.equal(reply.info[k], twin.info[k]) for k in reply.info)
     assert repr(server) == repr(other_server)
     for client in (0, 1):
-        assert repr(clients.store.state(client)) == repr(others.store.state(client))
+        assert repr(clients.store.state(client)) == repr(other_clients.store.state(client))
 
 
 def test_the_gradients_themselves_do_depend_on_the_data(tmp_path):
@@ -143,9 +145,9 @@ def test_the_gradients_themselves_do_depend_on_the_data(tmp_path):
 def test_a_batch_of_the_methods_own_is_refused(tmp_path):
     p = problem(tmp_path, privacy())
     index = max(p.batch(), key=len)
-    for own in (index[1:], index.clone(), torch.arange(3)):
+    for indices in (index[1:], index.clone(), torch.arange(3)):
         with pytest.raises(ConfigError, match=r"training\.steps"):
-            p.objective.gradient(p.row.unsqueeze(0), [own])
+            p.objective.gradient(p.row.unsqueeze(0), [indices])
     assert p.objective.position(0).entries == 0
     with pytest.raises(ConfigError, match=r"training\.steps"):
         rounds(METHODS["partialfed"](rule="adaptive").method(), p, 1)
@@ -161,7 +163,7 @@ def test_a_criterion_on_outputs_is_refused_or_costs_everything(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "ask"),
+    ("name", "read"),
     [
         ("metrics", lambda o, w: o.outputs(w, 0, "test")),
         ("validation-losses", lambda o, w: o.losses(w, 0, "validation")),
@@ -170,12 +172,12 @@ def test_a_criterion_on_outputs_is_refused_or_costs_everything(tmp_path):
         ("output-criterion", lambda o, w: o.features(w, 0, "train")),
     ],
 )
-def test_reading_data_past_the_gradient_must_be_acknowledged(tmp_path, name, ask):
+def test_reading_data_past_the_gradient_must_be_acknowledged(tmp_path, name, read):
     refused = problem(tmp_path, privacy(acknowledge=()))
     with pytest.raises(ConfigError, match=name):
-        ask(refused.objective, refused.row)
+        read(refused.objective, refused.row)
     accepted = problem(tmp_path, privacy(acknowledge=(name,)))
-    ask(accepted.objective, accepted.row)
+    read(accepted.objective, accepted.row)
 
 
 def test_batch_normalisation_is_refused_by_the_name_of_the_layer():
@@ -189,12 +191,12 @@ def test_batch_normalisation_is_refused_by_the_name_of_the_layer():
 
 def test_a_sample_that_depends_on_its_neighbours_is_refused(tmp_path):
     """A network that remembers how often it was asked."""
-    p, asked = problem(tmp_path, privacy()), []
-    whole = p.module.forward
+    p, passes = problem(tmp_path, privacy()), []
+    original = p.module.forward
 
     def forward(x):
-        asked.append(1)
-        return whole(x) * len(asked)
+        passes.append(1)
+        return original(x) * len(passes)
 
     p.module.forward = forward
     with pytest.raises(ConfigError, match="other samples of its batch"):
@@ -215,24 +217,24 @@ def test_dropout_masks_are_secret_and_the_same_for_the_same_release(tmp_path):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_masks_on_a_gpu_are_drawn_from_the_secret_seed_too(device, monkeypatch):
-    state, said = torch.get_rng_state(), []
+    state, seedings = torch.get_rng_state(), []
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda gpu: f"of {gpu}")
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *restored: said.append(restored))
-    monkeypatch.setattr(torch.cuda, "manual_seed", said.append)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda *restored: seedings.append(restored))
+    monkeypatch.setattr(torch.cuda, "manual_seed", seedings.append)
     with _seeded(torch.device(device), 7):
         inside = torch.rand(2)
-        assert said == [7] * (device == "cuda")
+        assert seedings == [7] * (device == "cuda")
     assert torch.equal(inside, torch.rand(2, generator=torch.Generator().manual_seed(7)))
     assert torch.equal(torch.get_rng_state(), state)
-    assert said[1:] == [("of cuda", torch.device("cuda"))] * (device == "cuda")
+    assert seedings[1:] == [("of cuda", torch.device("cuda"))] * (device == "cuda")
 
 
 def test_sampling_follows_the_secret_key_and_not_the_runs_seed(tmp_path):
     a, b = problem(tmp_path / "a", privacy(seed=None)), problem(tmp_path / "b", privacy(seed=None))
-    one, two = ([i.tolist() for i in p.batch(epochs=5)] for p in (a, b))
-    assert one != two
-    assert one == [i.tolist() for i in a.batch(epochs=5)]
-    assert a.objective.key_store(0).batch(Draw(1, "training", 0, 12, 4)).tolist() == one[0]
+    batches_a, batches_b = ([i.tolist() for i in p.batch(epochs=5)] for p in (a, b))
+    assert batches_a != batches_b
+    assert batches_a == [i.tolist() for i in a.batch(epochs=5)]
+    assert a.objective.key_store(0).batch(Draw(1, "training", 0, 12, 4)).tolist() == batches_a[0]
 
 
 def test_padding_tokens_stay_at_zero_under_noise(tmp_path):

@@ -33,7 +33,7 @@ class Path:
         patient: rows of client 0, from its first, which are the canary.
         size: of a batch; all rows, without sampling, or fewer.
         clients: whose uplinks are seen as one sum; 1 for client 0's alone.
-        least: share of the ledger's epsilon that the attack has to prove.
+        min_share: share of the ledger's epsilon that the attack has to prove.
     """
 
     method: str = "fedavg"
@@ -41,21 +41,21 @@ class Path:
     patient: int = 1
     size: int = ROWS
     clients: int = 1
-    least: float = 0.1
+    min_share: float = 0.1
 
 
 PATHS = {
     "FedAvg, a row": Path(),
-    "FedAvg, a row, sampled": Path(size=5, least=0.02),
+    "FedAvg, a row, sampled": Path(size=5, min_share=0.02),
     "Ditto, a row": Path("ditto"),
     "APPLE, a row": Path("apple"),
-    "FedAvg, a group of four, unit group": Path(terms={"unit": "group"}, patient=4, least=0.03),
+    "FedAvg, a group of four, unit group": Path(terms={"unit": "group"}, patient=4, min_share=0.03),
     # the attack has no power here: it shows only that the ledger is not exceeded
     "FedAvg, a group of four, unit row": Path(
-        patient=4, terms={"noise_multiplier": 4.0}, least=-0.3
+        patient=4, terms={"noise_multiplier": 4.0}, min_share=-0.3
     ),
     "a sum, two honest clients": Path(terms={"honest": 2}, clients=2),
-    "a sum, three honest clients": Path(terms={"honest": 3}, clients=3, least=0.02),
+    "a sum, three honest clients": Path(terms={"honest": 3}, clients=3, min_share=0.02),
 }
 
 
@@ -70,31 +70,31 @@ def views(path, folder, present, draws):
     _, gradient = p.objective.clipped_sum(p.row, torch.arange(path.patient))
     draw = KeyStore.batch
 
-    def without(store, at, groups=None):
-        rows = draw(store, at, groups)
+    def without_canary(store, request, groups=None):
+        rows = draw(store, request, groups)
         return rows if present or store.client else rows[rows >= path.patient]
 
     method = METHODS[path.method]().method()
     ids = tuple(range(path.clients))
     roster = Roster(p.sizes)
     initial = Initial(lambda _: p.row.clone(), p.space.layers, head=p.space.head)
-    seen = []
+    projections = []
     # what lasts on a disk is tested elsewhere
-    with patch.object(KeyStore, "batch", without), patch("os.fsync"):
+    with patch.object(KeyStore, "batch", without_canary), patch("os.fsync"):
         for number in range(1, draws + 1):
             clients = ClientRuntime(
                 method.client, p.objective, initial, tuple((i,) for i in ids), 0
             )
             server = method.server.start(initial, roster, 0)
             clients.add_clients(ids, roster, None)
-            at = a_round(number, batch_size=path.size, epochs=1, total=draws, lr=1.0)
-            down = method.server.downlink(server, ids, roster, at)
-            got = clients.visit(ClientRequest(at, roster, ids), down)
+            round_ = a_round(number, batch_size=path.size, epochs=1, total=draws, lr=1.0)
+            downlink = method.server.downlink(server, ids, roster, round_)
+            got = clients.visit(ClientRequest(round_, roster, ids), downlink)
             models = [t for r in got for t in r.uplink.values() if t.numel() == p.row.numel()]
-            moved = sum(model.flatten().double() - p.row.double() for model in models)
-            seen.append(-float(moved @ gradient))
+            change = sum(model.flatten().double() - p.row.double() for model in models)
+            projections.append(-float(change @ gradient))
     history = p.objective._key_stores[0].ledger.history()
-    return np.array(seen), {event: count // draws for event, count in history.items()}
+    return np.array(projections), {event: count // draws for event, count in history.items()}
 
 
 def audit(path, folder, draws):
@@ -102,23 +102,23 @@ def audit(path, folder, draws):
     outside, _ = views(path, folder / "out", False, draws)
     inside, history = views(path, folder / "in", True, draws)
     rows = 1 if "unit" in path.terms else path.patient
-    said = epsilon(privacy(accountant="prv", delta=DELTA), of_groups(history, rows))
-    return lower_bound(outside, inside, 0.025), said
+    claimed = epsilon(privacy(accountant="prv", delta=DELTA), of_groups(history, rows))
+    return lower_bound(outside, inside, 0.025), claimed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PATHS)
 def test_no_path_reveals_more_than_the_ledger_says(name, tmp_path, capsys):
     pytest.importorskip("opacus")
-    proven, said = audit(PATHS[name], tmp_path, DRAWS)
+    proven, claimed = audit(PATHS[name], tmp_path, DRAWS)
     with capsys.disabled():
-        print(f"\n{name}: at least {proven:.2f}, the ledger's {said:.2f}")  # noqa: T201
-    assert PATHS[name].least * said < proven <= said
+        print(f"\n{name}: at least {proven:.2f}, the ledger's {claimed:.2f}")  # noqa: T201
+    assert PATHS[name].min_share * claimed < proven <= claimed
 
 
 @pytest.mark.slow
 def test_the_audit_finds_a_ledger_that_counts_too_little(tmp_path):
     """A sum of one honest client whose ledger counts the noise of a hundred."""
     path = Path(terms={"honest": 100, "noise_multiplier": 1.0})
-    proven, said = audit(path, tmp_path, DRAWS)
-    assert proven > said
+    proven, claimed = audit(path, tmp_path, DRAWS)
+    assert proven > claimed

@@ -20,8 +20,8 @@ PRIVATE = {
 }
 
 
-def config(budget, name="mr-mtl", **over):
-    return tiny(name, privacy={**PRIVATE, "epsilon_budget": budget}, **over)
+def config(budget, name="mr-mtl", **options):
+    return tiny(name, privacy={**PRIVATE, "epsilon_budget": budget}, **options)
 
 
 @pytest.mark.parametrize(("name", "rounds"), [("mr-mtl", 10), ("fedavg", 1)])
@@ -31,11 +31,11 @@ def test_the_projection_counts_the_rounds_of_the_unseen(name, rounds):
     """
     unseen = {"unseen": [3], "adapt_rounds": 10}
     run = config(1e6, name, rounds=2, membership=unseen)
-    said = epsilons(Scenario.prepare(run))
-    assert said[3] == pytest.approx(epsilons(Scenario.prepare(config(1e6, name, rounds=rounds)))[3])
-    spent = pomona.run(run, callback=(notes := Notes())).summary["privacy"]["clients"]
-    assert spent == pytest.approx(said, rel=1e-9)
-    assert any(f"at most epsilon {max(said):.3g}" in note for note in notes.said)
+    plan = epsilons(Scenario.prepare(run))
+    assert plan[3] == pytest.approx(epsilons(Scenario.prepare(config(1e6, name, rounds=rounds)))[3])
+    used = pomona.run(run, callback=(notes := Notes())).summary["privacy"]["clients"]
+    assert used == pytest.approx(plan, rel=1e-9)
+    assert any(f"at most epsilon {max(plan):.3g}" in note for note in notes.said)
 
 
 def test_an_unseen_client_that_runs_out_is_left_without_a_model_and_the_run_ends_well(tmp_path):
@@ -71,20 +71,20 @@ def test_the_remedy_that_the_error_names_works(tmp_path):
     """A run that stopped at its budget goes on with a larger one, and ends as if it had had that
     from the start.
     """
-    whole = pomona.run(config(1e6))
+    uninterrupted = pomona.run(config(1e6))
     little = max(epsilons(Scenario.prepare(config(1e6, rounds=2)))) * 1.001
     with pytest.raises(PrivacyError, match="raise it and continue with --resume"):
         pomona.run(config(little), tmp_path / "r")
-    again = pomona.run(config(1e6), tmp_path / "r", resume=True)
-    assert again.summary["privacy"] == whole.summary["privacy"]
-    assert again.evaluations == whole.evaluations
+    resumed = pomona.run(config(1e6), tmp_path / "r", resume=True)
+    assert resumed.summary["privacy"] == uninterrupted.summary["privacy"]
+    assert resumed.evaluations == uninterrupted.evaluations
 
 
 def test_class_names_found_in_the_data_are_a_release(tmp_path):
     draw = np.random.default_rng(0)
     lines = [f"{a:.3f},{b:.3f},{'ill' if a > 0 else 'well'}" for a, b in draw.normal(size=(80, 2))]
     (tmp_path / "t.csv").write_text("a,b,state\n" + "\n".join(lines) + "\n")
-    own = {"name": "table", "path": str(tmp_path / "t.csv"), "label_column": "state"}
+    table = {"name": "table", "path": str(tmp_path / "t.csv"), "label_column": "state"}
     base = {
         "privacy": {
             **PRIVATE,
@@ -92,11 +92,11 @@ def test_class_names_found_in_the_data_are_a_release(tmp_path):
             "acknowledge": ["sample-counts", "metrics", "feature-moments"],
         }
     }
-    small = {"data": own, "clients": 2, "partition": {"name": "iid"}}
+    small = {"data": table, "clients": 2, "partition": {"name": "iid"}}
     with pytest.raises(ConfigError, match=r"class-names .*name them in data\.classes"):
         Scenario.prepare(tiny("fedavg", **base, **small))
-    named = {**small, "data": {**own, "classes": ["ill", "well"]}}
-    Scenario.prepare(tiny("fedavg", **base, **named))
+    with_classes = {**small, "data": {**table, "classes": ["ill", "well"]}}
+    Scenario.prepare(tiny("fedavg", **base, **with_classes))
     base["privacy"]["acknowledge"].append("class-names")
     Scenario.prepare(tiny("fedavg", **base, **small))
 

@@ -22,9 +22,9 @@ def test_what_leaves_without_noise_voids_epsilon_on_every_page(method, release, 
     result = pomona.run(
         tiny(method, privacy=privacy, rounds=1, batch_size=1000), tmp_path / "run", callback=notes
     )
-    void, spent = f"no bound: {release}", result.summary["privacy"]
-    assert void in spent["void"]
-    assert void in _privacy_line(spent)
-    assert any("at most epsilon" in said and void in said for said in notes.said)
+    void, costs = f"no bound: {release}", result.summary["privacy"]
+    assert void in costs["void"]
+    assert void in _privacy_line(costs)
+    assert any("at most epsilon" in note and void in note for note in notes.said)
     assert f"Void: {void}" in (tmp_path / "run/models/client-00.card.md").read_text()
     assert {row["epsilon"] for row in table([result])} == {None}

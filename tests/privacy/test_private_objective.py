@@ -15,7 +15,7 @@ from pomona.objective.batches import View
 from pomona.objective.private import PrivateObjective
 from pomona.privacy.ledger import Draw
 
-EVERYTHING = ("metrics", "validation-losses", "training-loss", "output-criterion")
+ALL_RELEASES = ("metrics", "validation-losses", "training-loss", "output-criterion")
 
 
 def rebuilt(p, folder, module=None, **overrides):
@@ -49,34 +49,34 @@ def test_a_network_is_trained_in_training_mode_and_one_with_statistics_is_refuse
 @pytest.mark.parametrize(("n", "refused"), [(1, False), (2, True), (3, True)])
 def test_samples_that_depend_on_others_are_refused_wherever_there_are_two(n, refused, tmp_path):
     p = problem(tmp_path, privacy(), (n,))
-    whole = p.module.forward
-    p.module.forward, calls = (lambda x: calls.append(1) or whole(x) * len(calls)), []
+    original = p.module.forward
+    p.module.forward, passes = (lambda x: passes.append(1) or original(x) * len(passes)), []
     if refused:
         with pytest.raises(ConfigError, match="depends on the other samples"):
             rebuilt(p, tmp_path)
     else:
         rebuilt(p, tmp_path)
     # Dropout gives two samples masks of their own, and a sample the same mask beside any other
-    p.module.forward = lambda x: whole(nn.functional.dropout(x))
+    p.module.forward = lambda x: original(nn.functional.dropout(x))
     rebuilt(p, tmp_path)
 
 
 def test_a_ledger_is_opened_once_and_continues_from_its_position_alone(tmp_path):
     p = problem(tmp_path / "first", privacy())
     assert p.objective.key_store(0) is p.objective.key_store(0)
-    before = p.objective.position(0)
+    first_position = p.objective.position(0)
     p.objective.gradient(p.row.unsqueeze(0), [max(p.batch(), key=len)])
-    after = p.objective.position(0)
-    assert (before.entries, after.entries) == (0, 1)
-    p.objective.require(0, after)
+    second_position = p.objective.position(0)
+    assert (first_position.entries, second_position.entries) == (0, 1)
+    p.objective.require(0, second_position)
     with pytest.raises(PrivacyError):  # behind: as if the release had not been
-        p.objective.require(0, (2, after.chain))
+        p.objective.require(0, (2, second_position.chain))
     copies = [shutil.copytree(tmp_path / "first", tmp_path / name) for name in "ab"]
-    again = rebuilt(p, copies[0])
-    again.require(0, after)
-    assert again.position(0) == after
+    reopened = rebuilt(p, copies[0])
+    reopened.require(0, second_position)
+    assert reopened.position(0) == second_position
     with pytest.raises(PrivacyError):
-        rebuilt(p, copies[1]).require(0, (2, after.chain))
+        rebuilt(p, copies[1]).require(0, (2, second_position.chain))
 
 
 @pytest.mark.long
@@ -112,14 +112,14 @@ def test_groups_as_the_unit_need_groups(tmp_path):
 
 
 def test_the_methods_own_criterion_gets_the_wrapped_gradient_row_by_row(tmp_path):
-    p = problem(tmp_path, privacy(acknowledge=EVERYTHING))
+    p = problem(tmp_path, privacy(acknowledge=ALL_RELEASES))
     W = torch.stack([p.row, 2 * p.row, 3 * p.row])
-    full, other = sorted(p.batch(epochs=3), key=len)[-2:]
+    first, second = sorted(p.batch(epochs=3), key=len)[-2:]
     empty = next(index for index in p.batch(size=1, epochs=4, round_=2) if not len(index))
     weights = (1.0, 5.0, 7.0)
-    criteria = [lambda out, y, features, w=w: w * out.square().mean() for w in weights]
-    losses, G = p.objective.gradient(W, [full, other, empty], criteria)
-    for k, index in enumerate([full, other]):
+    criteria = [lambda outputs, y, features, w=w: w * outputs.square().mean() for w in weights]
+    losses, G = p.objective.gradient(W, [first, second, empty], criteria)
+    for k, index in enumerate([first, second]):
         loss, expected = p.inner.gradient(W[k : k + 1], [index], [criteria[k]])
         assert_close((losses[k], G[k]), (loss[0], expected[0]))
         assert float(G[k].norm()) > 0
@@ -131,7 +131,7 @@ def test_the_methods_own_criterion_gets_the_wrapped_gradient_row_by_row(tmp_path
 
 
 def test_what_is_acknowledged_is_the_wrapped_objectives(tmp_path):
-    p = problem(tmp_path, privacy(acknowledge=EVERYTHING))
+    p = problem(tmp_path, privacy(acknowledge=ALL_RELEASES))
     for split in ("train", "validation"):
         assert_close(p.objective.losses(p.row, 0, split), p.inner.losses(p.row, 0, split))
     assert_close(p.objective.features(p.row, 0, "train"), p.inner.features(p.row, 0, "train"))

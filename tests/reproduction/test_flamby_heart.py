@@ -13,11 +13,11 @@ SIZES = {  # Ogier du Terrail et al., table of Fed-Heart-Disease: training and t
 
 
 def test_centres_have_the_rows_of_the_published_split(real_data):
-    parts = runpy.run_path(str(FOLDER / "flamby_heart.py"))["heart"](real_data / "heart_disease")
-    assert parts.keys() == {f"{part}_{n}" for n in SIZES for part in ("train", "test")}
+    sets = runpy.run_path(str(FOLDER / "flamby_heart.py"))["heart"](real_data / "heart_disease")
+    assert sets.keys() == {f"{split}_{n}" for n in SIZES for split in ("train", "test")}
     for number, (train, test) in SIZES.items():
-        assert (len(parts[f"train_{number}"]), len(parts[f"test_{number}"])) == (train, test)
-    rows = [row for own in parts.values() for row in own]
+        assert (len(sets[f"train_{number}"]), len(sets[f"test_{number}"])) == (train, test)
+    rows = [row for table in sets.values() for row in table]
     assert {len(row) for row in rows} == {14}  # 13 features and the outcome
     assert {row["disease"] for row in rows} == {0, 1}
     assert all(row["cp_2"] + row["cp_3"] + row["cp_4"] in (0, 1) for row in rows)

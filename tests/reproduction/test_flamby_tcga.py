@@ -18,8 +18,8 @@ SIZES = {  # Ogier du Terrail et al., table of Fed-TCGA-BRCA: training and test 
     4: (129, 33),
     5: (40, 11),
 }
-HERE = runpy.run_path(str(FOLDER / "flamby_tcga.py"))
-cox, concordance = HERE["cox"], HERE["concordance"]
+SCRIPT = runpy.run_path(str(FOLDER / "flamby_tcga.py"))
+cox, concordance = SCRIPT["cox"], SCRIPT["concordance"]
 
 
 def a_batch(size, seed):
@@ -78,15 +78,15 @@ def test_without_a_comparable_pair_there_is_no_c_index():
 
 
 def test_regions_have_the_rows_of_the_published_split(real_data, tmp_path):
-    parts = HERE["parts"](real_data / "tcga_brca")
-    assert parts.keys() == {f"{part}_{n}" for n in SIZES for part in ("train", "test")}
+    sets = SCRIPT["parts"](real_data / "tcga_brca")
+    assert sets.keys() == {f"{split}_{n}" for n in SIZES for split in ("train", "test")}
     for number, (train, test) in SIZES.items():
-        assert (len(parts[f"train_{number}"][0]), len(parts[f"test_{number}"][0])) == (train, test)
-    times, events = np.concatenate([y for _, y in parts.values()]).T
+        assert (len(sets[f"train_{number}"][0]), len(sets[f"test_{number}"][0])) == (train, test)
+    times, events = np.concatenate([y for _, y in sets.values()]).T
     assert events.sum() == 151  # deaths; the time has days, up to 23 years
     assert set(events) == {0, 1}
     assert times.max() == 8605
-    HERE["write"](parts, tmp_path)
+    SCRIPT["write"](sets, tmp_path)
     pooled = np.load(tmp_path / "pooled_5.npz")
     assert pooled["x"].shape == (sum(train for train, _ in SIZES.values()), 39, 1)
     for a, b in combinations([np.load(tmp_path / f"pooled_{n}.npz")["y"] for n in SIZES], 2):

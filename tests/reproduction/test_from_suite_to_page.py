@@ -21,18 +21,18 @@ ROWS = ["separate", "apple"]
 DATA = os.environ.get("POMONA_DATA")
 
 
-def pomona(*words):
+def pomona(*arguments):
     """Run a command in a separate process: exit code, standard output, standard error."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-    done = subprocess.run(
-        [sys.executable, "-m", "pomona", *map(str, words)],
+    process = subprocess.run(
+        [sys.executable, "-m", "pomona", *map(str, arguments)],
         capture_output=True,
         text=True,
         env=environment,
         timeout=600,
         check=False,
     )
-    return done.returncode, done.stdout, done.stderr
+    return process.returncode, process.stdout, process.stderr
 
 
 @pytest.mark.slow
@@ -55,9 +55,9 @@ def test_table_1_of_apple_at_size_smoke_from_suite_to_page(tmp_path):
         tmp_path / "bench",
     )
     assert (code, err.splitlines()[-1].split(" ")[1]) == (0, "of"), err  # the last line of progress
-    made = json.loads((tmp_path / "bench" / "results.json").read_text())
+    results = json.loads((tmp_path / "bench" / "results.json").read_text())
     states = {
-        scenario: [r["state"] for r in made["results"] if r["scenario"] == scenario]
+        scenario: [r["state"] for r in results["results"] if r["scenario"] == scenario]
         for scenario in COLUMNS
     }
     fetched = (Path(DATA) / "pathmnist.npz").exists()

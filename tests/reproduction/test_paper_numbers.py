@@ -25,27 +25,27 @@ LIBRARIES = {
 }  # whose tables these are
 
 POOLED = {"niid-bench", "pfllib-fashion"}
-LAST = ("fedfomo", "flamby")
+OF_LAST_ROUND = ("fedfomo", "flamby")
 
 
 def test_there_is_a_suite_for_every_table():
-    have = {path.stem for path in SUITES}
+    stems = {path.stem for path in SUITES}
     assert {
         f"{paper}-table{n}" for paper, last in TABLES.items() for n in range(1, last + 1)
-    } <= have
-    assert {path.stem for path in NUMBERS} == have - ELSEWHERE.keys() - NO_PAPER
+    } <= stems
+    assert {path.stem for path in NUMBERS} == stems - ELSEWHERE.keys() - NO_PAPER
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda p: p.stem)
 def test_a_suite_names_its_papers_numbers_and_methods(path):
-    known = suite(path.stem)
+    table = suite(path.stem)
     if path.stem not in NO_PAPER:
         expected = read_reference(
             FOLDER / "numbers" / f"{ELSEWHERE.get(path.stem, path.stem)}.toml"
         )
-        assert known.reference == expected
+        assert table.reference == expected
         one_method = path.stem == "fedfomo-ablations"  # the paper's alone
-        assert bool(known.own) == (not one_method and path.stem not in LIBRARIES)
+        assert bool(table.own) == (not one_method and path.stem not in LIBRARIES)
         assert expected.source
         assert expected.label == LIBRARIES.get(path.stem, "paper")
 
@@ -62,42 +62,42 @@ def test_every_suite_is_listed_with_its_runs():
 @pytest.mark.long
 @pytest.mark.parametrize("path", SUITES, ids=lambda p: p.stem)
 def test_every_size_resolves(path):
-    known = suite(path.stem)
+    table = suite(path.stem)
     for size in SIZES:
-        part = known.sized(size)
+        sized = table.sized(size)
         groups = planned(path.stem, size)
-        assert len(groups) == len(known.pairs(size))
+        assert len(groups) == len(table.pairs(size))
         for group in groups:
-            assert all(len(row) == len(part.seeds) for row in group.finals)
-            assert len(group.points) <= part.points
+            assert all(len(row) == len(sized.seeds) for row in group.finals)
+            assert len(group.points) <= sized.points
             config = group.cells()[0].config
             assert config.clients >= 2
             if config.privacy:
-                own = config.method.method().card.privacy.releases
-                assert not [*release_problems(config.privacy, [1000], own)]
+                releases = config.method.method().card.privacy.releases
+                assert not [*release_problems(config.privacy, [1000], releases)]
 
 
 @pytest.mark.parametrize(
     "path", [p for p in SUITES if p.stem not in {*ELSEWHERE, *NO_PAPER}], ids=lambda p: p.stem
 )
 def test_every_number_of_the_table_has_a_cell_with_its_data_set(path):
-    known = suite(path.stem)
-    wanted = {(s, m) for s, of in known.reference.scenario.items() for m in of.numbers}
+    table = suite(path.stem)
+    printed = {(s, m) for s, entry in table.reference.scenario.items() for m in entry.numbers}
     cells = {
-        (column.title or s, row.row): known.config("full", s, m, {}, 0)
-        for s, column in known.scenario.items()
-        for m, row in known.method.items()
-        if m in (column.methods or known.method)
+        (column.title or s, row.row): table.config("full", s, m, {}, 0)
+        for s, column in table.scenario.items()
+        for m, row in table.method.items()
+        if m in (column.methods or table.method)
     }
-    assert {key for key in wanted - cells.keys() if key[1] not in ABSENT} == set()
-    for scenario, row in wanted & cells.keys():
-        assert cells[scenario, row].data.name == known.reference.stated(scenario)["data.name"]
+    assert {key for key in printed - cells.keys() if key[1] not in ABSENT} == set()
+    for scenario, row in printed & cells.keys():
+        assert cells[scenario, row].data.name == table.reference.stated(scenario)["data.name"]
 
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda p: p.stem)
 def test_every_number_can_be_shown(path):
-    known = read_reference(path)
-    for scenario in known.scenario.values():
+    reference = read_reference(path)
+    for scenario in reference.scenario.values():
         for row in {*scenario.numbers, *scenario.epsilon, *scenario.minutes}:
             printed = Printed.lookup(scenario, row)
             assert all(map(as_printed, (printed.number, printed.epsilon, printed.minutes)))
@@ -124,34 +124,34 @@ def test_what_a_table_averages_and_when():
         assert average.unit == (
             "samples" if name.startswith("fedala") or name in POOLED else "clients"
         )
-        assert average.moment == ("last" if name.startswith(LAST) else "best_test")
+        assert average.moment == ("last" if name.startswith(OF_LAST_ROUND) else "best_test")
 
 
 def test_what_a_scenario_states_goes_before_what_the_paper_states():
     table = suite("fedala-table4").reference
     fifty = "Cifar100, Dir(0.1), 50 clients"
     assert table.stated(fifty) == {**table.settings, "clients": 50, "data.name": "cifar100"}
-    many = suite("fedfomo-table1").reference.stated(
+    stated = suite("fedfomo-table1").reference.stated(
         "MNIST, pathological 2 classes, 100 clients, 10% participation, 100 rounds"
     )
-    assert (many["clients"], many["rounds"], many["local_epochs"]) == (100, 100, 5)
+    assert (stated["clients"], stated["rounds"], stated["local_epochs"]) == (100, 100, 5)
 
 
 def test_apple_has_the_settings_of_its_table_3_at_full_size():
-    known, chosen = suite("apple-table1"), suite("apple-table3").reference
+    table, chosen = suite("apple-table1"), suite("apple-table3").reference
     compared = 0
-    for name, column in known.scenario.items():
-        own = flat(known.config("full", name, "apple", {}, 0).tree())
+    for name, column in table.scenario.items():
+        settings = flat(table.config("full", name, "apple", {}, 0).tree())
         for key, value in chosen.for_scenario(column.title).chosen["APPLE mu!=0"].items():
-            assert own[key] == value
+            assert settings[key] == value
             compared += 1
     assert compared == 40
 
 
 def test_table_2_has_mu_0_and_every_budget():
-    known = suite("apple-table2")
-    for name, column in known.scenario.items():
-        for method in known.method:
-            own = known.config("full", name, method, {}, 0).method
-            assert f"M={own.budget};" in column.title
-            assert getattr(own, "mu", 0.0) == 0.0
+    table = suite("apple-table2")
+    for name, column in table.scenario.items():
+        for method in table.method:
+            method_settings = table.config("full", name, method, {}, 0).method
+            assert f"M={method_settings.budget};" in column.title
+            assert getattr(method_settings, "mu", 0.0) == 0.0

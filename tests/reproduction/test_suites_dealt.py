@@ -17,8 +17,8 @@ from representatives import representatives
 pytestmark = pytest.mark.long
 
 OF_FILES = {"flamby-heart", "flamby-tcga", "real-sites"}  # clients are files, not dealt
-ALL = [*(path for path in SUITES if path.stem not in OF_FILES), *suites().values()]
-ONCE: dict[str, tuple[Partition, Dataset]] = {}
+SUITE_FILES = [*(path for path in SUITES if path.stem not in OF_FILES), *suites().values()]
+CACHE: dict[str, tuple[Partition, Dataset]] = {}
 
 
 @pytest.fixture(autouse=True)
@@ -36,15 +36,15 @@ def clusters_without_images(monkeypatch):
 
 def dealt(config: Config) -> tuple[Partition, Dataset]:
     """The partition of a run, and its data; runs without a difference in these share it."""
-    named = (
+    key_parts = (
         config.data.model_dump_json(include=DATA_KEYS | {"name"}),
         config.partition.model_dump_json(),
     )
-    key = f"{named} {config.clients} {config.seed}"
-    if key not in ONCE:
+    key = f"{key_parts} {config.clients} {config.seed}"
+    if key not in CACHE:
         data = rows(config.data.name)
-        ONCE[key] = divide(data, config.data, config.partition, config.clients, config.seed), data
-    return ONCE[key]
+        CACHE[key] = divide(data, config.data, config.partition, config.clients, config.seed), data
+    return CACHE[key]
 
 
 def runs(file, size):
@@ -68,12 +68,12 @@ def test_the_counts_are_those_that_the_sources_print():
 
 
 @pytest.mark.parametrize("size", representatives(SIZES, [SIZES[0]]))
-@pytest.mark.parametrize("file", ALL, ids=lambda p: p.stem)
+@pytest.mark.parametrize("file", SUITE_FILES, ids=lambda p: p.stem)
 def test_every_scenario_can_be_dealt(file, size):
     for scenario, config in runs(file, size):
-        made, _ = dealt(config)
-        assert len(made.clients) == config.clients, scenario
-        assert all(len(c.train) for c in made.clients), scenario
+        partition, _ = dealt(config)
+        assert len(partition.clients) == config.clients, scenario
+        assert all(len(c.train) for c in partition.clients), scenario
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -83,19 +83,19 @@ def test_fedamps_practical_setting_has_all_classes_everywhere_and_groups_of_diff
     """
     (file,) = [f for f in SUITES if f.stem == "fedamp-table3"]
     for scenario, config in runs(file, size):
-        made, data = dealt(config)
-        held = [
+        partition, data = dealt(config)
+        class_counts = [
             np.bincount(data.y[np.union1d(c.train, c.validation)], minlength=len(data.classes))
-            for c in made.clients
+            for c in partition.clients
         ]
-        assert min(h.min() for h in held) >= 1, scenario
+        assert min(h.min() for h in class_counts) >= 1, scenario
         sizes = [
-            {h.sum() for h, g in zip(held, made.groups, strict=True) if g == group}
-            for group in set(made.groups)
+            {h.sum() for h, g in zip(class_counts, partition.groups, strict=True) if g == group}
+            for group in set(partition.groups)
         ]
         assert all(len(alike) == 1 for alike in sizes), scenario
         assert len(set.union(*sizes)) == len(sizes), scenario
-        for h, group in zip(held, made.groups, strict=True):
+        for h, group in zip(class_counts, partition.groups, strict=True):
             assert h[list(config.partition.groups[group].classes)].sum() == pytest.approx(
                 0.8 * h.sum(), abs=1
             )

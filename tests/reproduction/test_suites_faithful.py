@@ -78,9 +78,9 @@ def test_fedala_trains_on_three_quarters_of_the_rows(table):
 
 
 def test_fedala_without_adaptation_stands_beside_the_papers_figure():
-    known = suite("fedala-table2")
-    column, row = known.scenario["tiny-without-adaptation"], known.method["fedala-frozen"]
-    assert known.reference.for_scenario(column.title).numbers[row.row].value == 33.81
+    table = suite("fedala-table2")
+    column, row = table.scenario["tiny-without-adaptation"], table.method["fedala-frozen"]
+    assert table.reference.for_scenario(column.title).numbers[row.row].value == 33.81
     assert {
         c.config.method.round_epochs
         for c in cells("fedala-table2", "full")
@@ -90,8 +90,8 @@ def test_fedala_without_adaptation_stands_beside_the_papers_figure():
 
 def test_fedalas_figure_3_learns_weights_for_six_epochs_in_each_round():
     """Figure 3: "at least six epochs in each iteration", on MNIST and CIFAR-10."""
-    drawn = [c.config for c in cells("fedala-table2", "full") if "figure3" in c.scenario]
-    assert {(c.data.name, c.method.name, c.method.round_epochs) for c in drawn} == {
+    configs = [c.config for c in cells("fedala-table2", "full") if "figure3" in c.scenario]
+    assert {(c.data.name, c.method.name, c.method.round_epochs) for c in configs} == {
         ("mnist", "fedala", 6),
         ("cifar10", "fedala", 6),
     }
@@ -103,20 +103,20 @@ def test_apples_appendix_b3_is_searched_for_every_row_of_table_1():
     assert {(g.method, frozenset((p["lr"], p["lr_decay"]) for p in g.points)) for g in groups} == {
         (m, frozenset(grid)) for m in suite("apple-table1").method
     }
-    starts = {
+    core_inits = {
         c.config.method.core_init
         for g in groups
         if g.method == "apple-independent"
         for c in g.cells()
     }
-    assert starts == {"independent"}
+    assert core_inits == {"independent"}
     ours, theirs = ({c.scenario: c.config.method for g in groups if g.method == m for c in g.cells()}
                     for m in ("apple", "apple-independent"))  # fmt: skip
     assert {s: m.model_copy(update={"core_init": "common"}) for s, m in theirs.items()} == ours
 
 
-@pytest.mark.parametrize(("there", "device"), [(False, "cpu"), (True, "cuda")])
-def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, there, device):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
+@pytest.mark.parametrize(("available", "device"), [(False, "cpu"), (True, "cuda")])
+def test_a_suite_of_a_paper_takes_the_device_that_is_there(monkeypatch, available, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
     for name in ("apple-table1", "fedala-table2", "fedamp-table1", "fedfomo-table1"):
         assert {c.config.device for g in plan(suite(name), "full") for c in g.cells()} == {device}

@@ -53,7 +53,7 @@ def showing(
     )
 
 
-def each_kind(rounds: int = 5, n: int = 6) -> list[dict[str, Any]]:
+def round_infos(rounds: int = 5, n: int = 6) -> list[dict[str, Any]]:
     """For every round, a quantity of each kind: matrices of one sign and of two, scalars, vectors,
     unknown name.
     """

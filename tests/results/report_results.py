@@ -177,11 +177,11 @@ def regression(method: str = "apple", errors: Sequence[float] = (0.6, 0.9, 0.3))
         **base.about, "classes": [], "label_counts": None, "groups": [], "targets": "regression", "metric": "mae",
     }  # fmt: skip
     return replace(
-        base, evaluations=evaluations, final=final, about=metadata, answers=off(method, errors)
+        base, evaluations=evaluations, final=final, about=metadata, answers=inexact(method, errors)
     )
 
 
-def off(method: str, errors: Sequence[float], samples: int = 40) -> dict[int, Answers]:
+def inexact(method: str, errors: Sequence[float], samples: int = 40) -> dict[int, Answers]:
     """Answers off by about a client's error."""
     outputs = {}
     for client, error in enumerate(errors):
@@ -255,7 +255,7 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
         "only separate": lambda: [result("separate", n=3, rounds=3, classes=3)],
         "one class": lambda: [result("fedavg", n=3, rounds=3, classes=1)],
         "a client without test samples": lambda: [
-            replace(plain, evaluations=[without(e) for e in plain.evaluations])
+            replace(plain, evaluations=[without_first_client(e) for e in plain.evaluations])
         ],
         "partial cohorts": lambda: [replace(apple, rounds=[halved(r) for r in apple.rounds])],
         "unequal scenarios": lambda: [
@@ -272,7 +272,7 @@ def degenerate() -> dict[str, Callable[[], list[Result]]]:
     }
 
 
-def without(evaluation: Evaluation) -> Evaluation:
+def without_first_client(evaluation: Evaluation) -> Evaluation:
     """The evaluation as if client 0 had no samples."""
     return replace(
         evaluation,

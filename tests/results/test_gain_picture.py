@@ -13,15 +13,15 @@ from pomona.results.text.headline import headline
 
 
 @pytest.mark.parametrize(
-    ("alone", "together", "verdict", "change"),
+    ("separate_right", "fedavg_right", "verdict", "change"),
     [
         ((60, 80, 70), (95, 60, 71), "Federation helps: FedAvg gains", "5.33"),
         ((95, 60, 71), (60, 80, 70), "Federation does not help here: FedAvg loses", "5.33"),
         ((60, 80, 70), (61, 80, 70), "No significant difference, not worse by 2.00 ", "0.33"),
     ],
 )
-def test_the_headline_is_the_verdict_with_its_size(alone, together, verdict, change):
-    text = headline(runs([scored("separate", alone), scored("fedavg", together)]))
+def test_the_headline_is_the_verdict_with_its_size(separate_right, fedavg_right, verdict, change):
+    text = headline(runs([scored("separate", separate_right), scored("fedavg", fedavg_right)]))
     assert text.startswith(verdict)
     assert f"{change} percentage points in accuracy" in text
     assert "95\N{NO-BREAK SPACE}% interval" in text
@@ -29,8 +29,8 @@ def test_the_headline_is_the_verdict_with_its_size(alone, together, verdict, cha
 
 def test_the_headline_names_the_correction_and_the_best_of_several():
     """FedAvg's lone interval excludes 0; with ten more runs it is corrected."""
-    alone = scored("separate", (60, 80, 70))
-    pair = [alone, scored("fedavg", (64, 82, 71))]
+    separate = scored("separate", (60, 80, 70))
+    pair = [separate, scored("fedavg", (64, 82, 71))]
     assert headline(runs(pair)).startswith("Federation helps")
     text = headline(runs([*pair, *(scored("apple", (60, 80, k)) for k in range(60, 70))]))
     assert text.startswith("No significant difference, corrected for the number of runs")
@@ -39,9 +39,9 @@ def test_the_headline_names_the_correction_and_the_best_of_several():
 
 
 def test_a_gain_without_an_interval_decides_nothing():
-    few = [sized(m, k, (4, 4)) for m, k in (("separate", (1, 2)), ("fedavg", (4, 4)))]
-    assert headline(runs(few)).startswith("Not decided: FedAvg gains 62.50")
-    blank = [replace(run, answers={}) for run in few]
+    small_runs = [sized(m, k, (4, 4)) for m, k in (("separate", (1, 2)), ("fedavg", (4, 4)))]
+    assert headline(runs(small_runs)).startswith("Not decided: FedAvg gains 62.50")
+    blank = [replace(run, answers={}) for run in small_runs]
     assert "100.00\N{NO-BREAK SPACE}% against 37.50\N{NO-BREAK SPACE}%" in headline(runs(blank))
     assert "without an interval" in gain(runs(blank)).caption
 
@@ -53,10 +53,10 @@ def test_a_figure_can_be_changed_and_written(tmp_path):
     figures["gain"].save(tmp_path / "before", ["pdf"])
     axes.set_xlabel("gain in points")
     figures["gain"].save(tmp_path / "after", ["pdf", "svg"])
-    before, after = (
+    original, changed = (
         (tmp_path / folder / "gain.pdf").read_bytes() for folder in ("before", "after")
     )
-    assert before != after
+    assert original != changed
     assert (tmp_path / "after/gain.svg").read_text().startswith("<?xml")
 
 
@@ -78,11 +78,11 @@ def test_of_errors_less_is_better_and_the_ticks_have_signs():
 
 
 def test_runs_of_different_metrics_or_rounds_are_not_drawn_as_if_they_were_alike():
-    alone, together = scored("separate", (60, 80)), scored("fedavg", (70, 90))
-    late = replace(together, evaluations=[replace(together.evaluations[0], round=7)])
-    assert "in different rounds" in headline(runs([alone, late]))
-    assert "after the round that each run is compared by" in gain(runs([alone, late])).caption
-    assert gain(runs([regression("separate", (0.6, 0.9)), together])) is None
+    separate, fedavg = scored("separate", (60, 80)), scored("fedavg", (70, 90))
+    late = replace(fedavg, evaluations=[replace(fedavg.evaluations[0], round=7)])
+    assert "in different rounds" in headline(runs([separate, late]))
+    assert "after the round that each run is compared by" in gain(runs([separate, late])).caption
+    assert gain(runs([regression("separate", (0.6, 0.9)), fedavg])) is None
 
 
 def test_only_training_alone_was_evaluated():
@@ -119,10 +119,10 @@ def test_dots_are_the_clients_gains_and_the_bar_is_the_interval():
     assert [tip.partition(": ")[2] for tip in picture.tips["clients-0"]] == [
         "\N{MINUS SIGN}20.00", "+1.00", "+35.00",
     ]  # fmt: skip
-    first, *rest = picture.rows
+    first, *client_rows = picture.rows
     assert first["client"] == "mean"
     assert first["low"] < first["gain_over_separate"] < first["high"]
-    assert [row["gain_over_separate"] for row in rest] == pytest.approx([0.35, -0.2, 0.01])
+    assert [row["gain_over_separate"] for row in client_rows] == pytest.approx([0.35, -0.2, 0.01])
 
 
 def test_without_training_alone_the_dots_are_values():

@@ -63,18 +63,18 @@ def by_patient(share: float, patients: int) -> list[float]:
     z, t = stats.norm.ppf(0.975), stats.t.ppf(0.975, patients - 1)
     n = (patients - 1) * (z / t) ** 2 if 0 < share < 1 else patients * (z / t) ** 2
     # the shares p with (share - p)^2 = z^2 p (1 - p) / n
-    ends = np.roots([1 + z**2 / n, -2 * share - z**2 / n, share**2])
-    return sorted(float(end) for end in ends)
+    bounds = np.roots([1 + z**2 / n, -2 * share - z**2 / n, share**2])
+    return sorted(float(bound) for bound in bounds)
 
 
 def test_figures_of_single_clients_and_gains_are_by_patient(table):
-    both = runs([ran(table, m, group_column="patient") for m in ("separate", "fedavg")])
-    alone, together = both
-    for run in both:
+    pair = runs([ran(table, m, group_column="patient") for m in ("separate", "fedavg")])
+    separate, fedavg = pair
+    for run in pair:
         # a resample of few patients may lack one of the outcomes: no interval then
         ranked = [(r["auroc"], r["intervals"]["auroc"]) for r in records(run)]
         widths = [
-            ends[1] - ends[0] for auroc, ends in ranked if ends and ends[0] <= auroc <= ends[1]
+            span[1] - span[0] for auroc, span in ranked if span and span[0] <= auroc <= span[1]
         ]
         assert len(widths) >= 2
         assert min(widths) > 0.05
@@ -82,37 +82,37 @@ def test_figures_of_single_clients_and_gains_are_by_patient(table):
             patients = run.units(i, 0)
             assert r["intervals"]["accuracy"] == pytest.approx(by_patient(r["accuracy"], patients))
         for i, r in enumerate(records(run)):
-            (at,) = r["outcomes"]
-            assert at["units"] == run.units(i, 0)
-            ill = at["positives"] // VISITS
-            expected = by_patient(at["sensitivity"], ill) if ill >= FEW else None
-            assert at["intervals"]["sensitivity"] == pytest.approx(expected)
+            (outcome,) = r["outcomes"]
+            assert outcome["units"] == run.units(i, 0)
+            ill = outcome["positives"] // VISITS
+            expected = by_patient(outcome["sensitivity"], ill) if ill >= FEW else None
+            assert outcome["intervals"]["sensitivity"] == pytest.approx(expected)
         assert all(
             low == share == high
             for o in pooled_outcomes(run)
             for _, share, low, high, *_ in o.groups
         )
-    found = gained(together, alone)
-    patients = [together.units(i, 0) for i in range(3)]
-    assert [gain.pairs for gain in found.clients] == patients
-    assert [gain.rows for gain in found.clients] == [VISITS * n for n in patients]
+    gains = gained(fedavg, separate)
+    patients = [fedavg.units(i, 0) for i in range(3)]
+    assert [gain.pairs for gain in gains.clients] == patients
+    assert [gain.rows for gain in gains.clients] == [VISITS * n for n in patients]
     rows, groups = VISITS * sum(patients), sum(patients)
-    assert evidence(together, found.mean).startswith(
+    assert evidence(fedavg, gains.mean).startswith(
         f"This rests on {rows} test rows in {groups} groups (data.group_"
     )
-    assert gain_tables(both)[1].header[1] == "Test groups"
-    at_threshold, calibration = outcome_tables(both)
+    assert gain_tables(pair)[1].header[1] == "Test groups"
+    at_threshold, calibration = outcome_tables(pair)
     assert at_threshold.rows
     assert not any("(" in row[-1] for row in calibration.rows)
-    assert not any("(" in cell for row in subgroups(both).rows for cell in row[3:])
-    assert any("belong together" in str(c) for c in cautions(both))
+    assert not any("(" in cell for row in subgroups(pair).rows for cell in row[3:])
+    assert any("belong together" in str(c) for c in cautions(pair))
 
 
 def test_rows_that_stand_alone_keep_their_intervals(table):
-    both = runs([ran(table, m, drop_columns=["patient"]) for m in ("separate", "fedavg")])
-    assert all(r["intervals"]["accuracy"] for run in both for r in records(run))
-    found = gained(both[1], both[0])
-    assert "groups" not in evidence(both[1], found.mean)
-    assert gain_tables(both)[1].header[1] == "Test samples"
-    assert all("(" in cell for row in subgroups(both).rows for cell in row[3:])
-    assert not any("belong together" in str(c) for c in cautions(both))
+    pair = runs([ran(table, m, drop_columns=["patient"]) for m in ("separate", "fedavg")])
+    assert all(r["intervals"]["accuracy"] for run in pair for r in records(run))
+    gains = gained(pair[1], pair[0])
+    assert "groups" not in evidence(pair[1], gains.mean)
+    assert gain_tables(pair)[1].header[1] == "Test samples"
+    assert all("(" in cell for row in subgroups(pair).rows for cell in row[3:])
+    assert not any("belong together" in str(c) for c in cautions(pair))

@@ -17,18 +17,18 @@ from pomona.results.tables.gains import gain_tables
 from pomona.results.text.cautions import cautions
 
 pytestmark = pytest.mark.long
-KEEP = ("last", "best")
+RULES = ("last", "best")
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     """Runs of two methods by ``keep``: their best round on validation is not the last."""
-    out = tmp_path_factory.mktemp("runs")
+    folder = tmp_path_factory.mktemp("runs")
     draw = np.random.default_rng(3)
     x = draw.normal(size=(240, 8))
     y = (x[:, 0] + draw.normal(size=240) > 0).astype(int)
     data = from_arrays(x, y, client=[f"s{k % 4}" for k in range(240)])
-    for method, keep in product(("separate", "fedavg-ft"), KEEP):
+    for method, rule in product(("separate", "fedavg-ft"), RULES):
         pomona.run(
             method=method,
             data=data,
@@ -36,58 +36,58 @@ def folders(tmp_path_factory):
             rounds=9,
             lr=0.5,
             batch_size=8,
-            keep=keep,
+            keep=rule,
             metric="accuracy",
             workers=1,
-            out=out / f"{method}-{keep}",
+            out=folder / f"{method}-{rule}",
         )
-    return out
+    return folder
 
 
-def called(capsys, *words):
+def compare_output(capsys, *arguments):
     with pytest.raises(SystemExit, match="0"):
-        main(["compare", *map(str, words)])
+        main(["compare", *map(str, arguments)])
     return " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize(("alone", "together"), list(product(KEEP, KEEP)))
-def test_the_number_in_bold_is_the_one_that_the_gain_is_of(folders, capsys, alone, together):
-    pair = folders / f"separate-{alone}", folders / f"fedavg-ft-{together}"
+@pytest.mark.parametrize(("separate", "fedavg"), list(product(RULES, RULES)))
+def test_the_number_in_bold_is_the_one_that_the_gain_is_of(folders, capsys, separate, fedavg):
+    pair = folders / f"separate-{separate}", folders / f"fedavg-ft-{fedavg}"
     rows = {row["method"]: row for row in table([*map(pomona.load, pair)]) if row["headline"]}
     judged = {name: row["judged"] for name, row in rows.items()}
     rounds = {name: row["judged_round"] for name, row in rows.items()}
     keys = {"last": "last", "best": "test_at_best_validation"}
-    for method, keep in (("separate", alone), ("fedavg-ft", together)):
-        assert judged[method] == rows[method][keys[keep]]
-        assert (rounds[method] == 9) == (keep == "last")
-    shown = run_table(list(rows.values()))
-    bold = {shown.rows[i][j] for i, j in shown.marked if j}
+    for method, rule in (("separate", separate), ("fedavg-ft", fedavg)):
+        assert judged[method] == rows[method][keys[rule]]
+        assert (rounds[method] == 9) == (rule == "last")
+    printed_table = run_table(list(rows.values()))
+    bold = {printed_table.rows[i][j] for i, j in printed_table.marked if j}
     assert bold == {f"{100 * value:.2f}" for value in judged.values()}
 
     gain = 100 * (judged["fedavg-ft"] - judged["separate"])
-    text = called(capsys, *pair)
+    text = compare_output(capsys, *pair)
     assert f"{gain:+.2f} percentage points".replace("-", "\u2212") in text
     sides = text.partition("Compared on test data: ")[2]
-    assert f"round {rounds['fedavg-ft']}, the {_word(together)}" in sides
-    assert f"round {rounds['separate']}, the {_word(alone)}" in sides
+    assert f"round {rounds['fedavg-ft']}, the {_label(fedavg)}" in sides
+    assert f"round {rounds['separate']}, the {_label(separate)}" in sides
     mixed = "compared in the round best on validation"
-    assert (mixed in text) == (alone != together)
+    assert (mixed in text) == (separate != fedavg)
     page = gain_tables(runs([*map(pomona.load, pair)]))[0].notes[0]
-    for side in (alone, together):
-        assert f"the {_word(side)}" in page.partition("Compared on test data: ")[2]
+    for side in (separate, fedavg):
+        assert f"the {_label(side)}" in page.partition("Compared on test data: ")[2]
 
-    written = json.loads(called(capsys, *pair, "--json"))
-    (row,) = [one for one in written if one["method"] == "fedavg-ft" and one["headline"]]
+    written = json.loads(compare_output(capsys, *pair, "--json"))
+    (row,) = [row for row in written if row["method"] == "fedavg-ft" and row["headline"]]
     assert 100 * row["gain"] == pytest.approx(gain)
     assert (row["gain_over"], row["judged_round"]) == ("Separate", rounds["fedavg-ft"])
-    assert f"round {rounds['separate']}, the {_word(alone)}" in row["gain_base"]
-    assert [mixed in caution for caution in row["cautions"]] == [True] * (alone != together)
+    assert f"round {rounds['separate']}, the {_label(separate)}" in row["gain_base"]
+    assert [mixed in caution for caution in row["cautions"]] == [True] * (separate != fedavg)
     on_page = [line for line in cautions(runs([*map(pomona.load, pair)])) if mixed in line]
     assert on_page == row["cautions"]
 
 
-def _word(keep):
-    return {"last": "last", "best": "best on validation"}[keep]
+def _label(rule):
+    return {"last": "last", "best": "best on validation"}[rule]
 
 
 def test_gains_name_both_sides_and_runs_of_other_clients_have_none(folders):
@@ -96,6 +96,6 @@ def test_gains_name_both_sides_and_runs_of_other_clients_have_none(folders):
     for gain in (*clients, mean):
         assert "best on validation" in gain.model
         assert "round 9, the last" in gain.base_model
-    other = pomona.run(method="separate", data="digits", clients=3, rounds=1, lr=0.1, workers=1)
+    digits = pomona.run(method="separate", data="digits", clients=3, rounds=1, lr=0.1, workers=1)
     with pytest.raises(ConfigError, match=r"different clients, s0.* \(4\) and client 0.* \(3\)"):
-        pomona.gains(run, other)
+        pomona.gains(run, digits)

@@ -56,10 +56,10 @@ def test_a_small_table_is_one_with_booktabs_rules():
 
 def test_a_wide_and_long_table_comes_in_parts_that_hold_every_cell_once():
     text = latex(WIDE)
-    parts = text.count(r"\begin{table}")
-    assert parts > 2
+    part_count = text.count(r"\begin{table}")
+    assert part_count > 2
     assert text.count(r"\label") == 1
-    assert f"part {parts} of {parts}." in text
+    assert f"part {part_count} of {part_count}." in text
     for k in range(70):
         for j in range(14):
             assert text.count(f"{k}{j}.25 $\\pm$ 0.31 (5)") == len(

@@ -63,8 +63,8 @@ def test_no_two_methods_of_a_page_look_alike(size: int) -> None:
     random, every = np.random.default_rng(size), [*TITLES, *INVENTED]
     assert len(every) > 55
     for _ in range(200):
-        shown = styles(random.permutation(every)[:size].tolist())
-        for values in zip(*[(x.colour, x.bright, x.dash, x.marker) for x in shown], strict=True):
+        chosen = styles(random.permutation(every)[:size].tolist())
+        for values in zip(*[(x.colour, x.bright, x.dash, x.marker) for x in chosen], strict=True):
             assert len(set(values)) == size, "colour, dash and marker each tell them apart"
 
 
@@ -73,14 +73,14 @@ def test_runs_of_one_method_look_unlike_too() -> None:
 
 
 def test_with_more_methods_a_colour_comes_with_another_dash() -> None:
-    shown = styles([*TITLES, *INVENTED])
-    assert len({(look.colour, look.dash) for look in shown}) == len(TITLES) + len(INVENTED)
+    chosen = styles([*TITLES, *INVENTED])
+    assert len({(style.colour, style.dash) for style in chosen}) == len(TITLES) + len(INVENTED)
 
 
 def test_methods_that_are_drawn_often_keep_their_look() -> None:
     assert set(FIXED) <= set(TITLES)
-    for title, look in zip(FIXED, styles(FIXED), strict=True):
-        assert styles(["FedAS", "FedBN", title, "my own"])[2] == look
+    for title, style in zip(FIXED, styles(FIXED), strict=True):
+        assert styles(["FedAS", "FedBN", title, "my own"])[2] == style
     assert styles(["FedAS"])[0] != styles(["Separate"])[0]
 
 

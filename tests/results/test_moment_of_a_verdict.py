@@ -30,9 +30,11 @@ def compared(tmp_path_factory):
     """By ``keep``: a federated run, and local training, which memorises its 44 samples from the
     second round on.
     """
-    path, held = tmp_path_factory.mktemp("table") / "diabetes.csv", load_diabetes()
-    table = np.column_stack([held.data, held.target])
-    np.savetxt(path, table, delimiter=",", header=",".join([*held.feature_names, "y"]), comments="")
+    path, bunch = tmp_path_factory.mktemp("table") / "diabetes.csv", load_diabetes()
+    table = np.column_stack([bunch.data, bunch.target])
+    np.savetxt(
+        path, table, delimiter=",", header=",".join([*bunch.feature_names, "y"]), comments=""
+    )
     data = {
         "name": "table",
         "path": str(path),
@@ -40,7 +42,7 @@ def compared(tmp_path_factory):
         "targets": "regression",
         "test_share": 0.4,
     }
-    same = {
+    shared_settings = {
         "data": data | {"validation_share": 0.2},
         "partition": {"name": "iid"},
         "model": {"name": "mlp", "hidden": [32]},
@@ -51,13 +53,13 @@ def compared(tmp_path_factory):
         "batch_size": 16,
     }
     return {
-        keep: runs(
+        rule: runs(
             [
-                pomona.run(pomona.Config(method=method, keep=keep, **same))
+                pomona.run(pomona.Config(method=method, keep=rule, **shared_settings))
                 for method in ("fedavg-ft", "separate")
             ]
         )
-        for keep in ("last", "best")
+        for rule in ("last", "best")
     }
 
 
@@ -110,7 +112,7 @@ def test_rounds_chosen_in_two_ways_are_named(compared):
 
 
 @pytest.mark.parametrize(
-    ("means", "since"),
+    ("means", "onset"),
     [
         ([0.5, 0.9, 0.8, 0.7, 0.6], 2),
         ([0.9, 0.8, 0.7, 0.6], 1),
@@ -119,18 +121,18 @@ def test_rounds_chosen_in_two_ways_are_named(compared):
         ([0.5, 0.9, 0.6, 0.88, 0.61, 0.87, 0.88], None),  # it goes up and down
     ],
 )
-def test_a_run_has_got_worse_where_its_curve_falls_by_more_than_it_scatters(compared, means, since):
+def test_a_run_has_got_worse_where_its_curve_falls_by_more_than_it_scatters(compared, means, onset):
     run = compared["last"][0]
     curve = [
         Evaluation(n, "personal", "trained", split, (0,), (9,), (None,), (v,), (v,), "accuracy")
         for n, v in enumerate(means, 1)
         for split in ("validation", "test")
     ]
-    about = run.result.about | {
+    metadata = run.result.about | {
         "metric": METRICS["accuracy"].name,
         "headline": ["personal", "trained"],
     }
-    assert worse_since(runs([replace(run.result, evaluations=curve, about=about)])[0]) == since
+    assert worse_since(runs([replace(run.result, evaluations=curve, about=metadata)])[0]) == onset
 
 
 def test_what_a_mean_gain_rests_on_stands_beside_it_and_who_is_left_out_is_named(compared):
@@ -174,12 +176,12 @@ def test_a_page_says_where_its_means_are_over_more_clients_than_its_verdict(comp
 
 
 def test_client_by_client_opens_with_the_run_of_the_verdict_also_where_training_alone_has_the_best_mean():
-    apple, alone = runs(
+    apple, separate = runs(
         [regression("apple", (0.6, 0.9, 0.3)), regression("separate", (0.1, 0.1, 0.1))]
     )
-    assert alone.mean < apple.mean  # of an error, less is better
-    assert [(table.run.label, table.open) for table in client_tables([apple, alone])] == [
+    assert separate.mean < apple.mean  # of an error, less is better
+    assert [(table.run.label, table.open) for table in client_tables([apple, separate])] == [
         ("APPLE", True),
         ("Separate", False),
     ]
-    assert "APPLE is behind Separate" in verdicts([apple, alone])[0]
+    assert "APPLE is behind Separate" in verdicts([apple, separate])[0]

@@ -10,21 +10,21 @@ from problems import tiny
 
 def test_row_i_of_a_matrix_is_client_is(tmp_path):
     """In round 3 client 3 comes and half of the clients take part; who is away has no numbers."""
-    over = {"membership": {"joins": {3: 3}}, "participation": 0.5, "rounds": 4}
-    result = pomona.run(tiny("apple", **over), tmp_path / "run")
+    overrides = {"membership": {"joins": {3: 3}}, "participation": 0.5, "rounds": 4}
+    result = pomona.run(tiny("apple", **overrides), tmp_path / "run")
     read = pomona.load(tmp_path / "run")
     assert read.clients == 4
     for name in result.quantities:
-        for (number, rows), (_, again) in zip(
+        for (number, rows), (_, reloaded) in zip(
             result.matrices(name), read.matrices(name), strict=True
         ):
             row = result.rounds[number - 1]
-            away = [i for i in range(4) if i not in row.cohort]
-            assert away
-            assert np.isnan(rows[away]).all()
-            for place, i in enumerate(row.cohort):
-                assert rows[i].tolist() == row.info[name][place].tolist()
-            np.testing.assert_array_equal(again, rows)
+            absent = [i for i in range(4) if i not in row.cohort]
+            assert absent
+            assert np.isnan(rows[absent]).all()
+            for position, i in enumerate(row.cohort):
+                assert rows[i].tolist() == row.info[name][position].tolist()
+            np.testing.assert_array_equal(reloaded, rows)
     assert [len(rows) for _, rows in result.matrices("schedule")] == [4] * 4
 
 

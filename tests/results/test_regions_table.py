@@ -22,25 +22,25 @@ def test_each_client_and_class_has_the_figures_of_the_record(tmp_path, monkeypat
         resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run"
     )
     prepared = runs([pomona.load(result.folder)])
-    made = regions(prepared)
+    grid = regions(prepared)
     finals = {
         f["client"]: f["regions"]
         for f in result.final
         if f["split"] == "test" and (f["model"], f["when"]) == tuple(result.about["headline"])
     }
-    assert [row[:2] for row in made.rows] == [
+    assert [row[:2] for row in grid.rows] == [
         [f"client {i}", f"class {k}"] for i in range(3) for k in (1, 2)
     ]
-    for row, (client, k) in zip(made.rows, [(i, k) for i in range(3) for k in (1, 2)], strict=True):
+    for row, (client, k) in zip(grid.rows, [(i, k) for i in range(3) for k in (1, 2)], strict=True):
         figures = finals[client]
         assert row[2] == str(figures["seen"][k])
         dice = figures["dice"][k]
         assert row[3].startswith("-" if dice is None else f"{dice:.3f}")
-        assert len(row) == len(made.header) == (7 if monai else 5)
+        assert len(row) == len(grid.header) == (7 if monai else 5)
         if monai:
-            far = figures["hd95"][k]
-            assert row[5] == ("-" if far is None else f"{far:.1f}")
-    assert any("need MONAI" in note for note in made.notes) is not monai
+            distance = figures["hd95"][k]
+            assert row[5] == ("-" if distance is None else f"{distance:.1f}")
+    assert any("need MONAI" in note for note in grid.notes) is not monai
     assert "Class by class" in page(prepared)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from browsing import colours, contrast, luminance, opened, press, rows, written
-from learned_results import clustered, each_kind, showing, weighed
+from learned_results import clustered, round_infos, showing, weighed
 from report_results import degenerate
 
 from chromium import screen
@@ -29,11 +29,11 @@ FIGURES = {
 
 def test_nothing_but_the_file_is_asked_for_and_the_console_is_silent(page: Any) -> None:
     events = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = [
+    urls = [
         e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"
     ]
-    assert any(url.endswith("report.html") for url in asked)
-    assert [url for url in asked if not url.startswith(("file:", "data:"))] == []
+    assert any(url.endswith("report.html") for url in urls)
+    assert [url for url in urls if not url.startswith(("file:", "data:"))] == []
     assert page.get_log("browser") == []
 
 
@@ -103,10 +103,10 @@ def test_keyboard_alone_reaches_everything_and_shows_where_it_is(page: Any) -> N
 def test_it_prints_in_light(page: Any) -> None:
     dark = {"name": "prefers-color-scheme", "value": "dark"}
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [dark]})
-    shown = colours(page)
-    assert luminance(shown["paper"]) == 1
-    assert contrast(shown["paper"], shown["ink"]) > 15
-    assert contrast(shown["paper"], shown["drawn"]) > 15
+    printed_colours = colours(page)
+    assert luminance(printed_colours["paper"]) == 1
+    assert contrast(printed_colours["paper"], printed_colours["ink"]) > 15
+    assert contrast(printed_colours["paper"], printed_colours["drawn"]) > 15
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
 
 
@@ -125,14 +125,14 @@ def test_a_live_page_reads_itself_again_until_the_run_has_ended(
 ) -> None:
     from selenium.webdriver.support.ui import WebDriverWait
 
-    whole = compared[3]
-    young = replace(whole, rounds=whole.rounds[:3], final=[], summary={})
+    finished_run = compared[3]
+    young = replace(finished_run, rounds=finished_run.rounds[:3], final=[], summary={})
     opened(browser, written([young], tmp_path, LiveProgress(1, datetime.now(UTC), 60)))
     browser.execute_script("window.old = true")
     line = "return document.querySelector('.live')?.innerText ?? ''"
     assert "round 3 of 8 is done" in browser.execute_script(line)
     assert browser.execute_script("return document.querySelector('#figure-curves svg') !== null")
-    written([whole], tmp_path)
+    written([finished_run], tmp_path)
     WebDriverWait(browser, 20).until(
         lambda d: (
             d.execute_script("return !window.old && document.readyState === 'complete'")
@@ -157,7 +157,7 @@ def test_a_live_page_that_nobody_writes_any_more_gives_up_and_says_so(
 
 def cases() -> dict[str, Callable[[], list[Result]]]:
     return {
-        "each kind": lambda: [showing(each_kind())],
+        "each kind": lambda: [showing(round_infos())],
         "clusters": lambda: [clustered()],
         "epochs": lambda: [weighed()],
         **degenerate(),
@@ -217,18 +217,18 @@ def test_a_name_with_a_hyphen_stays_on_its_line(page: Any) -> None:
 
 
 def test_tables_sort_by_click_and_by_key(page: Any, compared: list[Result]) -> None:
-    at_start = rows(page, "#summary")
+    initial_rows = rows(page, "#summary")
     head = "#summary th[data-column='2']"
     press(page, f"{head} button", "\ue007")
-    shown = [float(row[2]) for row in rows(page, "#summary")]
-    assert shown == sorted((round(100 * r["last"], 2) for r in table(compared)), reverse=True)
+    values = [float(row[2]) for row in rows(page, "#summary")]
+    assert values == sorted((round(100 * r["last"], 2) for r in table(compared)), reverse=True)
     sorting = "return document.querySelector(arguments[0]).getAttribute('aria-sort')"
     assert page.execute_script(sorting, head) == "descending"
     press(page, f"{head} button", " ")
-    assert [float(row[2]) for row in rows(page, "#summary")] == sorted(shown)
+    assert [float(row[2]) for row in rows(page, "#summary")] == sorted(values)
     page.execute_script("document.querySelector('#summary th[data-column=\"0\"] button').click()")
     assert [row[0] for row in rows(page, "#summary")] == sorted(
-        (r[0] for r in at_start), key=str.lower
+        (r[0] for r in initial_rows), key=str.lower
     )
     assert (
         page.execute_script("return document.querySelectorAll('#summary [aria-sort]').length") == 1
@@ -244,8 +244,8 @@ def test_tables_sort_by_click_and_by_key(page: Any, compared: list[Result]) -> N
 
 def test_settings_are_filtered(page: Any) -> None:
     press(page, "#filter", "SCHEDULE")
-    shown = page.execute_script(
+    setting_names = page.execute_script(
         "return [...document.querySelectorAll('#settings tbody tr')].filter(r => !r.hidden).map(r "
         "=> r.cells[0].innerText)"
     )
-    assert shown == ["method.schedule", "method.schedule_share"]
+    assert setting_names == ["method.schedule", "method.schedule_share"]

@@ -30,7 +30,7 @@ TINY = {
     "model": {"name": "mlp", "hidden": [8]},
 }  # fmt: skip
 NUMBERS = ("csv",)
-SHOWN = {
+FIGURES = {
     "fedamp": {"attention-heatmap", "attention-trajectories", "coupling-values"},
     "fedfomo": {
         "weights-heatmap",
@@ -47,7 +47,7 @@ SHOWN = {
 
 @pytest.fixture(scope="module")
 def results() -> dict[str, Result]:
-    return {name: pomona.run(resolve(TINY, {"method": {"name": name}})) for name in SHOWN}
+    return {name: pomona.run(resolve(TINY, {"method": {"name": name}})) for name in FIGURES}
 
 
 def stems(folder: Path) -> set[str]:
@@ -59,13 +59,13 @@ def test_every_real_run_shows_what_it_learned_and_the_page_stays_small(
 ) -> None:
     path = write(list(results.values()), tmp_path, NUMBERS)
     page = check(path)
-    expected = {f"{figure}-{name}" for name, figures in SHOWN.items() for figure in figures}
+    expected = {f"{figure}-{name}" for name, figures in FIGURES.items() for figure in figures}
     assert expected <= stems(tmp_path)
     assert {f"figure-{name}" for name in expected} <= {f["id"] for f in page.all("figure")}
     assert path.stat().st_size < 8e5
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", FIGURES)
 def test_the_table_agrees_with_the_runs_own_summary(name: str, results: dict[str, Result]) -> None:
     result = results[name]
     for row in table([result]):
@@ -98,9 +98,9 @@ def test_figures_of_an_earlier_page_are_deleted(tmp_path: Path) -> None:
     (tmp_path / "mine.png").write_bytes(b"not the report's")
     (tmp_path / "notes").mkdir()
     save([stub("curves"), stub("labels")], tmp_path)
-    own = {f"{name}.{suffix}" for name in ("curves", "labels") for suffix in FORMATS}
-    assert names(tmp_path) == own | {INDEX, "mine.png", "notes"}
-    assert listed(tmp_path) == own
+    page_files = {f"{name}.{suffix}" for name in ("curves", "labels") for suffix in FORMATS}
+    assert names(tmp_path) == page_files | {INDEX, "mine.png", "notes"}
+    assert listed(tmp_path) == page_files
 
 
 def test_figures_of_a_page_that_was_cut_short_are_deleted_too(
@@ -115,7 +115,7 @@ def test_figures_of_a_page_that_was_cut_short_are_deleted_too(
             save([stub("labels")], tmp_path)
     assert "labels.png" in names(tmp_path)
     save([stub("spread")], tmp_path)
-    assert names(tmp_path) == {f"spread.{form}" for form in FORMATS} | {INDEX}
+    assert names(tmp_path) == {f"spread.{suffix}" for suffix in FORMATS} | {INDEX}
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_a_list_that_was_tampered_with_harms_nobody(text: str, tmp_path: Path) -
     (folder / INDEX).write_bytes(text.encode("latin-1"))
     save([stub("curves")], folder)
     assert all(victim.read_text() == "keep" for victim in victims)
-    assert listed(folder) == {f"curves.{form}" for form in FORMATS}
+    assert listed(folder) == {f"curves.{suffix}" for suffix in FORMATS}
 
 
 def test_writing_a_page_again_forgets_the_figures_of_the_run_before(tmp_path: Path) -> None:
@@ -159,13 +159,13 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
 
     pages = list[int | None]()
 
-    def seen(result: Result, out: Path, live: LiveProgress | None) -> Path:
+    def record_page(result: Result, folder: Path, live: LiveProgress | None) -> Path:
         pages.append(live and live.seconds)
         assert len(result.rounds) > 0
-        return refresh(result, out, live)
+        return refresh(result, folder, live)
 
-    monkeypatch.setattr("pomona.cli.progress.refresh", seen)
-    words = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
+    monkeypatch.setattr("pomona.cli.progress.refresh", record_page)
+    options = "data.train_limit=240 data.test_limit=120 clients=4 rounds=2 model.name=mlp workers=1"
     with pytest.raises(SystemExit, match="0"):
         main(
             [
@@ -173,7 +173,7 @@ def test_run_live_leaves_the_whole_report(tmp_path: Path, monkeypatch: pytest.Mo
                 "fedavg",
                 "--data",
                 "digits",
-                *words.split(),
+                *options.split(),
                 "--live",
                 "--figures",
                 "CSV, svg",
@@ -197,42 +197,42 @@ def test_without_a_form_the_page_is_alone(tmp_path: Path) -> None:
 def test_a_live_page_shows_the_curves_until_the_run_ends(tmp_path: Path) -> None:
     run = replace(result("apple", n=3, rounds=3), summary={})
     noon = datetime(2026, 11, 21, 12, 0, 30, tzinfo=UTC)
-    going = refresh(run, tmp_path, LiveProgress(3, noon, 60)).read_text(encoding="utf-8")
-    assert f'data-seconds="3" data-written="{noon.timestamp()}" data-patience="60"' in going
-    assert "<strong>Running</strong>: round 3 of 3 is done, written at 12:00:30 UTC" in going
-    assert "cut short" not in going
-    assert going.count("<figure") == 1
-    assert '<details class="fold" id="training" open>' in going
-    ended = refresh(run, tmp_path, None).read_text(encoding="utf-8")
-    assert "Running" not in ended
-    assert "was cut short" in ended
+    running_page = refresh(run, tmp_path, LiveProgress(3, noon, 60)).read_text(encoding="utf-8")
+    assert f'data-seconds="3" data-written="{noon.timestamp()}" data-patience="60"' in running_page
+    assert "<strong>Running</strong>: round 3 of 3 is done, written at 12:00:30 UTC" in running_page
+    assert "cut short" not in running_page
+    assert running_page.count("<figure") == 1
+    assert '<details class="fold" id="training" open>' in running_page
+    ended_page = refresh(run, tmp_path, None).read_text(encoding="utf-8")
+    assert "Running" not in ended_page
+    assert "was cut short" in ended_page
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
 def test_a_follower_writes_when_it_is_due_and_closes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, written = [97.0], list[tuple[float, float | None]]()
+    clock, written = [97.0], list[tuple[float, float | None]]()
 
-    def refreshed(result: str, out: Path, live: LiveProgress | None) -> None:
-        now[0] += 0.5
-        written.append((now[0], live and live.patience))
+    def refreshed(result: str, folder: Path, live: LiveProgress | None) -> None:
+        clock[0] += 0.5
+        written.append((clock[0], live and live.patience))
         assert live is None or live.seconds == 3
 
     monkeypatch.setattr("pomona.cli.progress.load", str)
     monkeypatch.setattr("pomona.cli.progress.refresh", refreshed)
-    monkeypatch.setattr("pomona.cli.progress.monotonic", lambda: now[0])
+    monkeypatch.setattr("pomona.cli.progress.monotonic", lambda: clock[0])
     row = result("apple", n=2, rounds=1).rounds[0]
     with following(tmp_path) as (follower,):
         assert isinstance(follower, LivePageCallback)
         for moment in (100.0, 103.5, 109.0, 110.0, 119.5, 121.0):
-            now[0] = moment
+            clock[0] = moment
             follower.on_round_end(row, [])
     # A page that takes 0.5 s is written every 0.5 / 0.05 = 10 s, and once more at the end. The
     # longest waits so far are 3 s (30 is below the least), 10 s and 11 s.
     assert written == [(100.5, 60), (110.5, 100), (121.5, 110), (122.0, None)]
-    with following(None) as nobody:
-        assert nobody == ()
+    with following(None) as no_followers:
+        assert no_followers == ()
 
 
 def test_forms_are_those_that_exist() -> None:

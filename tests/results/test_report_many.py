@@ -30,15 +30,15 @@ CLIENTS = MOST_ROWS + 30
 
 
 def test_of_many_clients_the_page_lists_those_that_fare_worst():
-    made = runs([result("fedavg", n=CLIENTS, rounds=2, classes=2)])
-    (table,) = client_tables(made)
-    worst = sorted(made[0].values.values())[:MOST_ROWS]
+    prepared = runs([result("fedavg", n=CLIENTS, rounds=2, classes=2)])
+    (table,) = client_tables(prepared)
+    worst = sorted(prepared[0].values.values())[:MOST_ROWS]
     assert len(table.rows) == MOST_ROWS
     assert table.omitted == 30
-    assert sorted(made[0].client(c) for c, v in made[0].values.items() if v <= worst[-1]) == sorted(
-        name for name, _ in table.rows
-    )
-    text = page(made)
+    assert sorted(
+        prepared[0].client(c) for c, v in prepared[0].values.items() if v <= worst[-1]
+    ) == sorted(name for name, _ in table.rows)
+    text = page(prepared)
     assert "30 are left out; clients.csv in the run's folder has all" in text
     assert text.count('<th scope="row">clinic') == MOST_ROWS
 
@@ -51,10 +51,10 @@ def test_up_to_the_bound_nothing_is_left_out():
 
 
 def test_a_table_says_how_many_rows_it_had():
-    cut = bounded(Table("t", "T", ["How."], ["a"], [[str(k)] for k in range(MOST_ROWS + 1000)]))
-    assert [row[0] for row in cut.rows] == [str(k) for k in range(MOST_ROWS)]
-    assert cut.notes[0] == "How."
-    assert re.match("The first 200 of 1,200 rows; clients.csv", cut.notes[1])
+    brief = bounded(Table("t", "T", ["How."], ["a"], [[str(k)] for k in range(MOST_ROWS + 1000)]))
+    assert [row[0] for row in brief.rows] == [str(k) for k in range(MOST_ROWS)]
+    assert brief.notes[0] == "How."
+    assert re.match("The first 200 of 1,200 rows; clients.csv", brief.notes[1])
 
 
 def learning(method: str, n: int, rounds: int):
@@ -94,12 +94,12 @@ def lines_run(work) -> Counter[tuple[str, int]]:
             counted[frame.f_code.co_filename, frame.f_lineno] += 1
         return line
 
-    before = sys.gettrace()
+    previous_trace = sys.gettrace()
     sys.settrace(lambda frame, *_: line if "/pomona/" in frame.f_code.co_filename else None)
     try:
         work()
     finally:
-        sys.settrace(before)
+        sys.settrace(previous_trace)
     return counted
 
 
@@ -107,44 +107,44 @@ def test_work_is_linear_in_the_number_of_clients():
     def work(n):
         # Fewer clients than rows of a table, beyond which a quadratic part might be left out as
         # well.
-        made = [result(method, n=n, rounds=1, classes=2) for method in ("separate", "fedavg")]
-        return lines_run(lambda: (page(runs(made)), basis(runs(made)), table(made)))
+        results = [result(method, n=n, rounds=1, classes=2) for method in ("separate", "fedavg")]
+        return lines_run(lambda: (page(runs(results)), basis(runs(results)), table(results)))
 
     work(2)  # what is made once a process
-    few, many = work(40), work(80)
+    small, large = work(40), work(80)
     # A line that runs once for each pair runs four times as often with twice as many clients,
     # others twice.
-    assert max(few.values()) > 40
-    assert [at for at, times in many.items() if times > 3 * few[at] and times > 80 * 80 / 4] == []
+    assert max(small.values()) > 40
+    assert [k for k, times in large.items() if times > 3 * small[k] and times > 80 * 80 / 4] == []
 
 
 def test_an_archive_of_answers_is_read_once(tmp_path, monkeypatch):
-    made = result("fedavg", n=6, rounds=1, classes=2)
-    predictions.save(tmp_path, made.answers, {0: np.arange(len(made.answers[0][1]))})
+    original = result("fedavg", n=6, rounds=1, classes=2)
+    predictions.save(tmp_path, original.answers, {0: np.arange(len(original.answers[0][1]))})
     read = []
     archive = npz.archive
     monkeypatch.setattr(npz, "archive", lambda path: (read.append(path), archive(path))[1])
-    kept = replace(made, answers={}, folder=tmp_path)
-    for client, (outputs, targets) in made.answers.items():
-        found = kept.predictions(client)
-        assert np.array_equal(found[0], outputs)
-        assert np.array_equal(found[1], targets)
-    assert kept.groups(0).tolist() == list(range(len(made.answers[0][1])))
-    assert (kept.groups(1), kept.predictions(6)) == (None, None)
+    reloaded = replace(original, answers={}, folder=tmp_path)
+    for client, (outputs, targets) in original.answers.items():
+        answers = reloaded.predictions(client)
+        assert np.array_equal(answers[0], outputs)
+        assert np.array_equal(answers[1], targets)
+    assert reloaded.groups(0).tolist() == list(range(len(original.answers[0][1])))
+    assert (reloaded.groups(1), reloaded.predictions(6)) == (None, None)
     assert len(read) == 1
 
 
 def test_a_matrix_of_more_clients_than_are_drawn_is_named(monkeypatch):
-    made = runs([result("apple", n=5, rounds=2, classes=2)])
-    assert "dr" in recorded(made[0])
-    assert omitted_quantities(made) == []
+    prepared = runs([result("apple", n=5, rounds=2, classes=2)])
+    assert "dr" in recorded(prepared[0])
+    assert omitted_quantities(prepared) == []
     for module in (series, report_page):
         monkeypatch.setattr(module, "MATRIX", 4)
-    assert "dr" not in recorded(made[0])
-    (line,) = omitted_quantities(made)
+    assert "dr" not in recorded(prepared[0])
+    (line,) = omitted_quantities(prepared)
     assert "5 clients" in line
     assert "only up to 4" in line
-    assert "is drawn only up to 4 clients; events.jsonl" in page(made)
+    assert "is drawn only up to 4 clients; events.jsonl" in page(prepared)
 
 
 @pytest.mark.parametrize("targets", [[-1, 0], [0, 10**9], [[0], [1]], [0.0, 1.0]])

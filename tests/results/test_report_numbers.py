@@ -22,8 +22,8 @@ from pomona.results.summary_table import distinct
 
 
 def test_a_mean_over_no_samples_is_undefined() -> None:
-    held = Evaluation(1, "personal", "trained", "test", (0,), (0,), (0.5,), (1.0,))
-    assert (held.mean, held.pooled) == (1.0, None)
+    evaluation = Evaluation(1, "personal", "trained", "test", (0,), (0,), (0.5,), (1.0,))
+    assert (evaluation.mean, evaluation.pooled) == (1.0, None)
 
 
 def tiny(
@@ -97,8 +97,8 @@ def test_the_loss_chooses_the_round_in_the_table_too_where_validation_defines_no
         for r, loss, tested in ((1, 0.5, 0.6), (2, 0.2, 0.7), (3, 0.4, 0.8))
         for split, v in (("test", (tested, tested)), ("validation", (None, None)))
     ]  # fmt: skip
-    about = {**presented("apple"), "clients": ["a", "b"]}
-    row = table([Result({"method": {"name": "apple"}}, about, [], evaluations, [], {})])[0]
+    metadata = {**presented("apple"), "clients": ["a", "b"]}
+    row = table([Result({"method": {"name": "apple"}}, metadata, [], evaluations, [], {})])[0]
     assert (row["test_at_best_validation"], row["validation_round"]) == (pytest.approx(0.7), 2)
 
 
@@ -113,15 +113,15 @@ def test_summary_holds_where_clients_come_late_and_a_validation_round_is_missing
             "personal",
             "trained",
             split,
-            who,
-            (10, 30, 20)[: len(who)],
-            (0.5,) * len(who),
+            clients,
+            (10, 30, 20)[: len(clients)],
+            (0.5,) * len(clients),
             accuracy,
         )
-        for r, split, who, accuracy in views
+        for r, split, clients, accuracy in views
     ]
-    about = {"clients": ["a", "b", "c"]}
-    row = table([Result({"method": {"name": "apple"}}, about, [], evaluations, [], {})])[0]
+    metadata = {"clients": ["a", "b", "c"]}
+    row = table([Result({"method": {"name": "apple"}}, metadata, [], evaluations, [], {})])[0]
     assert row["last"] == pytest.approx((0.6 + 0.4 + 0.8) / 3)
     assert (row["best_on_test"], row["test_round"]) == (pytest.approx((0.5 + 0.7) / 2), 1)
     assert (row["test_at_best_validation"], row["validation_round"]) == (
@@ -178,8 +178,8 @@ def test_labels_are_unique_and_name_what_differs() -> None:
     ]
     labels = [run.label for run in runs(several)]
     assert labels == ["APPLE, mu 0.0, seed 1", "APPLE, mu 0.1, seed 1", "APPLE, mu 0.1, seed 2"]
-    same = [replace(several[0], folder=Path(at)) for at in ("runs/cut", "runs/whole")]
-    assert [run.label for run in runs(same)] == ["APPLE, cut", "APPLE, whole"]
+    copies = [replace(several[0], folder=Path(path)) for path in ("runs/cut", "runs/whole")]
+    assert [run.label for run in runs(copies)] == ["APPLE, cut", "APPLE, whole"]
     for folder in (None, Path("runs/cut"), Path()):
         twice = [replace(several[0], folder=folder)] * 2
         assert [run.label for run in runs(twice)] == ["APPLE, run 1", "APPLE, run 2"]
@@ -212,10 +212,9 @@ def test_runs_that_differ_in_their_loss_say_so_first() -> None:
     """Two FedAvg runs that differ in rounds, rate and loss: the loss is in the name, and stands
     beside the number.
     """
-    plain, other = result("fedavg", n=2, rounds=1), result("fedavg", n=2, rounds=1)
+    plain, base = result("fedavg", n=2, rounds=1), result("fedavg", n=2, rounds=1)
     weighted = replace(
-        other,
-        config={**other.config, "lr": 0.1, "model": {"name": "lenet", "loss": "mine:weighted"}},
+        base, config={**base.config, "lr": 0.1, "model": {"name": "lenet", "loss": "mine:weighted"}}
     )
     plain = replace(plain, config={**plain.config, "model": {"name": "lenet", "loss": "auto"}})
     assert [run.label for run in runs([plain, weighted])] == [
@@ -234,10 +233,10 @@ def test_a_model_that_stands_there_already_is_not_listed_again() -> None:
     """
     fedavg, tuned = result("fedavg", n=2, rounds=2), result("fedavg-ft", n=2, rounds=2)
     shared = {(e.round, e.split): e for e in fedavg.evaluations if e.model == "global"}
-    same = [shared[e.round, e.split] if e.model == "global" else e for e in tuned.evaluations]
+    copies = [shared[e.round, e.split] if e.model == "global" else e for e in tuned.evaluations]
     for results in (
-        [fedavg, replace(tuned, evaluations=same)],
-        [replace(tuned, evaluations=same), fedavg],
+        [fedavg, replace(tuned, evaluations=copies)],
+        [replace(tuned, evaluations=copies), fedavg],
     ):
         listed = [(row["run"], row["model"]) for row in distinct(table(results))]
         assert sorted(listed) == [
@@ -256,8 +255,8 @@ def test_order_is_a_permutation(n: int, seed: int) -> None:
 
 def test_order_puts_groups_together() -> None:
     groups = [0, 1, 2] * 3
-    like = np.equal.outer(groups, groups).astype(float)
-    assert sorted(blocks(order(like), groups)) == [(0, 3), (3, 3), (6, 3)]
+    similarity = np.equal.outer(groups, groups).astype(float)
+    assert sorted(blocks(order(similarity), groups)) == [(0, 3), (3, 3), (6, 3)]
 
 
 def test_a_client_that_sits_out_keeps_its_row() -> None:
@@ -278,19 +277,19 @@ def test_methods_are_written_as_their_papers_write_them() -> None:
 
 def test_unequal_scenarios_are_not_comparable() -> None:
     assert not comparable(runs(degenerate()["unequal scenarios"]()))
-    other = replace(regression(), about={**regression().about, "metric": "loss"})
-    assert not comparable(runs([regression(), other]))
+    judged_by_loss = replace(regression(), about={**regression().about, "metric": "loss"})
+    assert not comparable(runs([regression(), judged_by_loss]))
 
 
 def test_clients_stand_by_their_gain_where_separate_training_leads() -> None:
     """Errors are better when smaller; the gains are -0.4, 0.3 and -0.2, and the largest is on
     top.
     """
-    alone, other = regression("separate", (0.5, 0.5, 0.3)), regression("apple", (0.9, 0.2, 0.5))
-    drawn = clients.values(runs([alone, other]))
-    assert leader(runs([alone, other])).label == "Separate"
-    assert "Sorted by gain with APPLE" in drawn.caption
-    assert [tick.get_text() for tick in drawn.figure.axes[0].get_yticklabels()] == [
+    separate, apple = regression("separate", (0.5, 0.5, 0.3)), regression("apple", (0.9, 0.2, 0.5))
+    picture = clients.values(runs([separate, apple]))
+    assert leader(runs([separate, apple])).label == "Separate"
+    assert "Sorted by gain with APPLE" in picture.caption
+    assert [tick.get_text() for tick in picture.figure.axes[0].get_yticklabels()] == [
         "clinic 1",
         "clinic 3",
         "clinic 2",

@@ -149,8 +149,8 @@ def table_of(page: Path, name: str) -> list[dict[str, str]]:
 def test_a_comparison_has_every_figure(report: Path) -> None:
     assert report.name == "report.html"
     page = check(report)
-    for form in FORMATS:
-        assert {p.stem for p in (report.parent / "figures").glob(f"*.{form}")} == FIGURES
+    for suffix in FORMATS:
+        assert {p.stem for p in (report.parent / "figures").glob(f"*.{suffix}")} == FIGURES
     assert {figure["id"] for figure in page.all("figure")} == {f"figure-{n}" for n in FIGURES}
     assert report.stat().st_size < 5e5
 
@@ -191,10 +191,10 @@ def test_pictures_are_drawn(report: Path) -> None:
 
 def test_drawings_for_papers_are_vectors_with_nothing_from_elsewhere(report: Path) -> None:
     for path in (report.parent / "figures").glob("*.svg"):
-        drawn = ElementTree.parse(path).getroot()
-        assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+        svg = ElementTree.parse(path).getroot()
+        assert svg.tag == "{http://www.w3.org/2000/svg}svg"
         links = [
-            value for node in drawn.iter() for name, value in node.items() if name.endswith("href")
+            value for node in svg.iter() for name, value in node.items() if name.endswith("href")
         ]
         assert all(link.startswith(("#", "data:")) for link in links), path.name
 
@@ -217,11 +217,11 @@ def test_a_figure_has_the_same_bytes_each_time_it_is_drawn(
         picture = curves(runs(results))
         assert picture is not None
         picture.save(tmp_path)
-    for form in FORMATS:
-        once, again = (
-            folder / f"curves.{form}" for folder in (report.parent / "figures", tmp_path)
+    for suffix in FORMATS:
+        first_file, second_file = (
+            folder / f"curves.{suffix}" for folder in (report.parent / "figures", tmp_path)
         )
-        assert once.read_bytes() == again.read_bytes(), form
+        assert first_file.read_bytes() == second_file.read_bytes(), suffix
 
 
 def test_curves_csv_holds_the_records_numbers(report: Path, results: list[Result]) -> None:
@@ -248,10 +248,10 @@ def test_clients_csv_holds_accuracy_and_gain(report: Path, results: list[Result]
         row = rows["APPLE", client]
         assert (row["metric"], float(row["value"])) == ("accuracy", apple[client])
         assert float(row["gain_over_separate"]) == apple[client] - separate[client]
-        each, _ = gains(results[3], results[0])
+        client_gains, _ = gains(results[3], results[0])
         assert (float(row["gain_low"]), float(row["gain_high"])) == (
-            each[client].low,
-            each[client].high,
+            client_gains[client].low,
+            client_gains[client].high,
         )
         assert (
             rows["Separate", client]["gain_over_separate"]
@@ -269,8 +269,8 @@ def test_traffic_csv_accumulates_bytes(report: Path, results: list[Result]) -> N
 
 
 def test_the_words_for_traffic_have_the_unit_that_fits(results: list[Result]) -> None:
-    sent = sum(sum(row.bytes_down) + sum(row.bytes_up) for row in results[3].rounds)
-    assert f"after {size(sent)}." in traffic(runs([results[3]])).alt
+    byte_count = sum(sum(row.bytes_down) + sum(row.bytes_up) for row in results[3].rounds)
+    assert f"after {size(byte_count)}." in traffic(runs([results[3]])).alt
 
 
 def test_relationship_csvs_hold_the_matrices(report: Path, results: list[Result]) -> None:
@@ -325,8 +325,8 @@ def test_page_states_the_headline_numbers(report: Path, results: list[Result]) -
 
 
 def test_writing_twice_gives_the_same_bytes(tmp_path: Path) -> None:
-    one = [result("separate", n=2, rounds=2, classes=2)]
-    first, second = (write(one, tmp_path / name, ("svg", "csv")).parent for name in "ab")
+    results = [result("separate", n=2, rounds=2, classes=2)]
+    first, second = (write(results, tmp_path / name, ("svg", "csv")).parent for name in "ab")
     for path in [p.relative_to(first) for p in first.rglob("*.*") if p.is_file()]:
         assert (first / path).read_bytes() == (second / path).read_bytes()
 
@@ -346,13 +346,13 @@ def test_names_from_data_are_text(tmp_path: Path) -> None:
 
 
 RELATIONSHIPS = {"dr-heatmap", "dr-trajectories", "dr-self"}
-FEW = FIGURES | {"calibration"}  # of few classes, whose calibration is drawn
-PLAIN = FEW - RELATIONSHIPS - {"schedule-values"}
-DRAWN = {
+FIGURES_OF_FEW_CLASSES = FIGURES | {"calibration"}  # of few classes, whose calibration is drawn
+PLAIN = FIGURES_OF_FEW_CLASSES - RELATIONSHIPS - {"schedule-values"}
+FIGURES_BY_LACK = {
     "no validation": PLAIN,
     "nothing happened": {"labels"},
     "no labels": PLAIN - {"labels"},
-    "one client": FEW - RELATIONSHIPS,
+    "one client": FIGURES_OF_FEW_CLASSES - RELATIONSHIPS,
     "one class": (PLAIN | {"calibration-by-client"}) - {"confusion"},
     "cut short": PLAIN - {"confusion"},
     "only separate": PLAIN - {"traffic"},
@@ -367,16 +367,16 @@ DRAWN = {
 @pytest.mark.parametrize("lack", degenerate())
 def test_what_is_missing_is_left_out(lack: str, tmp_path: Path) -> None:
     check(write(degenerate()[lack](), tmp_path, ("csv",)))
-    drawn = {p.stem for p in (tmp_path / "figures").glob("*.csv")}
-    assert drawn == DRAWN.get(lack, drawn)
+    figure_names = {p.stem for p in (tmp_path / "figures").glob("*.csv")}
+    assert figure_names == FIGURES_BY_LACK.get(lack, figure_names)
 
 
 def test_style_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
     import matplotlib as mpl
 
-    before = dict(mpl.rcParams)
+    parameters_before = dict(mpl.rcParams)
     write([result("separate", n=2, rounds=1, classes=2)], tmp_path, ("svg",))
-    assert dict(mpl.rcParams) == before
+    assert dict(mpl.rcParams) == parameters_before
 
 
 def test_errors_name_the_remedy(tmp_path: Path) -> None:
@@ -388,18 +388,18 @@ def test_errors_name_the_remedy(tmp_path: Path) -> None:
 
 
 def test_settings_that_were_chosen_come_before_the_defaults() -> None:
-    few = {"clients": 2, "rounds": 1, "lr": 0.1, "partition": {"name": "iid"}}
+    base = {"clients": 2, "rounds": 1, "lr": 0.1, "partition": {"name": "iid"}}
     results = [
-        trained(resolve(few, {"method": method}))
+        trained(resolve(base, {"method": method}))
         for method in ({"name": "fedprox", "mu": 0.3}, {"name": "separate"})
     ]
-    chosen, rest = settings(runs(results))
+    chosen, defaults = settings(runs(results))
     assert [line for line in chosen if line[0].startswith("method.")] == [
         ("method.name", ["fedprox", "separate"], True),
         ("method.mu", ["0.3", PLACEHOLDER], True),
     ]
     assert ("lr", ["0.1", "0.1"], False) in chosen
-    assert ("momentum", ["0.0", "0.0"], False) in rest
+    assert ("momentum", ["0.0", "0.0"], False) in defaults
     assert {key for key, *_ in chosen} >= {
         "clients",
         "rounds",
@@ -407,10 +407,10 @@ def test_settings_that_were_chosen_come_before_the_defaults() -> None:
         "partition.name",
         "model.name",
     }
-    other = settings(
+    changed = settings(
         runs([results[0], replace(results[1], config={**results[1].config, "momentum": 0.5})])
     )
-    assert ("momentum", ["0.0", "0.5"], True) in other[0]
+    assert ("momentum", ["0.0", "0.5"], True) in changed[0]
     unknown = replace(
         results[0], about={k: v for k, v in results[0].about.items() if k != "chosen"}
     )

@@ -21,7 +21,7 @@ from pomona.simulation import run
 
 
 @pytest.mark.parametrize(
-    ("count", "shown"),
+    ("count", "text"),
     [
         (0, "0 B"),
         (12_345, "12.3 kB"),
@@ -32,27 +32,27 @@ from pomona.simulation import run
         (1_234_000_000_000_000, "1,234 TB"),
     ],
 )
-def test_traffic_is_said_in_the_unit_that_fits(count, shown):
-    assert size(count) == shown
+def test_traffic_is_said_in_the_unit_that_fits(count, text):
+    assert size(count) == text
 
 
 def test_outcomes_are_those_of_each_run():
     apple = judged(2, True)[0].result
-    other = replace(
+    fedavg = replace(
         apple,
         config={**apple.config, "method": {"name": "fedavg"}},
         about={**apple.about, "method": "fedavg"},
     )
-    both = runs([apple, other])
-    at, calibration = outcome_tables(both)
-    assert at.header[:3] == ["Run", "Client", "Outcome"]
-    assert [row[0] for row in at.rows] == [run.label for run in both for _ in range(2)]
-    assert {row[0] for row in calibration.rows} == {run.label for run in both}
+    pair = runs([apple, fedavg])
+    at_threshold, calibration = outcome_tables(pair)
+    assert at_threshold.header[:3] == ["Run", "Client", "Outcome"]
+    assert [row[0] for row in at_threshold.rows] == [run.label for run in pair for _ in range(2)]
+    assert {row[0] for row in calibration.rows} == {run.label for run in pair}
 
 
 def test_clients_own_files_are_called_so():
     result = judged(3, True)[0].result
-    own = runs(
+    prepared = runs(
         [
             replace(
                 result,
@@ -60,8 +60,8 @@ def test_clients_own_files_are_called_so():
             )
         ]
     )
-    assert title(own).endswith(" on the own files of 3 clients")
-    assert "for 3 clients that hold files of their own (" in setup(own)
+    assert title(prepared).endswith(" on the own files of 3 clients")
+    assert "for 3 clients that hold files of their own (" in setup(prepared)
 
 
 def test_masks_are_on_the_page_with_a_key_of_classes(tmp_path):
@@ -69,11 +69,11 @@ def test_masks_are_on_the_page_with_a_key_of_classes(tmp_path):
         resolve(settings(archive(tmp_path / "masks.npz", n=36)), {"rounds": 1}), tmp_path / "run"
     )
     with drawing():
-        drawn = [figure for figure in (masks(runs([result])),) if figure]
-        text = page(runs([result]), {"outcome": drawn})
+        pictures = [figure for figure in (masks(runs([result])),) if figure]
+        text = page(runs([result]), {"outcome": pictures})
     assert '<figure id="figure-masks"' in text
     assert 'href="data:image/png;base64,' in text
-    (key,) = drawn[0].figure.legends
+    (key,) = pictures[0].figure.legends
     names = list(result.about["classes"])
     assert [entry.get_text() for entry in key.get_texts()] == names
 
@@ -96,8 +96,8 @@ def test_calibration_by_client_has_each_clients_own_samples() -> None:
 
 def test_calibration_of_all_clients_and_of_each() -> None:
     run_ = made("apple", n=3, rounds=1, classes=2)
-    given = [run_.predictions(client) for client in range(3)]
-    truth = [np.asarray(labels) == 1 for _, labels in given]
+    answers = [run_.predictions(client) for client in range(3)]
+    truth = [np.asarray(labels) == 1 for _, labels in answers]
     with drawing():
         picture = calibration(runs([run_]))
     names = ("mean_probability", "share", "low", "high", "cases", "samples")
@@ -109,9 +109,9 @@ def test_calibration_of_all_clients_and_of_each() -> None:
     assert np.all(np.diff(means) > 0)
     np.testing.assert_allclose(shares, cases / samples)
     # Wilson's interval has the ends at which the share is 1.96 standard errors away.
-    ends = np.stack([lows, highs])
-    inner = (ends > 1e-9) & (ends < 1 - 1e-9)
-    away = (shares - ends)[inner] ** 2 / (ends * (1 - ends) / samples)[inner]
-    np.testing.assert_allclose(away, 1.959964**2, rtol=1e-4)
+    bounds = np.stack([lows, highs])
+    inner = (bounds > 1e-9) & (bounds < 1 - 1e-9)
+    squared_distances = (shares - bounds)[inner] ** 2 / (bounds * (1 - bounds) / samples)[inner]
+    np.testing.assert_allclose(squared_distances, 1.959964**2, rtol=1e-4)
     _, *single, _ = picture.figure.axes[0].lines
     assert len(single) == 3

@@ -45,22 +45,22 @@ def test_unseen_clients_stand_beside_the_members() -> None:
         f"accuracy 75.00 % on average over these clients, {members:.2f} % over the members"
         in table.notes[1]
     )
-    both = unseen(runs([run, result("apple", n=4, rounds=3)]))
-    assert [row[:2] for row in both.rows] == [["clinic 4", "FedAvg-FT"]]
-    assert len(both.notes) == 2
+    joint_table = unseen(runs([run, result("apple", n=4, rounds=3)]))
+    assert [row[:2] for row in joint_table.rows] == [["clinic 4", "FedAvg-FT"]]
+    assert len(joint_table.notes) == 2
 
 
 def test_privacy_says_what_each_client_spent_and_under_which_terms() -> None:
     table = privacy(runs([guarded()]))
     assert [row[-1] for row in table.rows] == ["1.500", "no bound", "2.250", "0.000"]
     terms = table.notes[1]
-    for said in (
+    for phrase in (
         "δ = 1e-05",
         "noise multiplier 1.1",
         "clipped at 0.5",
         "not covered, and accepted: metrics",
     ):
-        assert said in terms
+        assert phrase in terms
     assert "budget" not in terms
     assert "against anyone who sees a client's uplinks" in terms
     summed = guarded()
@@ -104,39 +104,41 @@ def test_labels_stand_by_their_names_with_their_own_figures() -> None:
         np.array([[1, 1], [0, 0], [1, 0]], np.float32),
         np.array([[1, 0], [0, 0], [0, 0]], np.float32),
     ]
-    says = [
+    scores = [
         np.array([[2, 1], [-1, 0], [1, -1]], np.float32),
         np.array([[-2, 0], [1, 1], [0, 2]], np.float32),
     ]
     base = result("fedavg", n=2, rounds=1)
-    about = {
+    metadata = {
         **base.about,
         "targets": "multilabel",
         "metric": "auroc",
         "labels": ["Edema", "Nodule"],
     }
-    run = replace(base, about=about, answers={0: (says[0], truth[0]), 1: (says[1], truth[1])})
+    run = replace(
+        base, about=metadata, answers={0: (scores[0], truth[0]), 1: (scores[1], truth[1])}
+    )
     rows = labels(runs([run])).rows
     assert [row[:5] for row in rows] == [
         ["Edema", "3", "6", "2", "0.500"],
         ["Nodule", "1", "6", "1", "1.000"],
     ]
     assert "Edema" in report(runs([run]))
-    unnamed = replace(run, about={**about, "labels": []})
+    unnamed = replace(run, about={**metadata, "labels": []})
     assert [row[0] for row in labels(runs([unnamed])).rows] == ["label 0", "label 1"]
 
 
 def test_metrics_of_flags_have_intervals_on_the_page():
     draw = np.random.default_rng(0)
     logits, flags = draw.normal(size=(40, 2)), draw.integers(0, 2, (40, 2)).astype(np.float32)
-    found = full_metrics((logits, flags), TASKS["multilabel"], seed=0, client=0)
+    metrics = full_metrics((logits, flags), TASKS["multilabel"], seed=0, client=0)
     base = result("fedavg", n=2, rounds=1)
-    run = replace(base, final=[record | found for record in base.final])
+    run = replace(base, final=[record | metrics for record in base.final])
     (table,) = client_tables(runs([run]))
-    low, high = found["intervals"]["auroc"]
+    low, high = metrics["intervals"]["auroc"]
     bounds = f"{low:.3f} to {high:.3f}"
-    shown = table.rows[0][1][table.headings.index("AUROC")]
-    assert shown == (f"{found['auroc']:.3f}", bounds)
+    cell = table.rows[0][1][table.headings.index("AUROC")]
+    assert cell == (f"{metrics['auroc']:.3f}", bounds)
     assert bounds in report(runs([run]))
 
 
@@ -145,24 +147,24 @@ def judged(n, youden):
     samples.
     """
     base = result("apple", n=n, rounds=2, classes=2)
-    found = {
+    outcome = {
         "outcome": 1, "samples": 8, "positives": 4, "threshold": 0.25 if youden else 0.5, "chosen": youden,
         "sensitivity": 0.75, "ppv": None, "calibration": [[0.1, 0, 2], [0.6, 4, 6]],
         "intervals": {"sensitivity": wilson(3, 4), "ppv": None},
     }  # fmt: skip
-    return runs([replace(base, final=[record | {"outcomes": [found]} for record in base.final])])
+    return runs([replace(base, final=[record | {"outcomes": [outcome]} for record in base.final])])
 
 
 def test_outcomes_stand_with_their_threshold_and_intervals():
-    for youden, shown in ((True, "0.250"), (False, "0.5 (fixed)")):
-        at, calibration = outcome_tables(judged(2, youden))
+    for youden, threshold in ((True, "0.250"), (False, "0.5 (fixed)")):
+        at_threshold, calibration = outcome_tables(judged(2, youden))
         low, high = wilson(3, 4)
-        assert at.rows[0][:5] == ["clinic 1", "digit 1", "4", "8", shown]
+        assert at_threshold.rows[0][:5] == ["clinic 1", "digit 1", "4", "8", threshold]
         assert (
-            dict(zip(at.header, at.rows[1], strict=True))["Sensitivity"]
+            dict(zip(at_threshold.header, at_threshold.rows[1], strict=True))["Sensitivity"]
             == f"0.750 ({low:.3f} to {high:.3f})"
         )
-        assert dict(zip(at.header, at.rows[1], strict=True))["PPV"] == "-"
+        assert dict(zip(at_threshold.header, at_threshold.rows[1], strict=True))["PPV"] == "-"
         low, high = wilson(4, 6)
         assert calibration.rows[1] == [
             "clinic 1",
@@ -181,9 +183,9 @@ def test_a_caution_names_clients_whose_threshold_misses_its_target(target, misse
     """3 of 4 cases are recognised; Wilson's upper bound is 0.954."""
     (run,) = judged(2, True)
     judged_run = replace(run.result, config={**run.result.config, "sensitivity": target})
-    named = [line for line in cautions(runs([judged_run])) if "thresholds chosen" in line]
-    assert bool(named) == missed
-    assert all("0.96" in line and "clinic 2: 0.750 (" in line for line in named)
+    notes = [line for line in cautions(runs([judged_run])) if "thresholds chosen" in line]
+    assert bool(notes) == missed
+    assert all("0.96" in line and "clinic 2: 0.750 (" in line for line in notes)
     unchosen = replace(judged(2, False)[0].result, config=judged_run.config)
     assert not [line for line in cautions(runs([unchosen])) if "thresholds chosen" in line]
 

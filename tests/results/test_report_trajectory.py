@@ -23,13 +23,15 @@ BASE = {
 }  # fmt: skip
 
 
-def of(method: str, **over: object) -> Config:
-    return resolve(BASE, {"method": {"name": method, **over}})
+def config_of(method: str, **overrides: object) -> Config:
+    return resolve(BASE, {"method": {"name": method, **overrides}})
 
 
 def test_runs_go_one_way_until_the_weights_learn_and_another_one_after(tmp_path: Path) -> None:
-    picture = trajectory([of("fedavg"), of("fedala", start_round=4)], 1, 2, tmp_path, points=4)
-    ways = {
+    picture = trajectory(
+        [config_of("fedavg"), config_of("fedala", start_round=4)], 1, 2, tmp_path, points=4
+    )
+    paths = {
         method: {
             (r["round"], r["moment"]): (r["c1"], r["c2"], r["loss"])
             for r in picture.rows
@@ -37,14 +39,14 @@ def test_runs_go_one_way_until_the_weights_learn_and_another_one_after(tmp_path:
         }
         for method in ("fedavg", "fedala")
     }
-    places = [(number, moment) for number in (2, 3, 4, 5) for moment in ("start", "end")]
-    assert [list(way) for way in ways.values()] == [places, places]
-    alike = [place for place in places if ways["fedavg"][place] == ways["fedala"][place]]
+    steps = [(number, moment) for number in (2, 3, 4, 5) for moment in ("start", "end")]
+    assert [list(path) for path in paths.values()] == [steps, steps]
+    alike = [step for step in steps if paths["fedavg"][step] == paths["fedala"][step]]
     assert alike == [(2, "start"), (2, "end"), (3, "start"), (3, "end")]
     # Local training lowers the loss of the model that it starts from.
     assert all(
-        way[number, "end"][2] < way[number, "start"][2]
-        for way in ways.values()
+        path[number, "end"][2] < path[number, "start"][2]
+        for path in paths.values()
         for number in (2, 3, 4, 5)
     )
     with (tmp_path / "trajectory.csv").open() as file:
@@ -55,39 +57,41 @@ def test_runs_go_one_way_until_the_weights_learn_and_another_one_after(tmp_path:
 
 
 def test_the_models_are_those_of_the_run_and_losses_are_measured_on_them(tmp_path: Path) -> None:
-    config = of("fedavg")
+    config = config_of("fedavg")
     scenario = Scenario.prepare(config)
-    own = trace(scenario, 2, 3)
-    assert own.rounds == [3, 4, 5]
+    traced = trace(scenario, 2, 3)
+    assert traced.rounds == [3, 4, 5]
     # Round r starts from the mean of what round r - 1 sent; the run's last global model is the mean
     # of all last ends.
     shares = np.array([len(c.train) for c in scenario.partition.clients], dtype=float)
-    ends = [trace(scenario, i, 3).final.double().numpy() for i in range(4)]
-    mean = sum(share * end for share, end in zip(shares / shares.sum(), ends, strict=True))
-    np.testing.assert_allclose(own.initial[1:].numpy(), mean[:-1], atol=1e-6)
+    models = [trace(scenario, i, 3).final.double().numpy() for i in range(4)]
+    mean = sum(share * model for share, model in zip(shares / shares.sum(), models, strict=True))
+    np.testing.assert_allclose(traced.initial[1:].numpy(), mean[:-1], atol=1e-6)
     result = pomona.run(config, tmp_path / "run")
-    kept = load_file(tmp_path / "run" / "models" / "client-02.safetensors")
+    saved = load_file(tmp_path / "run" / "models" / "client-02.safetensors")
     np.testing.assert_allclose(
-        np.sort(np.concatenate([v.ravel() for v in kept.values()])), np.sort(mean[-1]), atol=1e-6
+        np.sort(np.concatenate([v.ravel() for v in saved.values()])), np.sort(mean[-1]), atol=1e-6
     )
     # The loss in the round's record is averaged over its batches, on the way between these two.
-    first, last = surface(scenario, 2, np.stack([own.initial[-1].numpy(), own.final[-1].numpy()]))
+    first, last = surface(
+        scenario, 2, np.stack([traced.initial[-1].numpy(), traced.final[-1].numpy()])
+    )
     assert last < result.rounds[-1].loss[2] < first
 
 
 @pytest.mark.parametrize(
-    ("configs", "client", "since", "said"),
+    ("configs", "client", "first_round", "message"),
     [
         ([], 0, 1, "at least one run"),
-        ([of("separate")], 0, 1, "separate reports a different model"),
-        ([of("fedavg")], 4, 1, "client 4: there are 4"),
-        ([of("fedavg")], 0, 5, "trains in 1 rounds from round 5"),
-        ([of("fedavg"), resolve(BASE, {"seed": 1})], 0, 1, "differ in data, partition or model"),
+        ([config_of("separate")], 0, 1, "separate reports a different model"),
+        ([config_of("fedavg")], 4, 1, "client 4: there are 4"),
+        ([config_of("fedavg")], 0, 5, "trains in 1 rounds from round 5"),
+        ([config_of("fedavg"), resolve(BASE, {"seed": 1})], 0, 1, "differ in data, partition or model"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_drawn_is_said(
-    configs: list[Config], client: int, since: int, said: str, tmp_path: Path
+    configs: list[Config], client: int, first_round: int, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=said):
-        trajectory(configs, client, since, tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        trajectory(configs, client, first_round, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -8,7 +8,7 @@ from pomona.config import resolve
 from pomona.results.summary_table import run_table
 
 
-def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):
+def row(run, *, metric="accuracy", loss_name="auto", headline=True, **fields):
     """Output of ``pomona.results.table`` for a run's model."""
     plain = {
         "run": run, "method": "fedavg", "model": "global", "when": "received", "headline": headline, "finished": True,
@@ -16,7 +16,7 @@ def row(run, *, metric="accuracy", loss_name="auto", headline=True, **given):
         "pooled": 0.52, "worst": 0.4, "percentile_10": 0.42, "loss": 0.7, "loss_name": loss_name, "bytes_down": 10**6,
         "bytes_up": 2 * 10**6, "seconds": 1.25,
     }  # fmt: skip
-    return plain | given
+    return plain | fields
 
 
 def test_accuracies_are_in_percent_and_other_metrics_as_they_are():
@@ -53,13 +53,13 @@ def test_the_command_writes_latex_and_markdown(tmp_path, capsys):
     }
     for name in ("separate", "fedavg"):
         pomona.run(resolve(tiny, {"method": {"name": name}, "workers": 1}), out=tmp_path / name)
-    for form, said in (
+    for option, output in (
         ("--latex", r"\begin{tabular}{"),
         ("--markdown", "| method | model | when |"),
     ):
         with pytest.raises(SystemExit, match="0"):
-            main(["compare", str(tmp_path), form])
-        assert said in capsys.readouterr().out
+            main(["compare", str(tmp_path), option])
+        assert output in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         main(["compare", str(tmp_path), "--latex", "--json"])
     assert "give one" in capsys.readouterr().err

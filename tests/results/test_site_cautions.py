@@ -20,18 +20,18 @@ SIZES = [10, 60, 30]
 
 def attended(rounds_of_largest, method="fedavg", **settings):
     """Four rounds of three clients, the second with most samples and in some rounds only."""
-    whole = result(method, n=3, rounds=4)
+    base = result(method, n=3, rounds=4)
     rows = [
         row if row.round in rounds_of_largest else replace(row, cohort=(0, 2), info={})
-        for row in whole.rounds
+        for row in base.rounds
     ]
-    about = {**whole.about, "sizes": {**whole.about["sizes"], "train": SIZES}}
-    return replace(whole, rounds=rows, about=about, config={**whole.config, **settings})
+    metadata = {**base.about, "sizes": {**base.about["sizes"], "train": SIZES}}
+    return replace(base, rounds=rows, about=metadata, config={**base.config, **settings})
 
 
 def test_rounds_and_share_of_each_client_of_each_run():
-    both = [attended({1}), attended({1, 2, 3, 4}, "separate")]
-    table = participation(runs(both))
+    results = [attended({1}), attended({1, 2, 3, 4}, "separate")]
+    table = participation(runs(results))
     assert [row[1:3] for row in table.rows] == [["10", "10.0"], ["60", "60.0"], ["30", "30.0"]]
     assert [row[3:] for row in table.rows] == [["4", "4"], ["1", "4"], ["4", "4"]]
 
@@ -41,30 +41,30 @@ def test_no_table_where_everyone_took_part():
 
 
 def test_a_caution_names_the_largest_client_its_rounds_and_share():
-    both = [attended({1}), attended({1, 2, 3, 4}, "separate")]
-    largest = both[0].about["clients"][1]
-    [text] = [line for line in cautions(runs(both)) if "missed" in line]
+    results = [attended({1}), attended({1, 2, 3, 4}, "separate")]
+    largest = results[0].about["clients"][1]
+    [text] = [line for line in cautions(runs(results)) if "missed" in line]
     assert largest in text
     assert "3 of 4 rounds" in text
     assert "60%" in text.replace("\N{NO-BREAK SPACE}", "")
-    assert not [line for line in cautions(runs(both[1:])) if "missed" in line]
+    assert not [line for line in cautions(runs(results[1:])) if "missed" in line]
 
 
 def test_who_was_drawn_is_no_caution():
-    drawn = runs([attended({1}, participation=0.5)])
-    assert not [line for line in cautions(drawn) if "missed" in line]
+    sampled = runs([attended({1}, participation=0.5)])
+    assert not [line for line in cautions(sampled) if "missed" in line]
 
 
 def test_the_largest_of_equal_clients_is_none():
-    whole = attended({1})
-    equal = {**whole.about, "sizes": {**whole.about["sizes"], "train": [5, 5, 5]}}
-    assert not [line for line in cautions(runs([replace(whole, about=equal)])) if "missed" in line]
+    run = attended({1})
+    equal = {**run.about, "sizes": {**run.about["sizes"], "train": [5, 5, 5]}}
+    assert not [line for line in cautions(runs([replace(run, about=equal)])) if "missed" in line]
 
 
-@pytest.mark.parametrize(("metric", "named"), [("auroc", ["B (2)"]), ("accuracy", [])])
-def test_a_class_of_two_samples_makes_a_macro_auroc_unfit_for_an_order(monkeypatch, metric, named):
+@pytest.mark.parametrize(("metric", "rare"), [("auroc", ["B (2)"]), ("accuracy", [])])
+def test_a_class_of_two_samples_makes_a_macro_auroc_unfit_for_an_order(monkeypatch, metric, rare):
     matrices = [(0, np.diag([10, 12, 30])), (1, np.diag([20, 2, 30])), (2, np.diag([20, 0, 30]))]
     monkeypatch.setattr(joint_cautions, "confusions", lambda _: matrices)
     run = SimpleNamespace(metric=METRICS[metric], client="ABC".__getitem__)
     texts = [*joint_cautions._rare_class(run)]
-    assert [name for name in ("A (10)", "B (2)", "C (0)") if name in " ".join(texts)] == named
+    assert [name for name in ("A (10)", "B (2)", "C (0)") if name in " ".join(texts)] == rare

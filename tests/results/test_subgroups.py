@@ -16,7 +16,7 @@ from pomona.results.tables.optional import Pool, pooled, subgroups
 from pomona.results.web.report_page import page
 from pomona.tasks import task_of
 
-HERE = __name__
+NAME = __name__
 
 
 def reader(settings):
@@ -50,48 +50,48 @@ def silent(settings):
 def result():
     return pomona.run(
         pomona.Config(
-            method="fedavg", data={"name": f"{HERE}:reader"}, clients=3, rounds=5, lr=0.5, workers=1
+            method="fedavg", data={"name": f"{NAME}:reader"}, clients=3, rounds=5, lr=0.5, workers=1
         )
     )
 
 
 def test_each_subgroup_is_counted_over_all_clients(result):
     (run,) = runs([result])
-    told = result.about["subgroups"]
-    assert (told["column"], told["names"]) == ("site", ["easy", "hard", "rare"])
+    record = result.about["subgroups"]
+    assert (record["column"], record["names"]) == ("site", ["easy", "hard", "rare"])
     table = subgroups([run])
     assert table.title == "Subgroups by site"
-    right = {name: [] for name in told["names"]}
-    for client, own in enumerate(told["test"]):
+    right = {name: [] for name in record["names"]}
+    for client, indices in enumerate(record["test"]):
         outputs, targets = result.predictions(client)
-        for k, hit in zip(own, outputs.argmax(1) == targets, strict=True):
-            right[told["names"][k]].append(hit)
+        for k, hit in zip(indices, outputs.argmax(1) == targets, strict=True):
+            right[record["names"][k]].append(hit)
     rows = {row[0]: row for row in table.rows}
     assert list(rows) == ["easy", "hard", "rare"]
     for name, hits in right.items():
         assert rows[name][2] == str(len(hits))
         assert rows[name][3].startswith(f"{100 * np.mean(hits):.2f}")
-        others = [hit for other, own in right.items() if other != name for hit in own]
-        assert rows[name][4].startswith(f"{100 * (np.mean(hits) - np.mean(others)):+.2f}")
+        other_hits = [hit for key, values in right.items() if key != name for hit in values]
+        assert rows[name][4].startswith(f"{100 * (np.mean(hits) - np.mean(other_hits)):+.2f}")
     low = float(rows["easy"][4].partition("(")[2].partition(" ")[0])
     assert low > 0  # what a column tells is learnt, what nothing tells is not
     assert rows["rare"][1] == "1"
     assert [cell.count("(") for cell in rows["rare"][3:]] == [0, 0]  # one sample tells no spread
 
 
-@pytest.mark.parametrize(("metric", "few"), [(ACCURACY, 5), (METRICS["auroc"], 20)])
-def test_intervals_need_six_samples_of_both_sides_and_a_ranking_six_of_both_answers(metric, few):
-    """Of 120 samples the first ``few``, of which 5 have the rarer answer: with one more of it
+@pytest.mark.parametrize(("metric", "rows"), [(ACCURACY, 5), (METRICS["auroc"], 20)])
+def test_intervals_need_six_samples_of_both_sides_and_a_ranking_six_of_both_answers(metric, rows):
+    """Of 120 samples the first ``rows``, of which 5 have the rarer answer: with one more of it
     there is an interval.
     """
     y = np.arange(120) % 2
-    y[:few] = np.arange(few) < 5
+    y[:rows] = np.arange(rows) < 5
     scores = stream(0, "few").random(120)
     pool = Pool(
         metric, task_of("classes"), np.stack([1 - scores, scores], 1), y, y * 0, y * 0, False
     )
-    y[few] = 1
-    for size, intervals in ((few, 0), (few + 1, 1)):
+    y[rows] = 1
+    for size, intervals in ((rows, 0), (rows + 1, 1)):
         chosen = np.arange(120) < size
         for side in (chosen, ~chosen):
             assert [cell.count("(") for cell in pool.cells(side)][1] == intervals
@@ -104,7 +104,7 @@ def test_where_no_interval_is_shown_none_is_computed(monkeypatch):
     rows = []
     monkeypatch.setattr(
         "pomona.results.tables.optional.measured",
-        lambda *given: rows.append(len(given[-1])) or np.zeros(len(given[-1])),
+        lambda *arguments: rows.append(len(arguments[-1])) or np.zeros(len(arguments[-1])),
     )
     y = np.arange(40) % 2
     pool = Pool(ACCURACY, task_of("classes"), np.eye(2)[y], y, y * 0, y * 0, False)
@@ -121,9 +121,9 @@ def test_where_all_are_right_neither_they_nor_the_difference_have_an_interval():
     right = np.eye(2)[np.where(np.arange(40) % 3 > 0, y, 1 - y)]
     right[:10] = np.eye(2)[y[:10]]
     pool = Pool(ACCURACY, task_of("classes"), right, y, y * 0, y * 0, False)
-    wrong = sum(k % 3 == 0 for k in range(10, 40)) / 30
-    own, difference = pool.cells(np.arange(40) < 10)
-    assert (own, difference) == ("100.00", f"{100 * wrong:+.2f}")
+    wrong_share = sum(k % 3 == 0 for k in range(10, 40)) / 30
+    share, difference = pool.cells(np.arange(40) < 10)
+    assert (share, difference) == ("100.00", f"{100 * wrong_share:+.2f}")
 
 
 def test_the_page_shows_them(result):
@@ -134,7 +134,7 @@ def test_a_metric_that_a_subgroup_does_not_define_is_a_dash(result):
     ranked = pomona.run(
         pomona.Config(
             method="fedavg",
-            data={"name": f"{HERE}:reader"},
+            data={"name": f"{NAME}:reader"},
             clients=2,
             rounds=1,
             lr=0.5,
@@ -149,7 +149,7 @@ def test_a_metric_that_a_subgroup_does_not_define_is_a_dash(result):
 def test_without_a_column_there_is_no_table():
     result = pomona.run(
         pomona.Config(
-            method="fedavg", data={"name": f"{HERE}:silent"}, clients=2, rounds=1, lr=0.5, workers=1
+            method="fedavg", data={"name": f"{NAME}:silent"}, clients=2, rounds=1, lr=0.5, workers=1
         )
     )
     (run,) = runs([result])

@@ -15,7 +15,7 @@ EDGES = (1.0, 2.0, 4.0)
 LOGITS = torch.tensor([[0.3, -1.2, 2.0]])
 
 
-def said(time, event):
+def coded(time, event):
     return torch.from_numpy(sequences(np.array([[time, event]], np.float32), EDGES))
 
 
@@ -34,27 +34,27 @@ def said(time, event):
     ],
 )
 def test_a_time_is_a_sequence_of_intervals(time, event, reached, events):
-    assert said(time, event).tolist() == [[reached, events]]
+    assert coded(time, event).tolist() == [[reached, events]]
     # -log of h_1, (1 - h_1) h_2, ... or of (1 - h_1) (1 - h_2) ..., written out
     h = LOGITS[0].double().sigmoid()
     factors = [h[k] if events[k] else 1 - h[k] for k in range(3) if reached[k]]
     expected = -sum(torch.log(f) for f in factors)
-    assert float(hazard_surprise(LOGITS, said(time, event))) == pytest.approx(
+    assert float(hazard_surprise(LOGITS, coded(time, event))) == pytest.approx(
         float(expected), rel=1e-6
     )
 
 
 def test_the_probabilities_of_all_that_can_happen_sum_to_one():
-    ends = [(0.5, 1), (1.5, 1), (3.0, 1), (4.0, 0)]  # an event in one of three intervals, or none
+    cases = [(0.5, 1), (1.5, 1), (3.0, 1), (4.0, 0)]  # an event in one of three intervals, or none
     chances = [
-        float(torch.exp(-hazard_surprise(LOGITS.double(), said(*end).double()))) for end in ends
+        float(torch.exp(-hazard_surprise(LOGITS.double(), coded(*case).double()))) for case in cases
     ]
     assert sum(chances) == pytest.approx(1)
 
 
 def test_hazards_near_0_and_1_have_finite_losses_and_gradients():
     logits = torch.tensor([[200.0, -200.0, 0.0]], requires_grad=True)
-    loss = hazard_surprise(logits, said(1.5, 1))
+    loss = hazard_surprise(logits, coded(1.5, 1))
     loss.backward()
     assert float(loss.detach()) == pytest.approx(400)
     assert logits.grad.tolist() == [[1.0, -1.0, 0.0]]
@@ -68,13 +68,13 @@ def test_the_loss_takes_answers_of_a_model_and_is_least_for_their_own():
     soft = task.soften(LOGITS.double(), 1.0)
     h = LOGITS[0].double().sigmoid()
     chances = [h[0], (1 - h[0]) * h[1], (1 - h[0]) * (1 - h[1]) * h[2], (1 - h).prod()]
-    ends = [(0.5, 1), (1.5, 1), (3.0, 1), (4.0, 0)]
-    other = torch.tensor([[-0.5, 0.4, 1.0]]).double()
+    cases = [(0.5, 1), (1.5, 1), (3.0, 1), (4.0, 0)]
+    logits = torch.tensor([[-0.5, 0.4, 1.0]]).double()
     mean = sum(
-        p * hazard_surprise(other, said(*end).double())
-        for p, end in zip(chances, ends, strict=True)
+        p * hazard_surprise(logits, coded(*case).double())
+        for p, case in zip(chances, cases, strict=True)
     )
-    assert float(hazard_surprise(other, soft)) == pytest.approx(float(mean))
+    assert float(hazard_surprise(logits, soft)) == pytest.approx(float(mean))
     assert float(hazard_surprise(LOGITS.double(), soft)) < float(mean)
 
 
@@ -150,8 +150,8 @@ def test_learned_edges_are_named_by_the_times_of_the_data():
     rows = task_of("survival", edges).predict(torch.full((1, 4), 1.0), ())
     assert list(rows[0]["survival"]) == ["0.1", "1.55", "2", "123456792"]
     assert rows[0]["median"] == 0.1
-    given = (1.55, 1.5500000001)
-    assert [*task_of("survival", given).predict(torch.zeros(1, 2), ())[0]["survival"]] == [
+    close_edges = (1.55, 1.5500000001)
+    assert [*task_of("survival", close_edges).predict(torch.zeros(1, 2), ())[0]["survival"]] == [
         "1.55",
         "1.5500000001",
     ]

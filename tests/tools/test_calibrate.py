@@ -47,15 +47,15 @@ def test_equal_models_are_seldom_told_apart(name, sites):
 
 def test_two_seeds_say_what_others_would():
     """A test of samples alone takes the difference between two seeds for one between methods."""
-    found = calibrate.rates("accuracy", [(60, 0)] * 6, REPEATS, seeds=2)
-    assert found.false <= 0.12 < 0.2 < found.usual_false
-    assert found.coverage >= 0.88
+    rates = calibrate.rates("accuracy", [(60, 0)] * 6, REPEATS, seeds=2)
+    assert rates.false <= 0.12 < 0.2 < rates.usual_false
+    assert rates.coverage >= 0.88
 
 
 def test_a_single_mean_has_the_power_of_students_t():
-    found = calibrate.rates("mae", [(200, 0)], REPEATS)
-    assert found.power >= found.usual_power - 0.02 > 0.5
-    assert found.coverage >= 0.88
+    rates = calibrate.rates("mae", [(200, 0)], REPEATS)
+    assert rates.power >= rates.usual_power - 0.02 > 0.5
+    assert rates.coverage >= 0.88
 
 
 @pytest.mark.parametrize("area", [0.9, 0.98, 0.998])

@@ -12,7 +12,7 @@ from method_pages import pages
 
 
 @pytest.mark.parametrize(
-    ("plain", "shown"),
+    ("plain", "expected"),
     [
         ("w <- sum_i n_i / n w_i", r"$w \leftarrow \sum_{i} n_{i} / n w_{i}$"),
         (
@@ -33,8 +33,8 @@ from method_pages import pages
         ("F_i is L-smooth. With A the rows", r"$F_{i}$ is $L$-smooth. With $A$ the rows"),
     ],
 )
-def test_what_is_mathematics_is_typeset_and_prose_is_not(plain, shown):
-    assert typeset(plain) == shown
+def test_what_is_mathematics_is_typeset_and_prose_is_not(plain, expected):
+    assert typeset(plain) == expected
 
 
 @pytest.mark.long

@@ -24,8 +24,8 @@ PROJECTS = {
     name: tomllib.loads((source.parent / "pyproject.toml").read_text())["project"]
     for name, source in SOURCES.items()
 }
-OWN = {"pomona", "pomona_federation"}
-OF_OTHERS = {"markupsafe", "pydantic-core"}  # parts of jinja2 and pydantic
+POMONA_PACKAGES = {"pomona", "pomona_federation"}
+SUBPACKAGES = {"markupsafe", "pydantic-core"}  # parts of jinja2 and pydantic
 
 
 def package(requirement):
@@ -46,15 +46,15 @@ def imports(path):
 def declared(name):
     """A package's requirements, with its extras, without development tools and Pomona itself."""
     extras = {
-        extra: words
-        for extra, words in PROJECTS[name]["optional-dependencies"].items()
+        extra: requirements
+        for extra, requirements in PROJECTS[name]["optional-dependencies"].items()
         if extra != "dev"
     }
-    words = [
+    requirements = [
         *PROJECTS[name]["dependencies"],
-        *(word for words in extras.values() for word in words),
+        *(requirement for requirements in extras.values() for requirement in requirements),
     ]
-    return [word for word in words if package(word) != "pomona"]
+    return [requirement for requirement in requirements if package(requirement) != "pomona"]
 
 
 DECLARED = declared("pomona") + declared("pomona-federation")
@@ -71,12 +71,12 @@ def test_every_import_is_declared(project):
         if not path.is_relative_to(ROOT / "src/pomona/templates")  # of users' projects
     ]
     names = {name for path in modules for name in imports(path)}
-    known_to = DECLARED if project == "pomona-federation" else declared("pomona")
+    available = DECLARED if project == "pomona-federation" else declared("pomona")
     assert ("pomona_federation" in names) == (project == "pomona-federation")
-    foreign = names - sys.stdlib_module_names - {*OWN, ""}
-    known = packages_distributions()
-    used = {package(known[name][0]) for name in foreign}
-    assert used - OF_OTHERS - {package(word) for word in known_to} == set()
+    foreign = names - sys.stdlib_module_names - {*POMONA_PACKAGES, ""}
+    distributions = packages_distributions()
+    used = {package(distributions[name][0]) for name in foreign}
+    assert used - SUBPACKAGES - {package(requirement) for requirement in available} == set()
 
 
 def test_the_oldest_versions_are_the_lower_bounds():
@@ -88,7 +88,7 @@ def test_the_oldest_versions_are_the_lower_bounds():
     ]
     oldest = dict(line.split("==") for line in pins)
     bounds = {
-        package(word): bound[1] for word in DECLARED if (bound := re.search(r">=([\d.]+)", word))
+        package(line): bound[1] for line in DECLARED if (bound := re.search(r">=([\d.]+)", line))
     }
     assert oldest.keys() == bounds.keys()
     number = {name: tuple(map(int, version.split("."))) for name, version in oldest.items()}
@@ -101,38 +101,38 @@ def pins(lines):
     """``name==version`` of lines of a lock or of constraints, by name: several if it depends on
     Python.
     """
-    found = {}
+    versions = {}
     for line in lines:
         if match := re.match(r"([\w.-]+)==([\w.+]+)", line):
-            found.setdefault(package(match[1]), set()).add(match[2])
-    return found
+            versions.setdefault(package(match[1]), set()).add(match[2])
+    return versions
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(kind):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_locks_of_kits_are_the_constraints_with_hashes_and_whole(device):
     """Whoever changes a pin runs ``make lock``; what Pomona's federations need is there, with all
     that this needs.
     """
-    lock = (ROOT / f"federation/src/pomona_federation/provision/locks/{kind}.lock").read_text()
+    lock = (ROOT / f"federation/src/pomona_federation/provision/locks/{device}.lock").read_text()
     pinned = pins(lock.splitlines())
-    known = pins((ROOT / "constraints.txt").read_text().splitlines())
-    torch = {"cpu": {f"{v}+cpu" for v in known["torch"]}, "cuda": known["torch"]}[kind]
+    listed = pins((ROOT / "constraints.txt").read_text().splitlines())
+    torch = {"cpu": {f"{v}+cpu" for v in listed["torch"]}, "cuda": listed["torch"]}[device]
     assert pinned.pop("torch") == torch
-    assert {name: known.get(name) for name in pinned} == pinned
+    assert {name: listed.get(name) for name in pinned} == pinned
     entries = re.split(r"\n(?=[\w.-]+==)", lock)[1:]
     assert [e for e in entries if not re.search(r"--hash=sha256:[0-9a-f]{64}", e)] == []
-    needed, seen = ["pomona-federation[dp]"], set()
+    needed, visited = ["pomona-federation[dp]"], set()
     while needed:
-        asked = Requirement(needed.pop())
-        if (str(asked.name), frozenset(asked.extras)) in seen:
+        requirement = Requirement(needed.pop())
+        if (str(requirement.name), frozenset(requirement.extras)) in visited:
             continue
-        seen.add((str(asked.name), frozenset(asked.extras)))
-        for word in requires(asked.name) or []:
-            inner = Requirement(word)
-            extras = [{"extra": one} for one in asked.extras] or [{"extra": ""}]
-            if not inner.marker or any(inner.marker.evaluate(one) for one in extras):
-                needed.append(word.partition(";")[0])
-    names = {package(name) for name, _ in seen} - {"pomona", "pomona-federation", "torch"}
+        visited.add((str(requirement.name), frozenset(requirement.extras)))
+        for line in requires(requirement.name) or []:
+            inner = Requirement(line)
+            extras = [{"extra": extra} for extra in requirement.extras] or [{"extra": ""}]
+            if not inner.marker or any(inner.marker.evaluate(extra) for extra in extras):
+                needed.append(line.partition(";")[0])
+    names = {package(name) for name, _ in visited} - {"pomona", "pomona-federation", "torch"}
     assert len(names) > 50
     assert names - pinned.keys() == set()
 
@@ -141,7 +141,7 @@ def test_one_minor_version_of_flower_is_declared():
     """Two of them refuse each other, so that a range would let two installations by the book not
     meet.
     """
-    (bound,) = {word for word in DECLARED if word.startswith("flwr")}
+    (bound,) = {line for line in DECLARED if line.startswith("flwr")}
     low, high = re.fullmatch(r"flwr>=(\d+\.\d+),<(\d+\.\d+)", bound).groups()
     major, minor = map(int, low.split("."))
     assert high == f"{major}.{minor + 1}"
@@ -178,11 +178,11 @@ def built(tmp_path_factory):
     if "POMONA_DIST" in os.environ:
         return Path(os.environ["POMONA_DIST"])
     pytest.importorskip("hatchling", reason="the wheels are built without a download")
-    out = tmp_path_factory.mktemp("dist")
+    folder = tmp_path_factory.mktemp("dist")
     for source in SOURCES.values():
-        command = [sys.executable, "-m", "hatchling", "build", "--directory", out]
+        command = [sys.executable, "-m", "hatchling", "build", "--directory", folder]
         subprocess.run(command, cwd=source.parent, check=True, capture_output=True)
-    return out
+    return folder
 
 
 @pytest.mark.parametrize("name", [*SOURCES, "pomona-native"])
@@ -203,32 +203,32 @@ def test_what_is_released_is_the_package_with_its_licence_and_readme_and_no_more
     }
     for wheel in files:
         with zipfile.ZipFile(wheel) as file:
-            held = {one for one in file.namelist() if not one.endswith("/")}
+            entries = {entry for entry in file.namelist() if not entry.endswith("/")}
             metadata = file.read(f"{stem}.dist-info/METADATA").decode()
-        code = {one for one in held if not one.startswith(f"{stem}.dist-info/")}
-        assert {one for one in code if not one.endswith(".so")} == sources
+        code = {entry for entry in entries if not entry.startswith(f"{stem}.dist-info/")}
+        assert {entry for entry in code if not entry.endswith(".so")} == sources
         for text in project["license-files"]:
-            assert f"{stem}.dist-info/licenses/{text}" in held
+            assert f"{stem}.dist-info/licenses/{text}" in entries
         assert (folder / "README.md").read_text() in metadata
         assert f"\nVersion: {project['version']}\n" in metadata
         typed = "Classifier: Typing :: Typed" in metadata
-        assert typed == (f"{module}/py.typed" in held)
+        assert typed == (f"{module}/py.typed" in entries)
     with tarfile.open(built / f"{stem}.tar.gz") as file:
-        held = {one.partition("/")[2] for one in file.getnames()}
-    assert {"README.md", "pyproject.toml", "PKG-INFO", *project["license-files"]} <= held
-    assert {one.removeprefix("src/") for one in held if one.startswith("src/")} == sources
-    tops = {one.partition("/")[0] for one in held}
+        entries = {entry.partition("/")[2] for entry in file.getnames()}
+    assert {"README.md", "pyproject.toml", "PKG-INFO", *project["license-files"]} <= entries
+    assert {entry.removeprefix("src/") for entry in entries if entry.startswith("src/")} == sources
+    tops = {entry.partition("/")[0] for entry in entries}
     assert tops <= {"src", "cpp", "CMakeLists.txt", "README.md", "CHANGELOG.md", "PKG-INFO",
                     "pyproject.toml", ".gitignore", *project["license-files"]}  # fmt: skip
 
 
 def test_workflows_use_actions_of_one_commit():
     """A tag or a branch of somebody else's action can be moved to other code."""
-    found = [
+    uses = [
         line.split("uses:")[1].split()[0]
         for path in (ROOT / ".github/workflows").glob("*.yml")
         for line in path.read_text().splitlines()
         if "uses:" in line
     ]
-    assert found
-    assert [one for one in found if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", one)] == []
+    assert uses
+    assert [use for use in uses if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", use)] == []

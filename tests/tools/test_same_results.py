@@ -57,13 +57,13 @@ FILES = (
 
 
 def test_seconds_and_places_are_ignored(tmp_path):
-    one, two = (
+    first, second = (
         same_results.outcome(recorded(tmp_path / name, seconds=seconds))
         for name, seconds in (("a", 1.0), ("b", 222.0))
     )
-    assert same_results.difference(one, two) == ""
-    assert same_results.digest(one) == same_results.digest(two)
-    assert all(any(place.startswith(file) for place in one) for file in FILES)
+    assert same_results.difference(first, second) == ""
+    assert same_results.digest(first) == same_results.digest(second)
+    assert all(any(location.startswith(file) for location in first) for file in FILES)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -72,35 +72,35 @@ def test_the_last_bit_of_a_number_is_found_in_every_kind_of_file(file, tmp_path)
         recorded(tmp_path / "a"),
         recorded(tmp_path / "b", value=float(np.nextafter(np.float32(0.5), 1))),
     ]
-    one, two = (
+    first, second = (
         {
-            place: value
-            for place, value in same_results.outcome(folder).items()
-            if place.startswith(file)
+            location: value
+            for location, value in same_results.outcome(folder).items()
+            if location.startswith(file)
         }
         for folder in folders
     )
-    assert same_results.difference(one, two)
-    assert same_results.digest(one) != same_results.digest(two)
+    assert same_results.difference(first, second)
+    assert same_results.digest(first) != same_results.digest(second)
 
 
 def test_a_file_more_or_less_is_found(tmp_path):
-    one, two = (same_results.outcome(recorded(tmp_path / name)) for name in "ab")
+    first, second = (same_results.outcome(recorded(tmp_path / name)) for name in "ab")
     (tmp_path / "b" / "page.html").write_text("")
-    more = same_results.outcome(tmp_path / "b")
-    assert same_results.difference(one, two) == ""
-    assert "page.html: not there -> a file" in same_results.difference(two, more)
+    extended = same_results.outcome(tmp_path / "b")
+    assert same_results.difference(first, second) == ""
+    assert "page.html: not there -> a file" in same_results.difference(second, extended)
 
 
 def test_the_dtype_and_the_shape_of_a_tensor_count(tmp_path):
     w = np.zeros(4, np.float32)
-    seen = set()
+    distinct = set()
     for number, array in enumerate((w, w.view(np.int32), w.reshape(2, 2))):
         save_file({"w": array}, tmp_path / f"{number}.safetensors")
-        seen.add(
+        distinct.add(
             tuple(same_results.tensors((tmp_path / f"{number}.safetensors").read_bytes(), "m"))
         )
-    assert len(seen) == 3
+    assert len(distinct) == 3
 
 
 def test_names_are_unique():
@@ -111,13 +111,13 @@ def test_names_are_unique():
 def test_a_variants_settings_win():
     """Of two words for one setting the later one counts, so that a variant's must stand last."""
     commands = {run.name: run.commands[0] for run in small_runs.runs([])}
-    for name, words in small_runs.VARIANTS.items():
-        assert commands[name].endswith(words)
+    for name, options in small_runs.VARIANTS.items():
+        assert commands[name].endswith(options)
 
 
-def guard(*words):
+def guard(*arguments):
     return subprocess.run(
-        [sys.executable, TOOL, *map(str, words)], capture_output=True, text=True, check=False
+        [sys.executable, TOOL, *map(str, arguments)], capture_output=True, text=True, check=False
     )
 
 
@@ -126,11 +126,11 @@ def test_this_tree_has_the_numbers_of_this_tree_and_other_ones_are_told(tmp_path
     hashes = tmp_path / "hashes"
     first = guard("--only", "method-fedavg-ft", "resume-apple", "--hashes", hashes)
     assert first.returncode == 0, first.stdout + first.stderr
-    again = guard(hashes, "--only", "method-fedavg-ft", "resume-apple")
-    assert again.returncode == 0, again.stdout
-    assert "2 of 2 runs the same" in again.stdout
+    repeated = guard(hashes, "--only", "method-fedavg-ft", "resume-apple")
+    assert repeated.returncode == 0, repeated.stdout
+    assert "2 of 2 runs the same" in repeated.stdout
     lines = hashes.read_text().splitlines()
     hashes.write_text(f"{'0' * 64}{lines[0][64:]}\n{lines[1]}\n")
-    other = guard(hashes, "--only", "method-fedavg-ft", "resume-apple")
-    assert other.returncode == 1
-    assert "1 of 2 runs the same, 1 differ" in other.stdout
+    changed = guard(hashes, "--only", "method-fedavg-ft", "resume-apple")
+    assert changed.returncode == 1
+    assert "1 of 2 runs the same, 1 differ" in changed.stdout

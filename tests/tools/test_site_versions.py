@@ -19,8 +19,8 @@ def test_each_version_stays_and_the_newest_release_is_first(tmp_path):
     for name in ("v0.9.0", "v0.10.0"):
         put(site(tmp_path / name, name), pages, name)
     (pages / "main" / "gone.html").write_text("of a page that is no more")
-    found = put(site(tmp_path / "b", "late"), pages, "main")
-    assert found == ["v0.10.0", "v0.9.0", "main"]
+    versions = put(site(tmp_path / "b", "late"), pages, "main")
+    assert versions == ["v0.10.0", "v0.9.0", "main"]
     texts = {path.parent.name: path.read_text() for path in pages.glob("*/index.html")}
     assert texts == {"v0.9.0": "v0.9.0", "v0.10.0": "v0.10.0", "main": "late"}
     assert not (pages / "main" / "gone.html").exists()

@@ -60,5 +60,5 @@ TINY = {
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """Results of the bench, run once in this process."""
-    with ThreadPoolExecutor(1) as here:
-        return run(TINY, tmp_path_factory.mktemp("compare") / "bench", here)
+    with ThreadPoolExecutor(1) as executor:
+        return run(TINY, tmp_path_factory.mktemp("compare") / "bench", executor)

@@ -14,7 +14,7 @@ from pomona.results.web.comparison_page import write
 
 pytestmark = pytest.mark.long
 
-WRONG = [
+WRONG_VALUES = [
     None,
     True,
     -1,
@@ -31,7 +31,7 @@ WRONG = [
 DAMAGES = 80
 
 
-def places(tree, path=()):
+def tree_paths(tree, path=()):
     """One path of every kind in a tree; paths that differ only in list positions count once."""
     inner = (
         tree.items()
@@ -42,7 +42,7 @@ def places(tree, path=()):
     )
     for key, value in inner:
         yield (*path, key)
-        yield from places(value, (*path, key))
+        yield from tree_paths(value, (*path, key))
 
 
 def put(tree, path, value):
@@ -52,7 +52,7 @@ def put(tree, path, value):
 
 
 @pytest.fixture
-def sent(tiny, tmp_path):
+def bench_folder(tiny, tmp_path):
     folder = tmp_path / "sent"
     folder.mkdir()
     for name in ("results.json", "timing.json"):
@@ -68,38 +68,38 @@ def outcome(folder):
         return str(fault)
 
 
-def test_what_a_bench_wrote_is_read_as_it_was(tiny, sent):
-    assert load(sent).results == tiny.results
-    assert load(sent).timing == tiny.timing
+def test_what_a_bench_wrote_is_read_as_it_was(tiny, bench_folder):
+    assert load(bench_folder).results == tiny.results
+    assert load(bench_folder).timing == tiny.timing
 
 
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "a/../../x", "..", "a\0b", "<b>"])
 @pytest.mark.parametrize("key", ["scenario", "folder"])
-def test_a_name_in_results_is_no_path(key, name, tiny, sent):
+def test_a_name_in_results_is_no_path(key, name, tiny, bench_folder):
     results = copy.deepcopy(tiny.results)
     row = results["results"][0]
     (row if key == "scenario" else row["cells"][0])[key] = name
-    (sent / "results.json").write_text(json.dumps(results))
+    (bench_folder / "results.json").write_text(json.dumps(results))
     # a folder's name within the bench's: odd, and nothing else
     if key == "folder" and name == "<b>":
-        load(sent)
+        load(bench_folder)
     else:
         with pytest.raises(StorageError, match="holds no readable bench"):
-            load(sent)
+            load(bench_folder)
 
 
-def test_damaged_results_are_a_page_or_one_line(tiny, sent, monkeypatch):
+def test_damaged_results_are_a_page_or_one_line(tiny, bench_folder, monkeypatch):
     """Tables only: what is drawn is made of the same numbers."""
     monkeypatch.setattr("pomona.results.web.comparison_page._pictures", lambda *_: [])
     draw, refused = stream(0, "damage"), 0
-    paths = list(places(tiny.results))
+    paths = list(tree_paths(tiny.results))
     for _ in range(DAMAGES):
         results = copy.deepcopy(tiny.results)
-        put(results, *(of[draw.integers(len(of))] for of in (paths, WRONG)))
-        (sent / "results.json").write_text(json.dumps(results))
-        said = outcome(sent)
-        refused += "holds no readable bench" in said
-        assert "\x1b" not in said
+        put(results, *(choices[draw.integers(len(choices))] for choices in (paths, WRONG_VALUES)))
+        (bench_folder / "results.json").write_text(json.dumps(results))
+        message = outcome(bench_folder)
+        refused += "holds no readable bench" in message
+        assert "\x1b" not in message
     assert DAMAGES > refused > DAMAGES / 3
 
 
@@ -107,15 +107,15 @@ def test_damaged_results_are_a_page_or_one_line(tiny, sent, monkeypatch):
     "text", ["", "[]", '{"schema": 1}', "[" * 200_000, '{"schema": "\\u001b]0;x"}', "\xff"]
 )
 @pytest.mark.parametrize("name", ["results.json", "timing.json"])
-def test_what_is_no_bench_is_refused(name, text, sent):
-    (sent / name).write_bytes(text.encode("latin-1"))
+def test_what_is_no_bench_is_refused(name, text, bench_folder):
+    (bench_folder / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(StorageError, match="holds no readable bench") as fault:
-        load(sent)
+        load(bench_folder)
     assert "\x1b" not in str(fault.value)
 
 
-def test_a_pipe_is_not_waited_for(sent):
-    (sent / "results.json").unlink()
-    os.mkfifo(sent / "results.json")
+def test_a_pipe_is_not_waited_for(bench_folder):
+    (bench_folder / "results.json").unlink()
+    os.mkfifo(bench_folder / "results.json")
     with pytest.raises(StorageError, match="not a file"):
-        load(sent)
+        load(bench_folder)

@@ -66,29 +66,29 @@ def test_bars_join_the_longest_runs_that_do_not_differ():
 @pytest.mark.parametrize("blocks", [5, 6])
 def test_two_methods_differ_once_wilcoxons_exact_p_is_below_5_percent(blocks):
     values = np.array([[0.9 + i / 100, 0.5] for i in range(blocks)])
-    made = ranking(["a", "b"], values)
+    ranks = ranking(["a", "b"], values)
     p = 2 / 2**blocks  # all differences have one sign: the two extreme of 2^B equally likely sums
-    assert made.pairs == {(0, 1): pytest.approx(p)}
-    assert made.cliques == (((0, 1),) if p >= 0.05 else ())
-    assert (made.mean_ranks, made.friedman) == ((1.0, 2.0), None)
+    assert ranks.pairs == {(0, 1): pytest.approx(p)}
+    assert ranks.cliques == (((0, 1),) if p >= 0.05 else ())
+    assert (ranks.mean_ranks, ranks.friedman) == ((1.0, 2.0), None)
 
 
 def test_friedmans_statistic_is_that_of_the_mean_ranks():
     values = np.array([[0.9, 0.5, 0.4], [0.8, 0.7, 0.3], [0.7, 0.95, 0.1], [0.6, 0.4, 0.2]])
-    made = ranking(["a", "b", "c"], values)
+    ranks = ranking(["a", "b", "c"], values)
     # Ranks 1 1 2 1, 2 2 1 2, 3 3 3 3: means 1.25, 1.75, 3.
-    assert made.mean_ranks == (1.25, 1.75, 3.0)
-    chi = 12 * 4 / (3 * 4) * sum((r - 2) ** 2 for r in made.mean_ranks)
-    assert made.friedman == pytest.approx(stats.chi2.sf(chi, 2))
-    assert made.order == [0, 1, 2]
-    raw = [stats.wilcoxon(values[:, a], values[:, b]).pvalue for a, b in made.pairs]
-    assert list(made.pairs.values()) == pytest.approx(holm(raw))
-    assert len(made.pairs) == comb(3, 2)
+    assert ranks.mean_ranks == (1.25, 1.75, 3.0)
+    chi = 12 * 4 / (3 * 4) * sum((r - 2) ** 2 for r in ranks.mean_ranks)
+    assert ranks.friedman == pytest.approx(stats.chi2.sf(chi, 2))
+    assert ranks.order == [0, 1, 2]
+    raw = [stats.wilcoxon(values[:, a], values[:, b]).pvalue for a, b in ranks.pairs]
+    assert list(ranks.pairs.values()) == pytest.approx(holm(raw))
+    assert len(ranks.pairs) == comb(3, 2)
 
 
 def test_equal_methods_and_a_single_block_say_nothing():
-    same = ranking(["a", "b", "c"], np.ones((3, 3)))
-    assert (same.friedman, set(same.pairs.values()), same.cliques) == (None, {1.0}, ((0, 2),))
-    alone = ranking(["a", "b"], np.array([[0.2, 0.1]]))
-    assert (alone.mean_ranks, alone.friedman, alone.pairs) == ((1.0, 2.0), None, {(0, 1): 1.0})
+    equal = ranking(["a", "b", "c"], np.ones((3, 3)))
+    assert (equal.friedman, set(equal.pairs.values()), equal.cliques) == (None, {1.0}, ((0, 2),))
+    single = ranking(["a", "b"], np.array([[0.2, 0.1]]))
+    assert (single.mean_ranks, single.friedman, single.pairs) == ((1.0, 2.0), None, {(0, 1): 1.0})
     assert ranking(["a"], np.array([[0.2]])).cliques == ()

@@ -21,16 +21,16 @@ def test_a_suite_names_its_file_of_numbers(tmp_path):
     (tmp_path / "suite.toml").write_text(
         'title = "t"\nreference = "numbers/a.toml"\n[scenario.s]\n[method.fedavg]\n'
     )
-    known = read_suite(tmp_path / "suite.toml").reference
-    assert known == read_reference(tmp_path / "numbers" / "a.toml")
-    assert known.stated("s") == {"data.name": "mnist"}
-    assert str(known.for_scenario("s").numbers["apple"]) == "2.5 ± 0.5"
-    assert Printed.lookup(known.for_scenario("s"), "apple").chosen == {"method.mu": 0.1}
-    assert Printed.lookup(known.for_scenario("other"), "apple") == Printed()
+    reference = read_suite(tmp_path / "suite.toml").reference
+    assert reference == read_reference(tmp_path / "numbers" / "a.toml")
+    assert reference.stated("s") == {"data.name": "mnist"}
+    assert str(reference.for_scenario("s").numbers["apple"]) == "2.5 ± 0.5"
+    assert Printed.lookup(reference.for_scenario("s"), "apple").chosen == {"method.mu": 0.1}
+    assert Printed.lookup(reference.for_scenario("other"), "apple") == Printed()
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("title = 1", "title = 1"),
         (HEAD + "label = ''", "label = ''"),
@@ -45,12 +45,12 @@ def test_a_suite_names_its_file_of_numbers(tmp_path):
         (HEAD + "scenario.s.number.fedavg = 1", "unknown key 'scenario.s.number'"),
     ],
 )
-def test_a_mistake_in_a_file_of_numbers_is_named(text, said, tmp_path):
+def test_a_mistake_in_a_file_of_numbers_is_named(text, message, tmp_path):
     (tmp_path / "a.toml").write_text(text)
     with pytest.raises(ConfigError) as fault:
         read_reference(tmp_path / "a.toml")
     assert str(fault.value).startswith(f"{tmp_path / 'a.toml'}: ")
-    assert said in str(fault.value)
+    assert message in str(fault.value)
 
 
 def test_convergence_is_the_first_round_with_99_percent_of_the_best():
@@ -67,12 +67,12 @@ def test_an_average_is_over_clients_or_over_samples():
     clients = [sum(a) / 3 for a in rounds.values()]  # 0.7, 0.333: round 1 is best
     # 0.42, 0.52
     pooled = [
-        sum(a * s for a, s in zip(own, samples, strict=True)) / 100 for own in rounds.values()
+        sum(a * s for a, s in zip(row, samples, strict=True)) / 100 for row in rounds.values()
     ]
-    own = {"last": {"accuracy": list(rounds[2]), "samples": list(samples)}}
+    evaluations = {"last": {"accuracy": list(rounds[2]), "samples": list(samples)}}
     figures = {
         "headline": "personal, trained",
-        "models": {"personal, trained": own},
+        "models": {"personal, trained": evaluations},
         "curve": {"round": [1, 2], "test_accuracy": clients, "test_accuracy_pooled": pooled},
     }
     entry = ComparisonRow(
@@ -91,5 +91,5 @@ def test_an_average_is_over_clients_or_over_samples():
     )
     expected = {"best_test": 0.7, "best_test_pooled": 0.52, "last": 1 / 3, "last_pooled": 0.52}
     assert {name: entry.values(AVERAGES[name])[0] for name in expected} == pytest.approx(expected)
-    words = "all test samples together, each counting once, in the best round on test"
-    assert str(AVERAGES["best_test_pooled"]) == words
+    description = "all test samples together, each counting once, in the best round on test"
+    assert str(AVERAGES["best_test_pooled"]) == description
