@@ -11,11 +11,11 @@ def damages(draw: st.DrawFn) -> Callable[[bytes], bytes]:
     """A function that damages bytes: flips bits, cuts or extends the end, drops or overwrites a
     piece.
     """
-    start, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
+    offset, length = draw(st.floats(0, 1, exclude_max=True)), draw(st.integers(1, 40))
     new, operation = draw(st.binary(min_size=1, max_size=40)), draw(st.integers(0, 5))
 
     def damage(content: bytes) -> bytes:
-        index = int(start * len(content))
+        index = int(offset * len(content))
         return (
             content[:index] + bytes([content[index] ^ (1 << length % 8)]) + content[index + 1 :]
             if content

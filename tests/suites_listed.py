@@ -13,9 +13,9 @@ def listed(page):
 
 def assert_runs(row, suite, planned):
     """A row has the suite's title and numbers of runs; ``planned`` returns the groups of a size."""
-    _, title, cpu, time, full = row
+    _, title, cpu, time, full_runs = row
     assert title == suite.title
-    assert (int(cpu), int(full)) == tuple(map(_runs, map(planned, ("cpu", "full"))))
+    assert (int(cpu), int(full_runs)) == tuple(map(_runs, map(planned, ("cpu", "full"))))
     assert re.fullmatch(r"\d+ min|minutes|.*h", time)
 
 

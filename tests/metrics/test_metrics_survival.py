@@ -20,21 +20,21 @@ FIGURES = ("c_index", "uno_c", "dynamic_auroc", "integrated_brier")
 evaluate = partial(scores.evaluate, task_of("survival", tuple(TIMES)))
 
 
-def samples(n=60, seed=0, whole=False):
+def samples(n=60, seed=0, rounded=False):
     """Survival probabilities (n, 4) correlated with the times (n,), about half of them censored."""
     draw = stream(seed, "survival")
     score = draw.normal(size=n)
     event_at, censored_at = draw.exponential(4 * np.exp(-score)), draw.exponential(6.0, size=n)
     time = np.minimum(event_at, censored_at)
-    time = np.maximum(np.ceil(time), 1.0) if whole else time
+    time = np.maximum(np.ceil(time), 1.0) if rounded else time
     hazard = np.exp(score + draw.normal(size=n))[:, None] * np.array([0.1, 0.12, 0.2, 0.3])
-    if whole:
+    if rounded:
         hazard = np.round(hazard, 1)  # some risks are the same
     targets = np.column_stack([time, (event_at <= censored_at)])
     return np.exp(-np.cumsum(hazard, axis=1)), targets
 
 
-def once(targets):
+def unit(targets):
     return np.ones((1, len(targets)))
 
 
@@ -49,12 +49,12 @@ def parted(targets):
     return targets + np.column_stack([np.where(targets[:, 1] > 0, 0, 0.25), np.zeros(len(targets))])
 
 
-@pytest.mark.parametrize("whole", [False, True], ids=["no ties", "ties of times and risks"])
+@pytest.mark.parametrize("rounded", [False, True], ids=["no ties", "ties of times and risks"])
 @pytest.mark.parametrize("seed", range(4))
-def test_all_four_are_those_of_scikit_survival(seed, whole):
+def test_all_four_are_those_of_scikit_survival(seed, rounded):
     sksurv = pytest.importorskip("sksurv.metrics")
-    survival, targets = samples(seed=seed, whole=whole)
-    if whole:
+    survival, targets = samples(seed=seed, rounded=rounded)
+    if rounded:
         targets = parted(targets)
     risk, truth = s.risk(survival), structured(targets)
     inside = (targets[:, 0].min() <= TIMES) & (targets[:, 0].max() > TIMES)
@@ -68,22 +68,22 @@ def test_all_four_are_those_of_scikit_survival(seed, whole):
             truth, truth, survival[:, inside], TIMES[inside]
         ),
     }
-    found = evaluate(survival, targets)
-    assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-10)
+    computed = evaluate(survival, targets)
+    assert {name: computed[name] for name in expected} == pytest.approx(expected, rel=1e-10)
     assert inside.sum() >= 2
 
 
 def test_kaplan_meier_is_that_of_scikit_survival_and_of_the_book():
     nonparametric = pytest.importorskip("sksurv.nonparametric")
-    _, targets = samples(whole=True)
+    _, targets = samples(rounded=True)
     for censoring in (False, True):
-        at, expected = nonparametric.kaplan_meier_estimator(
+        time, expected = nonparametric.kaplan_meier_estimator(
             targets[:, 1] > 0, targets[:, 0], reverse=censoring
         )
-        assert s.kaplan_meier(targets, once(targets), at, censoring)[0] == pytest.approx(expected)
+        assert s.kaplan_meier(targets, unit(targets), time, censoring)[0] == pytest.approx(expected)
     # 5 at risk, one event: 4/5; one censored; 3 at risk, two events: 4/5 * 1/3
-    few = np.array([[1.0, 1], [2, 0], [3, 1], [3, 1], [4, 0]])
-    curve = s.kaplan_meier(few, once(few), np.array([0.5, 1, 2, 3, 9]))
+    five_targets = np.array([[1.0, 1], [2, 0], [3, 1], [3, 1], [4, 0]])
+    curve = s.kaplan_meier(five_targets, unit(five_targets), np.array([0.5, 1, 2, 3, 9]))
     assert curve[0] == pytest.approx([1, 4 / 5, 4 / 5, 4 / 15, 4 / 15])
 
 
@@ -97,40 +97,40 @@ def yearly(seed, n=3000):
     hazard = 1 - np.exp(-0.18 * np.exp(0.7 * score))
     event_at = draw.geometric(hazard).astype(float)
     censored_at = draw.integers(1, 9, n).astype(float)
-    seen = np.column_stack([np.minimum(event_at, censored_at), event_at <= censored_at])
-    return (1 - hazard)[:, np.newaxis] ** np.arange(1.0, 8.0), seen, event_at
+    targets = np.column_stack([np.minimum(event_at, censored_at), event_at <= censored_at])
+    return (1 - hazard)[:, np.newaxis] ** np.arange(1.0, 8.0), targets, event_at
 
 
 def without_censoring(survival, event_at, tau):
     """Integrated Brier score, concordance and mean AUROC of the same times if none is censored."""
-    at = np.arange(1.0, 8.0)
-    brier = [((survival[:, k] - (event_at > t)) ** 2).mean() for k, t in enumerate(at)]
+    times = np.arange(1.0, 8.0)
+    brier = [((survival[:, k] - (event_at > t)) ** 2).mean() for k, t in enumerate(times)]
     risk = s.risk(survival)
     first, second = np.triu_indices(len(risk), 1)
     gap, excess = event_at[second] - event_at[first], risk[first] - risk[second]
     pairs = (gap != 0) & (np.minimum(event_at[first], event_at[second]) < tau)
     right = np.where(excess == 0, 0.5, np.sign(gap) == np.sign(excess))
-    areas = [roc_auc_score(event_at <= t, 1 - survival[:, k]) for k, t in enumerate(at)]
-    fallen = -np.diff([1.0, *((event_at > t).mean() for t in at)])
-    return np.trapezoid(brier, at) / 6, right[pairs].mean(), np.average(areas, weights=fallen)
+    areas = [roc_auc_score(event_at <= t, 1 - survival[:, k]) for k, t in enumerate(times)]
+    fallen = -np.diff([1.0, *((event_at > t).mean() for t in times)])
+    return np.trapezoid(brier, times) / 6, right[pairs].mean(), np.average(areas, weights=fallen)
 
 
 @pytest.mark.long
 def test_tied_times_are_as_without_censoring():
     """Years of events and of censorings are the same: 1 / G(T) instead of 1 / G(T-) gives 0.2095."""
-    at, found, truth = np.arange(1.0, 8.0), [], []
+    times, censored, truth = np.arange(1.0, 8.0), [], []
     for seed in range(6):
         survival, targets, event_at = yearly(seed)
-        found.append(
+        censored.append(
             [
-                s.integrated_brier(survival, targets, once(targets), at)[0],
-                s.uno_c(survival, targets, once(targets))[0],
-                s.dynamic_auroc(survival, targets, once(targets), at)[0],
+                s.integrated_brier(survival, targets, unit(targets), times)[0],
+                s.uno_c(survival, targets, unit(targets))[0],
+                s.dynamic_auroc(survival, targets, unit(targets), times)[0],
             ]
         )
         truth.append(without_censoring(survival, event_at, tau=9))
-    assert np.mean(found, axis=0) == pytest.approx(np.mean(truth, axis=0), abs=0.004)
-    assert np.mean(found, axis=0)[0] == pytest.approx(0.1907, abs=0.002)
+    assert np.mean(censored, axis=0) == pytest.approx(np.mean(truth, axis=0), abs=0.004)
+    assert np.mean(censored, axis=0)[0] == pytest.approx(0.1907, abs=0.002)
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(2, 12))
@@ -139,8 +139,8 @@ def test_weights_of_censoring_are_those_of_all_samples(seed, n):
     """Whatever is tied, the weights at each time sum to n: a constant S loses what it loses once."""
     draw = np.random.default_rng(seed)
     targets = np.column_stack([draw.integers(1, 5, n), draw.integers(0, 2, n)]).astype(float)
-    at = np.array([1.0, 2.0, 3.0])
-    value = s.integrated_brier(np.full((n, 3), 0.5), targets, once(targets), at)[0]
+    times = np.array([1.0, 2.0, 3.0])
+    value = s.integrated_brier(np.full((n, 3), 0.5), targets, unit(targets), times)[0]
     assert np.isnan(value) or value == pytest.approx(0.25)
 
 
@@ -149,9 +149,9 @@ def test_events_at_the_end_of_the_study_count():
     targets = np.array([[1.0, 1], [2, 0], [3, 1], [3, 0]])
     # pairs: (1, all later) right with weight 1, (3, censored at 3) wrong with weight (3/2)^2
     survival = np.array([[0.1], [0.5], [0.9], [0.8]])
-    value = s.uno_c(survival, targets, once(targets))[0]
+    value = s.uno_c(survival, targets, unit(targets))[0]
     assert value == pytest.approx(3 / (3 + 9 / 4))
-    assert s.uno_c(survival, targets, once(targets), tau=3.0)[0] == 1
+    assert s.uno_c(survival, targets, unit(targets), tau=3.0)[0] == 1
 
 
 @pytest.mark.parametrize("tau", [2.0, 4.5])
@@ -160,7 +160,7 @@ def test_pairs_from_tau_on_do_not_count_as_in_scikit_survival(tau):
     survival, targets = samples(seed=3)
     truth = structured(targets)
     expected = sksurv.concordance_index_ipcw(truth, truth, s.risk(survival), tau, tied_tol=0)[0]
-    assert s.uno_c(survival, targets, once(targets), tau)[0] == pytest.approx(expected, abs=1e-6)
+    assert s.uno_c(survival, targets, unit(targets), tau)[0] == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize("measure", [s.c_index, s.uno_c])
@@ -168,12 +168,12 @@ def test_a_whole_weight_is_a_sample_that_is_there_so_often(measure):
     """Copies of a sample make no comparable pair among themselves: their times are one, and both
     have the event.
     """
-    survival, targets = samples(25, whole=True)
+    survival, targets = samples(25, rounded=True)
     weights = stratified(targets[:, 1].astype(int), 3, stream(1, "draw"))
     for row, value in zip(weights, measure(survival, targets, weights), strict=True):
         copies = np.repeat(np.arange(25), row.astype(int))
-        again = measure(survival[copies], targets[copies], np.ones((1, len(copies))))
-        assert value == pytest.approx(again[0])
+        repeated = measure(survival[copies], targets[copies], np.ones((1, len(copies))))
+        assert value == pytest.approx(repeated[0])
 
 
 @pytest.mark.parametrize("measure", [s.dynamic_auroc, s.integrated_brier])
@@ -184,8 +184,8 @@ def test_so_it_is_for_figures_over_times(measure):
     weights[:, targets[:, 0].argmin()] = weights[:, targets[:, 0].argmax()] = 1
     for row, value in zip(weights, measure(survival, targets, weights, TIMES), strict=True):
         copies = np.repeat(np.arange(40), row.astype(int))
-        again = measure(survival[copies], targets[copies], np.ones((1, len(copies))), TIMES)
-        assert value == pytest.approx(again[0])
+        repeated = measure(survival[copies], targets[copies], np.ones((1, len(copies))), TIMES)
+        assert value == pytest.approx(repeated[0])
 
 
 def test_weights_that_are_not_whole_do_not_blow_up_where_nobody_is_left():
@@ -206,9 +206,9 @@ def test_pairs_by_hand():
     """
     targets = np.array([[1.0, 1], [2, 0], [3, 1]])
     high, low, middle = [0.1], [0.9], [0.5]
-    assert s.c_index(np.array([high, middle, low]), targets, once(targets))[0] == 1
-    assert s.c_index(np.array([low, middle, high]), targets, once(targets))[0] == 0
-    assert s.c_index(np.array([middle, middle, low]), targets, once(targets))[0] == 0.75
+    assert s.c_index(np.array([high, middle, low]), targets, unit(targets))[0] == 1
+    assert s.c_index(np.array([low, middle, high]), targets, unit(targets))[0] == 0
+    assert s.c_index(np.array([middle, middle, low]), targets, unit(targets))[0] == 0.75
     # pairs weigh w_1 w_2 = 2 and w_1 w_3 = 3, times 1 / G(1)^2, which is 1
     weights = np.array([[1.0, 2, 3]])
     for measure in (s.c_index, s.uno_c):
@@ -230,31 +230,31 @@ def test_pairs_by_hand():
 )
 def test_what_the_samples_do_not_define_is_none(targets):
     targets = np.asarray(targets, dtype=float).reshape(-1, 2)
-    found = evaluate(np.full((len(targets), 4), 0.5), targets, partial(stream, 0, "bootstrap"))
-    assert [found[name] for name in FIGURES] == [None] * 4
-    assert found["intervals"] == dict.fromkeys(FIGURES)
-    assert (found["samples"], found["events"]) == (len(targets), int(targets[:, 1].sum()))
-    assert (found["loss"] is None) is (not len(targets))
+    computed = evaluate(np.full((len(targets), 4), 0.5), targets, partial(stream, 0, "bootstrap"))
+    assert [computed[name] for name in FIGURES] == [None] * 4
+    assert computed["intervals"] == dict.fromkeys(FIGURES)
+    assert (computed["samples"], computed["events"]) == (len(targets), int(targets[:, 1].sum()))
+    assert (computed["loss"] is None) is (not len(targets))
 
 
 def test_intervals_hold_their_figures():
     survival, targets = samples(120)
-    found = evaluate(survival, targets, partial(stream, 0, "bootstrap"))
+    computed = evaluate(survival, targets, partial(stream, 0, "bootstrap"))
     for name in FIGURES:
-        low, high = found["intervals"][name]
-        assert low < found[name] < high
+        low, high = computed["intervals"][name]
+        assert low < computed[name] < high
 
 
 def test_a_perfect_and_a_constant_prediction():
     targets = np.array([[1.0, 1], [2, 1], [3, 1], [5, 0]])
-    at = np.array([1.5, 2.5])
-    seen = (targets[:, :1] > at).astype(float)
-    assert s.integrated_brier(seen, targets, once(targets), at)[0] == 0
-    assert s.dynamic_auroc(seen, targets, once(targets), at)[0] == 1
-    same = np.full((4, 2), 0.5)
-    assert s.integrated_brier(same, targets, once(targets), at)[0] == pytest.approx(0.25)
-    assert s.dynamic_auroc(same, targets, once(targets), at)[0] == 0.5
-    assert s.c_index(same, targets, once(targets))[0] == 0.5
+    times = np.array([1.5, 2.5])
+    perfect = (targets[:, :1] > times).astype(float)
+    assert s.integrated_brier(perfect, targets, unit(targets), times)[0] == 0
+    assert s.dynamic_auroc(perfect, targets, unit(targets), times)[0] == 1
+    constant = np.full((4, 2), 0.5)
+    assert s.integrated_brier(constant, targets, unit(targets), times)[0] == pytest.approx(0.25)
+    assert s.dynamic_auroc(constant, targets, unit(targets), times)[0] == 0.5
+    assert s.c_index(constant, targets, unit(targets))[0] == 0.5
 
 
 def test_an_integrated_brier_score_is_one_at_most():
@@ -262,9 +262,9 @@ def test_an_integrated_brier_score_is_one_at_most():
     survives: with 1 / G(T) each lost 3, 9 of 5 samples.
     """
     targets = np.array([[2.0, 1], [2, 1], [2, 0], [2, 0], [3, 0]])
-    at = np.array([2.0, 2.5])
-    wrong = np.array([[1.0], [1], [0], [0], [0]]).repeat(2, axis=1)
-    assert s.integrated_brier(wrong, targets, once(targets), at)[0] == pytest.approx(1)
+    times = np.array([2.0, 2.5])
+    survival = np.array([[1.0], [1], [0], [0], [0]]).repeat(2, axis=1)
+    assert s.integrated_brier(survival, targets, unit(targets), times)[0] == pytest.approx(1)
 
 
 def test_surprise_is_the_logarithm_of_what_was_seen():
@@ -272,5 +272,5 @@ def test_surprise_is_the_logarithm_of_what_was_seen():
     two censored.
     """
     targets = np.array([[1.0, 1], [1.5, 1], [3.0, 1], [1.0, 0], [0.5, 0], [2.0, 0]])
-    found = s.surprise(np.tile([0.9, 0.6], (6, 1)), targets, np.array([1.0, 2.0]))
-    assert np.exp(-found) == pytest.approx([0.1, 0.3, 0.6, 0.9, 1.0, 0.6])
+    surprises = s.surprise(np.tile([0.9, 0.6], (6, 1)), targets, np.array([1.0, 2.0]))
+    assert np.exp(-surprises) == pytest.approx([0.1, 0.3, 0.6, 0.9, 1.0, 0.6])
